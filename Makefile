@@ -1,0 +1,49 @@
+# Every target does its own set-up; the second time that costs nothing. `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+.DEFAULT_GOAL := help
+
+.PHONY: help run test lint check bench format clean
+
+help:           ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+$(VENV)/.run: pyproject.toml constraints.txt
+	@echo "setting up $(VENV) (once) …"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer; set PYTHON=…")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --editable '.[postgres,redis]' 2>&1 | grep -v '^WARNING: Location' || true
+	@$(BIN)/python -c 'import holdfast'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	@echo "adding the development tools (once) …"
+	@$(BIN)/pip install --quiet --editable '.[dev]' 2>&1 | grep -v '^WARNING: Location' || true
+	@$(BIN)/python -c 'import pytest, hypothesis'
+	@touch $@
+
+run: $(VENV)/.run   ## see it work: four processes edit one session, one is killed, nothing is lost
+	@$(BIN)/python examples/four_writers.py $(ARGS)
+
+test: $(VENV)/.dev  ## the test suite (ARGS= goes to pytest)
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev  ## format check, lint, types, layers
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/basedpyright --level error
+	@$(BIN)/lint-imports --no-cache
+
+check: lint test    ## lint and test, what CI runs
+
+bench: $(VENV)/.dev ## benchmarks; rewrites the tables in docs/benchmarks.md
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+format: $(VENV)/.dev ## format the code
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+clean:              ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

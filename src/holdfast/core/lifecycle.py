@@ -1,0 +1,204 @@
+"""Lifecycles as tables: link, gateway session, circuit. It owns every answer to "why is it in this state?".
+
+A pair of state and event that no table lists is a bug in Holdfast and raises; a late event that must do no harm is
+listed with the state it stays in. Nothing here keeps time or counts: whoever does reports it as an event.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+
+class LinkState(Enum):
+    """Where a link stands. The four in the middle are the phases of DESIGN.md."""
+
+    CLOSED = "closed"
+    RESOLVE = "resolve"
+    OPEN = "open"
+    GREET = "greet"
+    READY = "ready"
+    CLOSING = "closing"
+
+
+class LinkEvent(Enum):
+    """What a link can learn."""
+
+    USE = "use"
+    RESOLVED = "resolved"
+    OPENED = "opened"
+    GREETED = "greeted"
+    SESSION_LOST = "session lost"
+    TRANSPORT_LOST = "transport lost"
+    AUTH_NEEDED = "auth needed"
+    FAILED = "failed"
+    CLOSE = "close"
+    CLOSED = "closed"
+
+
+class SessionState(Enum):
+    """Where a gateway session stands in one process. The record outlives all of these but ENDED."""
+
+    STARTING = "starting"
+    OPEN = "open"
+    DRAINING = "draining"
+    DETACHED = "detached"
+    ENDED = "ended"
+
+
+class SessionEvent(Enum):
+    """What ends or moves a gateway session."""
+
+    STARTED = "started"
+    DELETED = "deleted"
+    EXPIRED = "expired"
+    HANDED_OVER = "handed over"
+    SHUT_DOWN = "shut down"
+    DRAINED = "drained"
+    ADOPTED = "adopted"
+
+
+class CircuitState(Enum):
+    """Whether calls to a server are let through."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half open"
+
+
+class CircuitEvent(Enum):
+    """What a circuit learns from calls and from time."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    FAILED_TOO_OFTEN = "failed too often"
+    RESTED = "rested"
+
+
+S = TypeVar("S", bound=Enum)
+E = TypeVar("E", bound=Enum)
+
+
+class IllegalTransition(RuntimeError):
+    """The table has no such step: a bug in Holdfast, not in its caller."""
+
+
+@dataclass(frozen=True)
+class Lifecycle(Generic[S, E]):
+    """A table of steps. `next` answers from the table or raises; there is no third way."""
+
+    name: str
+    initial: S
+    steps: Mapping[S, Mapping[E, S]]
+
+    def next(self, state: S, event: E) -> S:
+        try:
+            return self.steps[state][event]
+        except KeyError:
+            raise IllegalTransition(f"{self.name}: {event.name} is not possible in {state.name}") from None
+
+    def allows(self, state: S, event: E) -> bool:
+        return event in self.steps.get(state, {})
+
+
+_L, _V = LinkState, LinkEvent
+
+LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
+    "link",
+    _L.CLOSED,
+    {
+        # A closed link used again starts over; late news of what it once held changes nothing.
+        _L.CLOSED: {
+            _V.USE: _L.RESOLVE,
+            _V.CLOSE: _L.CLOSED,
+            _V.SESSION_LOST: _L.CLOSED,
+            _V.TRANSPORT_LOST: _L.CLOSED,
+            _V.AUTH_NEEDED: _L.CLOSED,
+        },
+        _L.RESOLVE: {_V.USE: _L.RESOLVE, _V.RESOLVED: _L.OPEN, _V.FAILED: _L.CLOSED, _V.CLOSE: _L.CLOSING},
+        _L.OPEN: {
+            _V.USE: _L.OPEN,
+            _V.OPENED: _L.GREET,
+            _V.AUTH_NEEDED: _L.RESOLVE,
+            _V.TRANSPORT_LOST: _L.OPEN,
+            _V.FAILED: _L.CLOSED,
+            _V.CLOSE: _L.CLOSING,
+        },
+        _L.GREET: {
+            _V.USE: _L.GREET,
+            _V.GREETED: _L.READY,
+            _V.SESSION_LOST: _L.GREET,
+            _V.TRANSPORT_LOST: _L.OPEN,
+            _V.AUTH_NEEDED: _L.RESOLVE,
+            _V.FAILED: _L.CLOSED,
+            _V.CLOSE: _L.CLOSING,
+        },
+        # Recovery re-enters at the shallowest phase that can heal.
+        _L.READY: {
+            _V.USE: _L.READY,
+            _V.SESSION_LOST: _L.GREET,
+            _V.TRANSPORT_LOST: _L.OPEN,
+            _V.AUTH_NEEDED: _L.RESOLVE,
+            _V.CLOSE: _L.CLOSING,
+        },
+        _L.CLOSING: {
+            _V.CLOSE: _L.CLOSING,
+            _V.CLOSED: _L.CLOSED,
+            _V.SESSION_LOST: _L.CLOSING,
+            _V.TRANSPORT_LOST: _L.CLOSING,
+            _V.AUTH_NEEDED: _L.CLOSING,
+            _V.FAILED: _L.CLOSING,
+        },
+    },
+)
+
+_G, _W = SessionState, SessionEvent
+
+GATEWAY_SESSION: Lifecycle[SessionState, SessionEvent] = Lifecycle(
+    "gateway session",
+    _G.STARTING,
+    {
+        _G.STARTING: {
+            _W.STARTED: _G.OPEN,
+            _W.DELETED: _G.DRAINING,
+            _W.EXPIRED: _G.DRAINING,
+            _W.SHUT_DOWN: _G.DRAINING,
+            _W.HANDED_OVER: _G.DETACHED,
+        },
+        _G.OPEN: {
+            _W.DELETED: _G.DRAINING,
+            _W.EXPIRED: _G.DRAINING,
+            _W.SHUT_DOWN: _G.DRAINING,
+            _W.HANDED_OVER: _G.DETACHED,
+        },
+        # Once it is ending, no other reason to end matters, and nothing hands it over any more.
+        _G.DRAINING: {
+            _W.DELETED: _G.DRAINING,
+            _W.EXPIRED: _G.DRAINING,
+            _W.SHUT_DOWN: _G.DRAINING,
+            _W.HANDED_OVER: _G.DRAINING,
+            _W.DRAINED: _G.ENDED,
+        },
+        # Left alive for another process; this one may take it up again.
+        _G.DETACHED: {_W.ADOPTED: _G.STARTING, _W.DELETED: _G.ENDED, _W.EXPIRED: _G.ENDED},
+        _G.ENDED: {_W.DELETED: _G.ENDED, _W.EXPIRED: _G.ENDED, _W.SHUT_DOWN: _G.ENDED, _W.HANDED_OVER: _G.ENDED},
+    },
+)
+
+_C, _X = CircuitState, CircuitEvent
+
+CIRCUIT: Lifecycle[CircuitState, CircuitEvent] = Lifecycle(
+    "circuit",
+    _C.CLOSED,
+    {
+        _C.CLOSED: {_X.SUCCEEDED: _C.CLOSED, _X.FAILED: _C.CLOSED, _X.FAILED_TOO_OFTEN: _C.OPEN},
+        # Calls that began before it opened may still come back, either way.
+        _C.OPEN: {
+            _X.SUCCEEDED: _C.OPEN,
+            _X.FAILED: _C.OPEN,
+            _X.FAILED_TOO_OFTEN: _C.OPEN,
+            _X.RESTED: _C.HALF_OPEN,
+        },
+        _C.HALF_OPEN: {_X.SUCCEEDED: _C.CLOSED, _X.FAILED: _C.OPEN, _X.FAILED_TOO_OFTEN: _C.OPEN},
+    },
+)

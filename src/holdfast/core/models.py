@@ -1,0 +1,169 @@
+"""The nouns: records, claims, log entries, notices, and a type for each identifier so that none is swapped.
+
+Everything here is frozen. It refuses names that a log, a terminal or a database would choke on.
+"""
+
+import math
+import re
+from dataclasses import dataclass, field, replace
+from typing import NewType, TypeAlias
+
+from holdfast.core.values import JSON
+from holdfast.errors import CorruptRecord, UnstorableValue, UsageError
+
+Principal = NewType("Principal", str)
+"""The authenticated caller (issuer, subject, client id)."""
+FrontSessionId = NewType("FrontSessionId", str)
+"""The id under which a client knows its gateway session."""
+BackSessionId = NewType("BackSessionId", str)
+"""The id under which a server knows our session."""
+RunId = NewType("RunId", str)
+"""Names a durable run."""
+Handle = NewType("Handle", str)
+"""Names state on a server; an ordinary tool argument."""
+
+ANONYMOUS = Principal("anonymous")
+
+MAX_NAME = 512  # characters; also keeps every key within the index limits of PostgreSQL
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def check_name(value: str, what: str) -> str:
+    """A name as given, or `UnstorableValue` that says what is wrong with which name."""
+    if type(value) is not str:
+        raise UnstorableValue(f"{what}: {type(value).__name__}", path=what, remedy=f"give the {what} as a str")
+    if not value:
+        raise UnstorableValue(f"{what} is empty", path=what, remedy=f"give the {what} at least one character")
+    if len(value) > MAX_NAME:
+        raise UnstorableValue(
+            f"{what} has {len(value)} characters, more than {MAX_NAME}",
+            path=what,
+            remedy="shorten it, or use a digest of it",
+        )
+    if found := _CONTROL.search(value):
+        raise UnstorableValue(
+            f"{what} has the control character {found.group()!r} at position {found.start()}",
+            path=what,
+            remedy="use printable characters only",
+        )
+    return value
+
+
+def check_key(kind: str, id: str) -> None:
+    """The name of a record or claim."""
+    check_name(kind, "kind")
+    check_name(id, "id")
+
+
+def check_span(value: float | None, what: str) -> None:
+    """A length of time in seconds must be a positive, finite number."""
+    if value is None:
+        return
+    if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
+        raise UsageError(f"{what} must be a positive number of seconds, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One durable thing. The caller sets kind, id, principal, data, idle and max_age; the rest is the store's word.
+
+    `idle` and `max_age` are spans in seconds, counted by the store's clock from `touched` and `created`, so that no
+    caller's clock ever decides when a record expires. `data` is a copy that belongs to whoever holds the record.
+    """
+
+    kind: str
+    id: str
+    principal: Principal = ANONYMOUS
+    data: JSON = None
+    idle: float | None = field(default=None, kw_only=True)
+    max_age: float | None = field(default=None, kw_only=True)
+    rev: int = field(default=0, kw_only=True)
+    created: float = field(default=0.0, kw_only=True)
+    touched: float = field(default=0.0, kw_only=True)
+    ended: float | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_key(self.kind, self.id)
+        check_name(self.principal, "principal")
+        check_span(self.idle, "idle")
+        check_span(self.max_age, "max_age")
+
+    @property
+    def expires(self) -> float | None:
+        """When the record expires if nobody touches it; None for never."""
+        return expiry(self.created, self.touched, self.idle, self.max_age)
+
+    @property
+    def expired(self) -> bool:
+        """True of a dead record that nobody ended: its time ran out."""
+        expires = self.expires
+        return self.ended is not None and expires is not None and self.ended >= expires
+
+    def with_data(self, data: JSON) -> "Record":
+        """The same record with other data, ready for `commit(…, expect=record.rev)`."""
+        return replace(self, data=data)
+
+
+def expiry(created: float, touched: float, idle: float | None, max_age: float | None) -> float | None:
+    """The earlier of the two ends of a life, or None."""
+    if idle is None:
+        return None if max_age is None else created + max_age
+    return touched + idle if max_age is None else min(touched + idle, created + max_age)
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One entry of a record's log. `seq` counts from 1 without gaps; `rev` is the commit that brought it."""
+
+    seq: int
+    rev: int
+    at: float
+    data: JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to act for (kind, id) until `expires`. `token` grows with every claim in a store, for ever."""
+
+    kind: str
+    id: str
+    owner: str
+    token: int
+    expires: float
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Part of a scan. Give `next` as `after` to get the following page; None means that was all.
+
+    A row that is not a record is never skipped in silence: it stands in `corrupt`.
+    """
+
+    records: tuple[Record, ...]
+    next: str | None
+    corrupt: tuple[CorruptRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """What a reap removed: records whose time had run out, and old tombstones."""
+
+    expired: int
+    tombstones: int
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A small message between processes. A hint: it may be lost, and then a `Gap` follows."""
+
+    topic: str
+    data: JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Notices were lost here; whoever relies on them reads the store anew."""
+
+
+Heard: TypeAlias = Notice | Gap

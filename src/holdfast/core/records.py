@@ -1,0 +1,201 @@
+"""The rules of a store, pure. It owns who may write what, when a record lives, and who holds a claim.
+
+Every store asks here: the memory and SQLite stores before they write, the others when their one atomic statement
+wrote nothing and the caller deserves to know why. It refuses to see data: bodies are bytes to it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from holdfast.core.models import Claim, Principal, Record, expiry
+from holdfast.core.values import JSON
+from holdfast.errors import Busy, Conflict, Ended, Forbidden, NotFound, SessionExpired
+
+State: TypeAlias = Literal["live", "expired", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A record as it is kept: the body as bytes, the number of its last log entry, the nonce of its last write."""
+
+    kind: str
+    id: str
+    principal: Principal
+    rev: int
+    body: bytes | None
+    last: int
+    created: float
+    touched: float
+    idle: float | None
+    max_age: float | None
+    ended: float | None
+    nonce: str
+
+    @property
+    def expires(self) -> float | None:
+        return expiry(self.created, self.touched, self.idle, self.max_age)
+
+    def state(self, now: float) -> State:
+        if self.ended is not None:
+            return "ended"
+        expires = self.expires
+        return "expired" if expires is not None and expires <= now else "live"
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A commit as a store receives it: checked, encoded and sealed; `entries` is the body of `count` log entries."""
+
+    kind: str
+    id: str
+    principal: Principal
+    expect: int
+    body: bytes
+    idle: float | None
+    max_age: float | None
+    created: float
+    entries: bytes | None
+    count: int
+    fence: int | None
+    nonce: str
+
+    @property
+    def rev(self) -> int:
+        return self.expect + 1
+
+
+def decide_commit(now: float, row: Row | None, claim: Claim | None, write: Write) -> Row:
+    """The row to write, or the reason why not. A row with `rev` 1 begins a life: older log entries go."""
+    refuse_commit(now, row, claim, write)
+    begins = write.expect == 0
+    return Row(
+        kind=write.kind,
+        id=write.id,
+        principal=write.principal,
+        rev=write.rev,
+        body=write.body,
+        last=(0 if begins or row is None else row.last) + write.count,
+        created=now if begins or row is None else row.created,
+        touched=now,
+        idle=write.idle,
+        max_age=write.max_age,
+        ended=None,
+        nonce=write.nonce,
+    )
+
+
+def refuse_commit(now: float, row: Row | None, claim: Claim | None, write: Write) -> None:
+    """Raise what stands against this commit; return if nothing does.
+
+    An end wins over everything. An expired record no longer counts, so its id may be created anew, and then
+    `created` tells the lives apart: a writer who read the first life can't write into the second.
+    """
+    kind, id = write.kind, write.id
+    state = None if row is None else row.state(now)
+    if state == "ended":
+        raise ended(kind, id)
+    if write.fence is not None:
+        refuse_fence(now, claim, kind, id, write.fence)
+    if write.expect == 0:
+        if row is not None and state == "live":
+            raise Conflict(f"{kind}/{id} exists already, at rev {row.rev}", expect=0, actual=row.rev, kind=kind, id=id)
+        return
+    if row is None:
+        raise absent(kind, id)
+    if state == "expired":
+        raise expired(kind, id)
+    if row.principal != write.principal:
+        raise Forbidden(f"{kind}/{id} belongs to another principal", kind=kind, id=id)
+    if row.rev != write.expect or write.created not in (0.0, row.created):
+        raise Conflict(
+            f"{kind}/{id} is at rev {row.rev}, not {write.expect}: somebody else wrote first",
+            expect=write.expect,
+            actual=row.rev,
+            kind=kind,
+            id=id,
+            remedy="read it again and decide again",
+        )
+
+
+def refuse_fence(now: float, claim: Claim | None, kind: str, id: str, fence: int) -> None:
+    """A fencing token is good while its claim is held; not a moment after, even if nobody else came."""
+    if claim is None or claim.token != fence:
+        raise Conflict(f"claim {fence} on {kind}/{id} is no longer held: another owner took it", kind=kind, id=id)
+    if claim.expires <= now:
+        raise Conflict(f"claim {fence} on {kind}/{id} has run out", kind=kind, id=id)
+
+
+def decide_touch(now: float, row: Row | None, kind: str, id: str) -> Row:
+    """The row with its idle time starting over."""
+    if row is None:
+        raise absent(kind, id)
+    state = row.state(now)
+    if state == "ended":
+        raise ended(kind, id)
+    if state == "expired":
+        raise expired(kind, id)
+    return replace(row, touched=now)
+
+
+def decide_end(now: float, row: Row | None) -> Row | None:
+    """The tombstone to write, or None if there is nothing left to end. What was expired may be ended too."""
+    if row is None or row.ended is not None:
+        return None
+    expires = row.expires
+    return replace(row, body=None, last=0, ended=now if expires is None else min(now, expires))
+
+
+def decide_claim(
+    now: float, held: Claim | None, kind: str, id: str, owner: str, ttl: float, token: Callable[[], int]
+) -> Claim:
+    """A new claim with a new token. The same owner may claim again; its older token is worth nothing then."""
+    if held is not None and held.expires > now and held.owner != owner:
+        wait = held.expires - now
+        raise Busy(
+            f"{kind}/{id} is claimed by {held.owner} for another {wait:.1f} s", retry_after=wait, kind=kind, id=id
+        )
+    return Claim(kind, id, owner, token(), now + ttl)
+
+
+def decide_renew(now: float, held: Claim | None, claim: Claim, ttl: float) -> Claim:
+    """The claim with a later end, under the same token."""
+    refuse_fence(now, held, claim.kind, claim.id, claim.token)
+    return replace(claim, expires=now + ttl)
+
+
+def reapable(now: float, row: Row, expired_for: float, ended_for: float) -> State | None:
+    """Why a row may be removed for good, or None."""
+    if row.ended is not None:
+        return "ended" if row.ended + ended_for <= now else None
+    expires = row.expires
+    return "expired" if expires is not None and expires + expired_for <= now else None
+
+
+def record_of(row: Row, now: float, data: JSON) -> Record:
+    """The record that a reader sees. A dead one has `ended` set and no data."""
+    state = row.state(now)
+    return Record(
+        row.kind,
+        row.id,
+        row.principal,
+        data if state == "live" else None,
+        rev=row.rev,
+        created=row.created,
+        touched=row.touched,
+        idle=row.idle,
+        max_age=row.max_age,
+        ended=row.expires if state == "expired" else row.ended,
+    )
+
+
+def absent(kind: str, id: str) -> NotFound:
+    return NotFound(f"there is no {kind}/{id}", kind=kind, id=id)
+
+
+def ended(kind: str, id: str) -> Ended:
+    return Ended(f"{kind}/{id} was ended", kind=kind, id=id, remedy="begin a new one under another id")
+
+
+def expired(kind: str, id: str) -> SessionExpired:
+    return SessionExpired(f"{kind}/{id} has expired", kind=kind, id=id, remedy="begin a new one")

@@ -1,0 +1,96 @@
+"""JSON that survives the round trip. It owns the line between what a store keeps exactly and what it refuses.
+
+It refuses whatever would come back as something else: tuples, subclasses, dates, NaN, keys that are not text.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import NoReturn, TypeAlias, cast
+
+from holdfast.errors import UnstorableValue
+
+JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
+
+MAX_DEPTH = 100  # far beyond real state, well below the recursion limit of any JSON parser
+MAX_INT_BITS = 14_000  # about 4,200 digits: Python itself refuses to read more than 4,300
+
+_LEAVES = frozenset((str, bool, type(None)))
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False)
+
+
+def encode(value: object, path: str = "data") -> bytes:
+    """The value as UTF-8 JSON; `UnstorableValue` with the path of the first part that would not come back equal."""
+    if not _is_plain(value, MAX_DEPTH):
+        _refuse(value, path)
+    try:
+        return _ENCODER.encode(value).encode()
+    except UnicodeEncodeError:  # a lone surrogate, which no UTF-8 store can keep
+        _refuse(value, path)
+
+
+def decode(body: bytes) -> JSON:
+    """The value that `encode` was given; ValueError for anything that `encode` could not have written."""
+    return cast("JSON", json.loads(body, parse_constant=_no_constant))
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _is_plain(value: object, depth: int) -> bool:
+    kind = type(value)
+    if kind in _LEAVES:
+        return True
+    if kind is int:
+        return cast("int", value).bit_length() <= MAX_INT_BITS
+    if kind is float:
+        return math.isfinite(cast("float", value))
+    if depth == 0:
+        return False
+    if kind is dict:
+        return all(type(k) is str and _is_plain(v, depth - 1) for k, v in cast("dict[object, object]", value).items())
+    if kind is list:
+        return all(_is_plain(v, depth - 1) for v in cast("list[object]", value))
+    return False
+
+
+def _refuse(value: object, path: str) -> NoReturn:
+    """The slow way: walk again to say where and why."""
+    where, why = next(_faults(value, path, MAX_DEPTH))
+    raise UnstorableValue(f"{where}: {why}", path=where, remedy="store plain JSON values only")
+
+
+def _faults(value: object, path: str, depth: int) -> Iterator[tuple[str, str]]:
+    kind = type(value)
+    if kind is str:
+        if not _is_unicode(cast("str", value)):
+            yield path, "text with a lone surrogate"
+    elif kind is int:
+        if cast("int", value).bit_length() > MAX_INT_BITS:
+            yield path, f"an integer of more than {MAX_INT_BITS} bits"
+    elif kind is float:
+        if not math.isfinite(cast("float", value)):
+            yield path, repr(value)
+    elif kind in (dict, list) and depth == 0:
+        yield path, f"nested deeper than {MAX_DEPTH} levels, or within itself"
+    elif kind is dict:
+        for key, item in cast("dict[object, object]", value).items():
+            if type(key) is not str:
+                yield f"{path}[{key!r}]", f"a key of type {type(key).__name__}"
+            elif not _is_unicode(key):
+                yield f"{path}[{key!r}]", "a key with a lone surrogate"
+            yield from _faults(item, f"{path}.{key}", depth - 1)
+    elif kind is list:
+        for index, item in enumerate(cast("list[object]", value)):
+            yield from _faults(item, f"{path}[{index}]", depth - 1)
+    elif kind not in _LEAVES:
+        yield path, kind.__name__
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

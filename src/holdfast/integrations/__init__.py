@@ -1,0 +1,1 @@
+"""Adapters to LangChain, FastMCP and their like. Owns translation; refuses logic of its own."""

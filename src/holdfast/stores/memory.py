@@ -1,0 +1,230 @@
+"""The store in this process's memory: the reference that the others are measured against, and a store for tests.
+
+It owns three dictionaries and no lock: every method first gives way to other tasks, as a store on disk would, and then
+runs to its end without awaiting. It refuses to outlive its process; whoever needs that takes SQLite.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Self
+
+from holdfast.core import values
+from holdfast.core.clock import Clock
+from holdfast.core.events import RecordsReaped, Sink, StoreClosed, StoreOpened
+from holdfast.core.models import Claim, Heard, LogEntry, Page, Reaped, Record, check_key, check_name, check_span
+from holdfast.core.records import (
+    Row,
+    State,
+    decide_claim,
+    decide_commit,
+    decide_end,
+    decide_renew,
+    decide_touch,
+    reapable,
+    record_of,
+)
+from holdfast.core.values import JSON
+from holdfast.errors import LeaseClosed
+from holdfast.stores.base import PAGE, TOMBSTONE_SECONDS
+from holdfast.stores.codec import Codec
+from holdfast.stores.notices import Listeners
+from holdfast.stores.paging import check_limit, cursor, position
+
+_Key = tuple[str, str]
+
+
+class MemoryStore:
+    """See `Store` for the contract."""
+
+    def __init__(self, *, clock: Clock, codec: Codec, on_event: Sink | None = None) -> None:
+        self.url = "memory:"
+        self._clock = clock
+        self._codec = codec
+        self._on_event = on_event
+        self._rows: dict[_Key, Row] = {}
+        self._logs: dict[_Key, list[LogEntry]] = {}
+        self._claims: dict[_Key, Claim] = {}
+        self._token = 0
+        self._listeners = Listeners()
+        self._opened = False
+
+    def __repr__(self) -> str:
+        return f"<MemoryStore records={len(self._rows)} claims={len(self._claims)}>"
+
+    async def __aenter__(self) -> Self:
+        self._opened = True
+        if self._on_event:
+            self._on_event(StoreOpened(self._clock.now(), self.url, 0))
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._opened = False
+        self._listeners.close()
+        if self._on_event:
+            self._on_event(StoreClosed(self._clock.now(), self.url))
+
+    async def get(self, kind: str, id: str, *, dead: bool = False) -> Record | None:
+        await self._turn()
+        row = self._row(kind, id)
+        now = self._clock.now()
+        if row is None or not (dead or row.state(now) == "live"):
+            return None
+        return self._codec.record(row, now)
+
+    async def commit(
+        self, record: Record, *, expect: int, entries: Sequence[JSON] = (), fence: int | None = None
+    ) -> Record:
+        await self._turn()
+        write = self._codec.write(record, expect, entries, fence)
+        key = record.kind, record.id
+        now = self._clock.now()
+        row = decide_commit(now, self._row(*key), self._claims.get(key), write)
+        self._rows[key] = row
+        if row.rev == 1:
+            self._logs.pop(key, None)
+        if write.entries:
+            added = self._codec.entries(*key, row.principal, row.rev, row.last, now, write.entries)
+            self._logs.setdefault(key, []).extend(added)
+        return record_of(row, now, record.data)
+
+    async def touch(self, kind: str, id: str) -> None:
+        await self._turn()
+        self._rows[kind, id] = decide_touch(self._clock.now(), self._row(kind, id), kind, id)
+
+    async def end(self, kind: str, id: str) -> bool:
+        await self._turn()
+        tombstone = decide_end(self._clock.now(), self._row(kind, id))
+        if tombstone is None:
+            return False
+        self._rows[kind, id] = tombstone
+        self._logs.pop((kind, id), None)
+        return True
+
+    async def log(
+        self, kind: str, id: str, *, after: int = 0, limit: int = PAGE, newest_first: bool = False
+    ) -> list[LogEntry]:
+        await self._turn()
+        check_limit(limit)
+        row = self._row(kind, id)
+        if row is None or row.state(self._clock.now()) != "live":
+            return []
+        found = self._logs.get((kind, id), [])[max(after, 0) :]
+        chosen = found[: -limit - 1 : -1] if newest_first else found[:limit]
+        # A copy of the data for every reader, as from any other store.
+        return [LogEntry(e.seq, e.rev, e.at, values.decode(values.encode(e.data))) for e in chosen]
+
+    async def claim(self, kind: str, id: str, *, owner: str, ttl: float) -> Claim:
+        await self._turn()
+        check_key(kind, id)
+        check_name(owner, "owner")
+        check_span(ttl, "ttl")
+        claim = decide_claim(self._clock.now(), self._claims.get((kind, id)), kind, id, owner, ttl, self._next_token)
+        self._claims[kind, id] = claim
+        return claim
+
+    async def renew(self, claim: Claim, *, ttl: float) -> Claim:
+        await self._turn()
+        check_span(ttl, "ttl")
+        key = claim.kind, claim.id
+        renewed = decide_renew(self._clock.now(), self._claims.get(key), claim, ttl)
+        self._claims[key] = renewed
+        return renewed
+
+    async def release(self, claim: Claim) -> bool:
+        await self._turn()
+        held = self._claims.get((claim.kind, claim.id))
+        if held is None or held.token != claim.token:
+            return False
+        del self._claims[claim.kind, claim.id]
+        return held.expires > self._clock.now()
+
+    async def holder(self, kind: str, id: str) -> Claim | None:
+        await self._turn()
+        held = self._claims.get((kind, id))
+        return held if held is not None and held.expires > self._clock.now() else None
+
+    async def scan(
+        self,
+        *,
+        kind: str | None = None,
+        principal: str | None = None,
+        state: State | None = "live",
+        after: str | None = None,
+        limit: int = PAGE,
+    ) -> Page:
+        await self._turn()
+        check_limit(limit)
+        start = position(after)
+        now = self._clock.now()
+        rows = sorted(self._matching(kind, principal, state, now), key=lambda row: (row.kind, row.id))
+        found = [row for row in rows if start is None or (row.kind, row.id) > start][: limit + 1]
+        more = len(found) > limit
+        found = found[:limit]
+        return Page(
+            tuple(self._codec.record(row, now) for row in found),
+            cursor(found[-1].kind, found[-1].id) if more else None,
+        )
+
+    async def count(
+        self, *, kind: str | None = None, principal: str | None = None, state: State | None = "live"
+    ) -> int:
+        await self._turn()
+        return sum(1 for _ in self._matching(kind, principal, state, self._clock.now()))
+
+    async def reap(
+        self, *, kind: str | None = None, expired_for: float = 0.0, ended_for: float = TOMBSTONE_SECONDS
+    ) -> Reaped:
+        await self._turn()
+        now = self._clock.now()
+        removed = {"expired": 0, "ended": 0, "live": 0}
+        for row in list(self._matching(kind, None, None, now)):
+            if (why := reapable(now, row, expired_for, ended_for)) is not None:
+                removed[why] += 1
+                del self._rows[row.kind, row.id]
+                self._logs.pop((row.kind, row.id), None)
+        self._claims = {key: claim for key, claim in self._claims.items() if claim.expires > now}
+        reaped = Reaped(removed["expired"], removed["ended"])
+        if self._on_event:
+            self._on_event(RecordsReaped(now, self.url, reaped.expired, reaped.tombstones))
+        return reaped
+
+    async def publish(self, topic: str, data: JSON) -> None:
+        await self._turn()
+        check_name(topic, "topic")
+        body = values.encode(data)
+        self._listeners.deliver(topic, values.decode(body))
+
+    @asynccontextmanager
+    async def listen(self, *topics: str) -> AsyncGenerator[AsyncIterator[Heard], None]:
+        self._check_open()
+        with self._listeners.register(topics) as ear:
+            yield ear
+
+    def _matching(self, kind: str | None, principal: str | None, state: State | None, now: float) -> Iterable[Row]:
+        return (
+            row
+            for row in self._rows.values()
+            if (kind is None or row.kind == kind)
+            and (principal is None or row.principal == principal)
+            and (state is None or row.state(now) == state)
+        )
+
+    def _row(self, kind: str, id: str) -> Row | None:
+        check_key(kind, id)
+        return self._rows.get((kind, id))
+
+    def _next_token(self) -> int:
+        self._token += 1
+        return self._token
+
+    async def _turn(self) -> None:
+        await asyncio.sleep(0)
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if not self._opened:
+            raise LeaseClosed("the store is closed", remedy="use it inside `async with`", store=self.url)

@@ -1,0 +1,82 @@
+"""Listeners of one store in one process. It owns their queues; a store delivers into it and knows no listener.
+
+A listener that falls behind loses notices and is told so by a `Gap`; it never slows the others or the store.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Generator
+from contextlib import contextmanager
+
+from holdfast.core.models import Gap, Heard, Notice, check_name
+from holdfast.core.values import JSON
+from holdfast.errors import LeaseClosed, UsageError
+
+MAX_PENDING = 16_384  # notices a listener may lag behind: some megabytes at worst
+
+
+class Listener:
+    """One ear: an async iterator over what was heard, in order."""
+
+    def __init__(self, topics: frozenset[str]) -> None:
+        self.topics = topics
+        self._heard: deque[Heard] = deque()
+        self._ring = asyncio.Event()
+        self._closed = False
+
+    def put(self, heard: Heard) -> None:
+        if len(self._heard) >= MAX_PENDING:
+            self._heard.clear()
+            heard = Gap()
+        if not (isinstance(heard, Gap) and self._heard and isinstance(self._heard[-1], Gap)):
+            self._heard.append(heard)
+        self._ring.set()
+
+    def close(self) -> None:
+        self._closed = True
+        self._ring.set()
+
+    def __aiter__(self) -> AsyncIterator[Heard]:
+        return self
+
+    async def __anext__(self) -> Heard:
+        while not self._heard:
+            if self._closed:
+                raise LeaseClosed("the store was closed while it was listened to")
+            self._ring.clear()
+            await self._ring.wait()
+        return self._heard.popleft()
+
+
+class Listeners:
+    """All ears of one store."""
+
+    def __init__(self) -> None:
+        self._ears: set[Listener] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._ears)
+
+    @contextmanager
+    def register(self, topics: tuple[str, ...]) -> Generator[Listener, None, None]:
+        if not topics:
+            raise UsageError("listen needs at least one topic")
+        ear = Listener(frozenset(check_name(topic, "topic") for topic in topics))
+        self._ears.add(ear)
+        try:
+            yield ear
+        finally:
+            self._ears.discard(ear)
+
+    def deliver(self, topic: str, data: JSON) -> None:
+        for ear in self._ears:
+            if topic in ear.topics:
+                ear.put(Notice(topic, data))
+
+    def gap(self) -> None:
+        for ear in self._ears:
+            ear.put(Gap())
+
+    def close(self) -> None:
+        for ear in self._ears:
+            ear.close()

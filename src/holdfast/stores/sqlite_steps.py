@@ -1,0 +1,244 @@
+"""What runs on SQLite's own threads: plain functions over one open connection, each a whole transaction.
+
+It owns the SQL. It refuses to wait for anything but SQLite, and to decide: `core.records` does that.
+"""
+
+import sqlite3
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+
+from holdfast.core.clock import Clock
+from holdfast.core.models import Claim
+from holdfast.core.records import (
+    Row,
+    State,
+    Write,
+    decide_claim,
+    decide_commit,
+    decide_end,
+    decide_renew,
+    decide_touch,
+)
+from holdfast.stores.codec import checked_row, corrupt
+from holdfast.stores.notices import MAX_PENDING
+
+REAP_ROWS = 200  # removed in one transaction: some milliseconds, then other writers have their turn
+NOTICE_SECONDS = 3_600.0  # nobody who lags by an hour is still listening
+
+_FIELDS = "principal, rev, body, last, created, touched, idle, max_age, ended, nonce"
+_WITHOUT_BODY = _FIELDS.replace("body", "NULL")
+
+GET = f"SELECT {_FIELDS} FROM holdfast_records WHERE kind = ? AND id = ?"
+_HEAD = f"SELECT {_WITHOUT_BODY} FROM holdfast_records WHERE kind = ? AND id = ?"
+_INSERT = (
+    f"INSERT OR REPLACE INTO holdfast_records (kind, id, {_FIELDS}, expires) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_UPDATE = (
+    "UPDATE holdfast_records SET rev = ?, body = ?, last = ?, touched = ?, idle = ?, max_age = ?, nonce = ?, "
+    "expires = ? WHERE kind = ? AND id = ?"
+)
+_TOUCH = "UPDATE holdfast_records SET touched = ?, expires = ? WHERE kind = ? AND id = ?"
+_END = "UPDATE holdfast_records SET body = NULL, last = 0, ended = ? WHERE kind = ? AND id = ?"
+_ADD_LOG = "INSERT INTO holdfast_log (kind, id, last, rev, at, body) VALUES (?, ?, ?, ?, ?, ?)"
+_DROP_LOG = "DELETE FROM holdfast_log WHERE kind = ? AND id = ?"
+_LOG = (
+    "SELECT l.rev, l.last, l.at, l.body, r.principal FROM holdfast_log l JOIN holdfast_records r USING (kind, id) "
+    "WHERE kind = ? AND id = ? AND l.last > ? AND r.ended IS NULL AND (r.expires IS NULL OR r.expires > ?) "
+)
+LOG = _LOG + "ORDER BY l.last LIMIT ?"
+LOG_NEWEST = _LOG + "ORDER BY l.last DESC LIMIT ?"
+HOLDER = "SELECT owner, token, expires FROM holdfast_claims WHERE kind = ? AND id = ?"
+_TOKEN = "UPDATE holdfast_meta SET value = value + 1 WHERE name = 'token'"
+_READ_TOKEN = "SELECT value FROM holdfast_meta WHERE name = 'token'"
+_CLAIM = "INSERT OR REPLACE INTO holdfast_claims (kind, id, owner, token, expires) VALUES (?, ?, ?, ?, ?)"
+_RELEASE = "DELETE FROM holdfast_claims WHERE kind = ? AND id = ?"
+_PUBLISH = "INSERT INTO holdfast_notices (topic, body, at) VALUES (?, ?, ?)"
+_TRIM = "DELETE FROM holdfast_notices WHERE seq <= ?"
+NOTICES = "SELECT seq, topic, body FROM holdfast_notices WHERE seq > ? ORDER BY seq LIMIT 1000"
+LAST_NOTICE = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'holdfast_notices'"
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Generator[None, None, None]:
+    """The write lock, from the first read on: what was read stays true until it is written."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def migrate(
+    db: sqlite3.Connection, create_meta: Sequence[str], version: str, steps: Callable[[int], Sequence[str]]
+) -> int:
+    """Bring the schema up to date and return the version it had; ten processes may start at once."""
+    with transaction(db):
+        for statement in create_meta:
+            db.execute(statement)
+        found = db.execute(version).fetchone()[0]
+        for statement in steps(found):
+            db.execute(statement)
+    return found
+
+
+def commit(db: sqlite3.Connection, clock: Clock, write: Write) -> tuple[Row, float]:
+    key = write.kind, write.id
+    with transaction(db):
+        now = clock.now()  # under the lock: a writer that was paused before it must not decide by an old time
+        before = _head(db, *key)
+        claim = None if write.fence is None else claim_on(db, *key)
+        row = decide_commit(now, before, claim, write)
+        if before is None or row.rev == 1:
+            if before is not None:
+                db.execute(_DROP_LOG, key)
+            db.execute(
+                _INSERT,
+                (
+                    *key,
+                    row.principal,
+                    row.rev,
+                    row.body,
+                    row.last,
+                    row.created,
+                    row.touched,
+                    row.idle,
+                    row.max_age,
+                    row.ended,
+                    row.nonce,
+                    row.expires,
+                ),
+            )
+        else:
+            db.execute(
+                _UPDATE,
+                (row.rev, row.body, row.last, row.touched, row.idle, row.max_age, row.nonce, row.expires, *key),
+            )
+        if write.entries is not None:
+            db.execute(_ADD_LOG, (*key, row.last, row.rev, now, write.entries))
+    return row, now
+
+
+def touch(db: sqlite3.Connection, clock: Clock, kind: str, id: str) -> None:
+    with transaction(db):
+        row = decide_touch(clock.now(), _head(db, kind, id), kind, id)
+        db.execute(_TOUCH, (row.touched, row.expires, kind, id))
+
+
+def end(db: sqlite3.Connection, clock: Clock, kind: str, id: str) -> bool:
+    with transaction(db):
+        row = decide_end(clock.now(), _head(db, kind, id))
+        if row is None:
+            return False
+        db.execute(_END, (row.ended, kind, id))
+        db.execute(_DROP_LOG, (kind, id))
+    return True
+
+
+def claim(db: sqlite3.Connection, clock: Clock, kind: str, id: str, owner: str, ttl: float) -> Claim:
+    def next_token() -> int:
+        db.execute(_TOKEN)
+        return db.execute(_READ_TOKEN).fetchone()[0]
+
+    with transaction(db):
+        made = decide_claim(clock.now(), claim_on(db, kind, id), kind, id, owner, ttl, next_token)
+        _put_claim(db, made)
+    return made
+
+
+def renew(db: sqlite3.Connection, clock: Clock, claim: Claim, ttl: float) -> Claim:
+    with transaction(db):
+        renewed = decide_renew(clock.now(), claim_on(db, claim.kind, claim.id), claim, ttl)
+        _put_claim(db, renewed)
+    return renewed
+
+
+def release(db: sqlite3.Connection, clock: Clock, claim: Claim) -> bool:
+    with transaction(db):
+        held = claim_on(db, claim.kind, claim.id)
+        if held is None or held.token != claim.token:
+            return False
+        db.execute(_RELEASE, (claim.kind, claim.id))
+        return held.expires > clock.now()
+
+
+def reap_some(
+    db: sqlite3.Connection, clock: Clock, kind: str | None, expired_for: float, ended_for: float
+) -> tuple[int, int, bool]:
+    """Remove one batch: how many expired, how many tombstones, and whether there may be more."""
+    with transaction(db):
+        now = clock.now()
+        rows = db.execute(
+            "SELECT kind, id, ended FROM holdfast_records WHERE (? IS NULL OR kind = ?) AND "
+            "((ended IS NULL AND expires <= ?) OR ended <= ?) LIMIT ?",
+            (kind, kind, now - expired_for, now - ended_for, REAP_ROWS),
+        ).fetchall()
+        keys = [(row[0], row[1]) for row in rows]
+        db.executemany(_DROP_LOG, keys)
+        db.executemany("DELETE FROM holdfast_records WHERE kind = ? AND id = ?", keys)
+        tombstones = sum(row[2] is not None for row in rows)
+        more = len(rows) == REAP_ROWS
+        if not more:
+            # Tokens come from one counter that only grows, so a forgotten claim can't make an old token good again.
+            db.execute("DELETE FROM holdfast_claims WHERE expires <= ?", (now,))
+            db.execute("DELETE FROM holdfast_notices WHERE at <= ?", (now - NOTICE_SECONDS,))
+    return len(rows) - tombstones, tombstones, more
+
+
+def publish(db: sqlite3.Connection, clock: Clock, topic: str, body: bytes) -> None:
+    with transaction(db):
+        seq = db.execute(_PUBLISH, (topic, body, clock.now())).lastrowid or 0
+        if seq % 256 == 0:
+            db.execute(_TRIM, (seq - MAX_PENDING,))
+
+
+def matching(kind: str | None, principal: str | None, state: State | None, now: float) -> tuple[str, list[object]]:
+    """The condition of a scan or count, and its values."""
+    parts = ["1"]
+    given: list[object] = []
+    if kind is not None:
+        parts.append("kind = ?")
+        given.append(kind)
+    if principal is not None:
+        parts.append("principal = ?")
+        given.append(principal)
+    if state == "ended":
+        parts.append("ended IS NOT NULL")
+    elif state == "live":
+        parts.append("ended IS NULL AND (expires IS NULL OR expires > ?)")
+        given.append(now)
+    elif state == "expired":
+        parts.append("ended IS NULL AND expires <= ?")
+        given.append(now)
+    return " AND ".join(parts), given
+
+
+def scan_sql(condition: str, resumes: bool) -> str:
+    further = " AND (kind, id) > (?, ?)" if resumes else ""
+    return f"SELECT kind, id, {_FIELDS} FROM holdfast_records WHERE {condition}{further} ORDER BY kind, id LIMIT ?"
+
+
+def claim_on(db: sqlite3.Connection, kind: str, id: str) -> Claim | None:
+    return claim_from(kind, id, db.execute(HOLDER, (kind, id)).fetchone())
+
+
+def claim_from(kind: str, id: str, row: Sequence[object] | None) -> Claim | None:
+    match row:
+        case None:
+            return None
+        case (str(owner), int(token), float(expires)):
+            return Claim(kind, id, owner, token, expires)
+        case _:
+            raise corrupt(kind, id, "its claim has fields of the wrong type")
+
+
+def _put_claim(db: sqlite3.Connection, claim: Claim) -> None:
+    db.execute(_CLAIM, (claim.kind, claim.id, claim.owner, claim.token, claim.expires))
+
+
+def _head(db: sqlite3.Connection, kind: str, id: str) -> Row | None:
+    found = db.execute(_HEAD, (kind, id)).fetchone()
+    return None if found is None else checked_row(kind, id, found)

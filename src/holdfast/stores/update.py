@@ -1,0 +1,49 @@
+"""The loop around `commit`: read, change, write, and again if somebody was faster. It owns the retry, nothing else.
+
+It refuses to give up early and to go on for ever: the deadline decides, and the last conflict is raised.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+
+from holdfast.core.models import Record
+from holdfast.core.records import absent
+from holdfast.core.values import JSON
+from holdfast.errors import Conflict
+from holdfast.stores.base import Store
+
+UPDATE_SECONDS = 30.0  # twenty writers on one record are through in a second or two
+_LONGEST_PAUSE = 0.05
+
+
+async def update(
+    store: Store,
+    kind: str,
+    id: str,
+    change: Callable[[JSON], JSON],
+    *,
+    entries: Sequence[JSON] = (),
+    fence: int | None = None,
+    timeout: float = UPDATE_SECONDS,
+) -> Record:
+    """Commit `change(data)`, on a fresh reading each time that somebody else wrote first.
+
+    `change` may run several times, so it must do nothing but compute. It gets a copy and may return that copy changed.
+    """
+    deadline = time.monotonic() + timeout
+    pause = 0.001
+    while True:
+        record = await store.get(kind, id)
+        if record is None:
+            raise absent(kind, id)
+        try:
+            return await store.commit(
+                record.with_data(change(record.data)), expect=record.rev, entries=entries, fence=fence
+            )
+        except Conflict as conflict:
+            if conflict.actual is None or time.monotonic() > deadline:  # a lost claim is not a race
+                raise
+        await asyncio.sleep(random.uniform(0, pause))
+        pause = min(pause * 2, _LONGEST_PAUSE)

@@ -1,0 +1,121 @@
+"""Expiry by idling and by age, sliding, and the reaper."""
+
+from holdfast.core.models import Record
+from holdfast.errors import Conflict, Ended, NotFound, SessionExpired, UsageError
+from holdfast.testing.contracts.given import Contract, Given, contract, refused
+
+
+class ExpiryContract(Contract):
+    @contract("store.idle")
+    async def test_an_idle_record_expires_and_touch_slides_it(self, given: Given) -> None:
+        record = await given.create(data="x", idle=10)
+        for _ in range(5):
+            given.clock.advance(9)
+            await given.store.touch(given.kind, "a")
+        alive = await given.get()
+        assert (alive.rev, alive.data, alive.touched) == (1, "x", record.created + 45)
+        given.clock.advance(9.75)
+        assert await given.store.get(given.kind, "a") is not None
+        given.clock.advance(0.25)
+        assert await given.store.get(given.kind, "a") is None
+
+    @contract("store.idle")
+    async def test_a_commit_slides_the_idle_time_and_a_read_does_not(self, given: Given) -> None:
+        record = await given.create(idle=10)
+        given.clock.advance(9)
+        record = await given.store.commit(record, expect=1)
+        given.clock.advance(9)
+        assert await given.get() == record
+        given.clock.advance(1)
+        assert await given.store.get(given.kind, "a") is None
+
+    @contract("store.max-age")
+    async def test_nothing_extends_the_maximum_age(self, given: Given) -> None:
+        record = await given.create(idle=10, max_age=25)
+        for rev in (1, 2):
+            given.clock.advance(9)
+            record = await given.store.commit(record, expect=rev)
+        assert record.expires == record.created + 25
+        given.clock.advance(7)
+        assert await given.store.get(given.kind, "a") is None
+
+    @contract("store.expired")
+    async def test_an_expired_record_refuses_late_writes_and_tells_when_asked(self, given: Given) -> None:
+        record = await given.create(data="secret", idle=10)
+        given.clock.advance(30)
+        await refused(SessionExpired, given.store.commit(record, expect=1))
+        await refused(SessionExpired, given.store.touch(given.kind, "a"))
+        dead = await given.get(dead=True)
+        assert (dead.data, dead.ended, dead.expired) == (None, record.created + 10, True)
+
+    @contract("store.expired")
+    async def test_an_expired_record_can_be_ended_once(self, given: Given) -> None:
+        await given.create(idle=10)
+        given.clock.advance(30)
+        assert await given.store.end(given.kind, "a") is True
+        assert await given.store.end(given.kind, "a") is False
+        assert (await given.get(dead=True)).expired is True
+        await refused(Ended, given.create())
+
+    @contract("store.incarnation")
+    async def test_an_expired_id_may_begin_again_and_old_writers_can_not_write_into_it(self, given: Given) -> None:
+        old = await given.create(data="old", idle=10)
+        given.clock.advance(30)
+        new = await given.create(data="new")
+        assert (new.rev, new.created) == (1, given.clock.now())
+        await refused(Conflict, given.store.commit(old.with_data("late"), expect=1))
+        assert await given.get() == new
+
+    @contract("store.reap")
+    async def test_reap_removes_what_expired_and_says_how_many(self, given: Given) -> None:
+        for n in range(7):
+            await given.create(f"dead{n}", idle=10, entries=("x",))
+        await given.create("alive", idle=100)
+        await given.create("forever")
+        given.clock.advance(20)
+        reaped = await given.store.reap(kind=given.kind)
+        assert (reaped.expired, reaped.tombstones) == (7, 0)
+        assert await given.store.get(given.kind, "dead3", dead=True) is None
+        assert await given.store.count(kind=given.kind, state=None) == 2
+        again = await given.store.reap(kind=given.kind)
+        assert (again.expired, again.tombstones) == (0, 0)
+
+    @contract("store.reap")
+    async def test_reap_keeps_tombstones_for_a_while_and_late_writes_stay_refused(self, given: Given) -> None:
+        record = await given.create()
+        await given.store.end(given.kind, "a")
+        given.clock.advance(3600)
+        assert (await given.store.reap(kind=given.kind)).tombstones == 0
+        await refused(Ended, given.store.commit(record, expect=1))
+        given.clock.advance(86_400)
+        assert (await given.store.reap(kind=given.kind)).tombstones == 1
+        assert await given.store.get(given.kind, "a", dead=True) is None
+        await refused(NotFound, given.store.commit(record, expect=1))
+
+    @contract("store.reap")
+    async def test_reap_can_leave_the_recently_expired_to_be_told_apart(self, given: Given) -> None:
+        await given.create(idle=10)
+        given.clock.advance(50)
+        assert (await given.store.reap(kind=given.kind, expired_for=60)).expired == 0
+        given.clock.advance(20)
+        assert (await given.store.reap(kind=given.kind, expired_for=60)).expired == 1
+
+    @contract("store.reap")
+    async def test_reap_removes_more_than_one_batch(self, given: Given) -> None:
+        for n in range(450):
+            await given.create(str(n), idle=1)
+        given.clock.advance(2)
+        assert (await given.store.reap(kind=given.kind)).expired == 450
+        assert await given.store.count(kind=given.kind, state=None) == 0
+
+    @contract("store.bad-input")
+    async def test_spans_must_be_positive_numbers(self, given: Given) -> None:
+        for bad in (0, -1, float("nan"), float("inf"), "10"):
+            for name in ("idle", "max_age"):
+                try:
+                    Record(given.kind, "a", **{name: bad})  # type: ignore[arg-type]
+                except UsageError as error:
+                    assert name in str(error)
+                else:
+                    raise AssertionError(f"{name}={bad!r}")
+            await refused(UsageError, given.store.claim(given.kind, "a", owner="me", ttl=bad))  # type: ignore[arg-type]

@@ -1,0 +1,42 @@
+"""What every test stands on: no leaked thread, task, child or file descriptor; asyncio as the event loop."""
+
+import gc
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_FDS = Path("/proc/self/fd")
+
+
+def _open_files() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for fd in os.listdir(_FDS) if _FDS.exists() else ():
+        try:
+            found[fd] = os.readlink(_FDS / fd)
+        except OSError:
+            continue  # the descriptor of the listing itself
+    return found
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def no_leaks() -> Iterator[None]:
+    before = _open_files()
+    threads = set(threading.enumerate())
+    yield
+    left = set(threading.enumerate()) - threads
+    for thread in left:
+        thread.join(5)  # a thread that was told to stop may need a moment to do so
+    assert not {t.name for t in left if t.is_alive()}, "threads left behind"
+    new = {fd: name for fd, name in _open_files().items() if before.get(fd) != name}
+    if new:
+        gc.collect()
+        new = {fd: name for fd, name in _open_files().items() if before.get(fd) != name}
+    assert not new, "files left open"
