@@ -1,7 +1,6 @@
 """What every test stands on: no leaked thread, task, child or file descriptor; asyncio as the event loop."""
 
 import gc
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,9 @@ _FDS = Path("/proc/self/fd")
 
 def _open_files() -> dict[str, str]:
     found: dict[str, str] = {}
-    for fd in os.listdir(_FDS) if _FDS.exists() else ():
+    for fd in _FDS.iterdir() if _FDS.exists() else ():
         try:
-            found[fd] = os.readlink(_FDS / fd)
+            found[fd.name] = str(fd.readlink())
         except OSError:
             continue  # the descriptor of the listing itself
     return found

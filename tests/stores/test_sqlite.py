@@ -1,12 +1,22 @@
 """The SQLite store passes the whole suite, and says clearly what is wrong with a file."""
 
+import asyncio
+import resource
+import sqlite3
 from pathlib import Path
 
+import aiosqlite
 import pytest
 
 import holdfast
+from holdfast import ManualClock, Record
+from holdfast.core import events
 from holdfast.core.clock import Clock
+from holdfast.stores import schema
+from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing import StoreSuite
+
+pytestmark = pytest.mark.anyio
 
 
 class TestSqliteStore(StoreSuite):
@@ -16,3 +26,326 @@ class TestSqliteStore(StoreSuite):
 
     def open(self, clock: Clock):
         return holdfast.open_store(self.url, clock=clock)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+async def _open(url: str, **settings: object) -> None:
+    async with holdfast.open_store(url, **settings):  # type: ignore[arg-type]
+        pass
+
+
+@pytest.mark.promise("store.survives")
+async def test_records_outlive_the_store_object(url: str) -> None:
+    async with holdfast.open_store(url) as store:
+        made = await store.commit(Record("k", "a", data={"n": 1}), expect=0, entries=["e"])
+    async with holdfast.open_store(url) as store:
+        assert await store.get("k", "a") == made
+        assert [e.data for e in await store.log("k", "a")] == ["e"]
+
+
+@pytest.mark.promise("sqlite.bad-file")
+@pytest.mark.parametrize(
+    ("url", "says", "remedy"),
+    [
+        ("sqlite:///{tmp}/missing/s.db", "does not exist", "mkdir -p"),
+        ("sqlite:///{tmp}", "is a folder", "name a file"),
+        ("sqlite:////proc/s.db", "can't be opened", "right to write"),
+        ("sqlite:///{tmp}/letter.txt", "not an SQLite database", "another file"),
+        ("sqlite:///", "names no file", "memory:"),
+        ("sqlite:///:memory:", "names no file", "memory:"),
+        ("sqlite://host/s.db", "takes no host", "sqlite:///host/s.db"),
+        ("sqlite:///{tmp}/s.db?timeout=soon", "timeout=soon", "timeout=5"),
+        ("sqlite:///{tmp}/s.db?synchronous=off", "synchronous=off", "full or normal"),
+        ("sqlite:///{tmp}/s.db?colour=red", "'colour'", "known are"),
+        ("mongodb://x", "'mongodb'", "sqlite:///"),
+        ("just words", "not the URL", "sqlite:///"),
+    ],
+)
+async def test_a_bad_address_is_explained(tmp_path: Path, url: str, says: str, remedy: str) -> None:
+    (tmp_path / "letter.txt").write_text("Dear database, " * 100)
+    with pytest.raises(holdfast.ConfigError) as caught:
+        await _open(url.format(tmp=tmp_path))
+    assert says in str(caught.value)
+    assert remedy in str(caught.value)
+    assert (tmp_path / "letter.txt").read_text().startswith("Dear")
+
+
+@pytest.mark.promise("sqlite.bad-file")
+async def test_a_file_that_must_exist_is_not_created(path: Path, url: str) -> None:
+    with pytest.raises(holdfast.ConfigError, match="there is no store"):
+        await _open(url, create=False)
+    assert not path.exists()
+
+
+@pytest.mark.promise("sqlite.schema")
+async def test_an_older_schema_is_migrated_and_a_newer_one_is_refused(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[object] = []
+    async with holdfast.open_store(url, on_event=seen.append) as store:
+        made = await store.commit(Record("k", "a", data=1), expect=0)
+    assert [type(event) for event in seen] == [events.StoreMigrated, events.StoreOpened, events.StoreClosed]
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, lambda _: ["CREATE TABLE holdfast_extra (x INTEGER)"]])
+        seen.clear()
+        async with holdfast.open_store(url, on_event=seen.append) as store:
+            assert await store.get("k", "a") == made
+        assert [(e.before, e.after) for e in seen if isinstance(e, events.StoreMigrated)] == [(1, 2)]
+    with pytest.raises(holdfast.ConfigError, match=r"schema version 2; .* up to 1; upgrade Holdfast"):
+        await _open(url)
+
+
+@pytest.mark.promise("sqlite.schema")
+async def test_a_migration_that_fails_changes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with holdfast.open_store(url) as store:
+        made = await store.commit(Record("k", "a", data=1), expect=0)
+    with monkeypatch.context() as patch:
+        broken = ["CREATE TABLE holdfast_extra (x INTEGER)", "this is not SQL"]
+        patch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, lambda _: broken])
+        with pytest.raises(holdfast.StoreDown):
+            await _open(url)
+    async with holdfast.open_store(url) as store:
+        assert await store.get("k", "a") == made
+
+
+@pytest.mark.promise("store.corrupt")
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE holdfast_records SET body = x'7b'",
+        "UPDATE holdfast_records SET body = x'ff00'",
+        "UPDATE holdfast_records SET body = NULL",
+        "UPDATE holdfast_records SET body = 'text'",
+        "UPDATE holdfast_records SET rev = 'many'",
+        "UPDATE holdfast_records SET rev = 0",
+        "UPDATE holdfast_records SET created = 'yesterday'",
+        "UPDATE holdfast_records SET principal = x'00'",
+        "UPDATE holdfast_records SET body = CAST('[NaN]' AS BLOB)",
+    ],
+)
+async def test_a_damaged_row_is_corrupt_and_never_absent(path: Path, url: str, damage: str) -> None:
+    async with holdfast.open_store(url) as store:
+        await store.commit(Record("k", "a", data=[1]), expect=0)
+        _tamper(path, damage)
+        await store.commit(Record("k", "b", data="fine"), expect=0)
+        with pytest.raises(holdfast.CorruptRecord) as caught:
+            await store.get("k", "a")
+        assert (caught.value.kind, caught.value.id) == ("k", "a")
+        page = await store.scan(kind="k", state=None)
+        assert [record.id for record in page.records] == ["b"]
+        assert [error.id for error in page.corrupt] == ["a"]
+
+
+@pytest.mark.promise("store.corrupt")
+async def test_a_damaged_log_or_claim_is_corrupt(path: Path, url: str) -> None:
+    async with holdfast.open_store(url) as store:
+        await store.commit(Record("k", "a"), expect=0, entries=["e"])
+        await store.claim("k", "a", owner="me", ttl=100)
+        _tamper(path, "UPDATE holdfast_log SET body = x'00'")
+        with pytest.raises(holdfast.CorruptRecord):
+            await store.log("k", "a")
+        _tamper(path, "UPDATE holdfast_claims SET token = 'high'")
+        with pytest.raises(holdfast.CorruptRecord):
+            await store.holder("k", "a")
+
+
+@pytest.mark.promise("store.corrupt")
+async def test_a_damaged_file_is_said_to_be_damaged(path: Path, url: str) -> None:
+    async with holdfast.open_store(url) as store:
+        for n in range(200):
+            await store.commit(Record("k", str(n), data="x" * 1000), expect=0)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (path.stat().st_size - 8192))
+    with pytest.raises(holdfast.CorruptRecord, match="damaged"):
+        async with holdfast.open_store(url) as store:
+            await store.get("k", "7")
+
+
+@pytest.mark.promise("sqlite.full-disk")
+async def test_a_full_disk_is_said_and_nothing_is_lost(url: str) -> None:
+    async with holdfast.open_store(url) as store:
+        assert isinstance(store, SqliteStore)
+        record = await store.commit(Record("k", "a", data="before"), expect=0)
+        writer = store._writer
+        assert writer is not None
+        pages = (await writer.execute_fetchall("PRAGMA page_count"))[0][0]  # type: ignore[index]
+        await writer.execute_fetchall(f"PRAGMA max_page_count = {pages + 2}")
+        with pytest.raises(holdfast.StoreDown, match="full; free some space"):
+            await store.commit(record.with_data("x" * 500_000), expect=1)
+        assert await store.get("k", "a") == record
+        await writer.execute_fetchall("PRAGMA max_page_count = 1000000")
+        assert (await store.commit(record.with_data("after"), expect=1)).rev == 2
+
+
+@pytest.mark.promise("sqlite.failing-disk")
+async def test_a_disk_that_fails_under_a_commit_is_settled_by_reading_back(url: str) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    async with holdfast.open_store(url) as store:
+        record = await store.commit(Record("k", "a", data="before"), expect=0)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))  # the kernel fails every write beyond this
+        try:
+            with pytest.raises(holdfast.StoreDown, match="failed"):
+                await store.commit(record.with_data("x" * 500_000), expect=1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert await store.get("k", "a") == record
+        assert (await store.commit(record.with_data("after"), expect=1)).rev == 2
+
+
+@pytest.mark.promise("store.settled")
+async def test_a_commit_whose_answer_was_lost_is_settled_by_its_nonce(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.stores import sqlite, sqlite_steps
+
+    def commit_and_lose(db, clock, write):
+        sqlite_steps_commit(db, clock, write)
+        raise _io_error()
+
+    def lose(db, clock, write):
+        raise _io_error()
+
+    def _io_error() -> sqlite3.OperationalError:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+        return error
+
+    sqlite_steps_commit = sqlite_steps.commit
+    async with holdfast.open_store(url) as store:
+        record = await store.commit(Record("k", "a", data=1), expect=0)
+        monkeypatch.setattr(sqlite_steps, "commit", commit_and_lose)
+        record = await store.commit(record.with_data(2), expect=1)  # it had happened
+        assert (record.rev, record.data) == (2, 2)
+        monkeypatch.setattr(sqlite_steps, "commit", lose)
+        with pytest.raises(holdfast.StoreDown):  # it had not
+            await store.commit(record.with_data(3), expect=2)
+
+        async def no_read(self, sql, given):
+            raise holdfast.StoreDown("gone")
+
+        monkeypatch.setattr(sqlite.SqliteStore, "_read", no_read)
+        with pytest.raises(holdfast.WriteUnsettled, match="rev 3 is unknown"):
+            await store.commit(record.with_data(3), expect=2)
+
+
+@pytest.mark.promise("sqlite.locked")
+async def test_a_database_locked_for_too_long_is_down_and_not_absent(path: Path, url: str) -> None:
+    async with holdfast.open_store(f"{url}?timeout=0.2") as store:
+        record = await store.commit(Record("k", "a", data=1), expect=0)
+        with sqlite3.connect(path, isolation_level=None) as other:
+            other.execute("BEGIN IMMEDIATE")
+            for call in (
+                store.commit(record, expect=1),
+                store.touch("k", "a"),
+                store.end("k", "a"),
+                store.claim("k", "a", owner="me", ttl=1),
+                store.publish("t", 1),
+                store.reap(),
+            ):
+                with pytest.raises(holdfast.StoreDown, match="locked by another process"):
+                    await call
+            assert await store.get("k", "a") == record  # readers go on
+            other.execute("ROLLBACK")
+        other.close()
+        assert (await store.commit(record, expect=1)).rev == 2
+
+
+@pytest.mark.promise("sqlite.locked")
+async def test_opening_a_locked_database_waits_and_then_says_so(path: Path, url: str) -> None:
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(holdfast.StoreDown, match="locked"):
+            await _open(f"{url}?timeout=0.2")
+        other.execute("ROLLBACK")
+    other.close()
+    await _open(url)
+
+
+@pytest.mark.promise("store.cancel")
+async def test_a_cancelled_open_leaves_no_thread_behind(url: str) -> None:
+    for steps in range(12):
+        task = asyncio.create_task(_open(url))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+    await _open(url)
+
+
+@pytest.mark.promise("store.closed")
+async def test_closing_ends_the_listeners_and_opening_again_works(url: str) -> None:
+    store = holdfast.open_store(url)
+    async with store:
+        listening = store.listen("t")
+        heard = await listening.__aenter__()
+    with pytest.raises(holdfast.LeaseClosed, match="closed while it was listened to"):
+        await anext(heard)
+    await listening.__aexit__(None, None, None)
+    async with store:
+        await store.commit(Record("k", "a"), expect=0)
+
+
+@pytest.mark.promise("store.gap")
+async def test_a_poller_that_missed_rows_says_so(path: Path, url: str) -> None:
+    async with holdfast.open_store(url) as store, store.listen("t") as heard:
+        await store.publish("t", 1)
+        assert await anext(heard) == holdfast.Notice("t", 1)
+        with sqlite3.connect(path) as other:  # what a publisher does when the table has grown long
+            other.execute("INSERT INTO holdfast_notices (seq, topic, body, at) VALUES (100, 't', x'32', 0)")
+        other.close()
+        async with asyncio.timeout(10):
+            assert [await anext(heard), await anext(heard)] == [holdfast.Gap(), holdfast.Notice("t", 2)]
+
+
+@pytest.mark.promise("store.notices")
+async def test_old_notices_do_not_pile_up(path: Path, url: str) -> None:
+    clock = ManualClock()
+    async with holdfast.open_store(f"{url}?synchronous=normal", clock=clock) as store:
+        for n in range(20):
+            await store.publish("t", n)
+        clock.advance(7200)
+        await store.publish("t", "new")
+        await store.reap()
+        assert _ask(path, "SELECT count(*) FROM holdfast_notices") == 1
+
+
+@pytest.mark.promise("sqlite.door")
+async def test_aiosqlite_still_has_the_door_that_we_use(path: Path) -> None:
+    async with aiosqlite.connect(path) as connection:
+        assert (
+            await connection._execute(lambda db, n: db.execute("SELECT ?", (n,)).fetchone()[0], connection._conn, 7)
+            == 7
+        )
+
+
+@pytest.mark.promise("sqlite.durable")
+async def test_commits_are_synced_to_disk_unless_told_otherwise(url: str) -> None:
+    for setting, expected in (("", 2), ("?synchronous=normal", 1)):
+        async with holdfast.open_store(url + setting) as store:
+            assert isinstance(store, SqliteStore)
+            assert store._writer is not None
+            found = await store._writer.execute_fetchall("PRAGMA synchronous")
+            assert found[0][0] == expected  # type: ignore[index]
+
+
+def _tamper(path: Path, sql: str) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute(sql)
+    db.close()
+
+
+def _ask(path: Path, sql: str) -> object:
+    with sqlite3.connect(path) as db:
+        found = db.execute(sql).fetchone()[0]
+    db.close()
+    return found

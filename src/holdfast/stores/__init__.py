@@ -24,12 +24,14 @@ def open_store(
     *,
     clock: Clock | None = None,
     max_bytes: int = MAX_RECORD_BYTES,
+    create: bool = True,
     on_event: Sink | None = None,
 ) -> Store:
     """The store at a URL, to be used as `async with open_store(…) as store`.
 
     `memory:` lives as long as the object; `sqlite:///file.db` (relative) or `sqlite:////var/lib/x.db` (absolute) is a
-    file for all processes of one machine. `clock` replaces the store's own, for tests.
+    file for all processes of one machine. With `create=False` a file that does not exist is an error. `clock` replaces
+    the store's own, for tests.
     """
     parts = urlsplit(url)
     codec = Codec(max_bytes)
@@ -44,6 +46,7 @@ def open_store(
                 _sqlite_path(url, parts.netloc, parts.path),
                 clock=clock or SYSTEM,
                 codec=codec,
+                create=create,
                 on_event=on_event,
                 timeout=timeout,
                 synchronous=synchronous,

@@ -49,6 +49,7 @@ class SqliteStore:
         *,
         clock: Clock,
         codec: Codec,
+        create: bool = True,
         on_event: Sink | None = None,
         timeout: float = 5.0,
         synchronous: str = "FULL",
@@ -57,6 +58,7 @@ class SqliteStore:
         self._path = path
         self._clock = clock
         self._codec = codec
+        self._create = create
         self._on_event = on_event
         self._timeout = timeout
         self._synchronous = synchronous
@@ -172,6 +174,8 @@ class SqliteStore:
                 store=self.url,
                 remedy=f"create it: mkdir -p {folder}",
             )
+        if not self._create and not self._path.exists():
+            raise ConfigError(f"there is no store at {self._path}", store=self.url, remedy="check the path")
 
     # Records
 

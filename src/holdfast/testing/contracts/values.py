@@ -6,14 +6,14 @@ import enum
 import math
 import uuid
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from holdfast.core.models import Record
 from holdfast.errors import LimitReached, UnstorableValue
 from holdfast.testing.contracts.given import Contract, Given, contract, refused
 
 
-class _Colour(str, enum.Enum):
+class _Colour(enum.StrEnum):
     RED = "red"
 
 
@@ -108,6 +108,7 @@ class ValueContract(Contract):
 
     @contract("store.bad-names")
     async def test_names_with_control_characters_or_too_long_are_refused(self, given: Given) -> None:
+        bad: Any
         for bad in ("", "a\nb", "a\x00", "\x7f", "\x85", "x" * 513, "\ud800", 7, None):
             for make in (
                 lambda bad=bad: given.store.get(given.kind, bad),
@@ -130,12 +131,13 @@ class ValueContract(Contract):
 
 def _same(a: Any, b: Any) -> bool:
     """Equal, and of equal type all the way down: 1 is not True, and -0.0 is not 0.0."""
-    if type(a) is not type(b):
+    kind = cast("object", type(a))  # as an object, or the checker would narrow `a` to a container of unknowns
+    if kind is not type(b):
         return False
-    if isinstance(a, dict):
+    if kind is dict:
         return list(a) == list(b) and all(_same(a[key], b[key]) for key in a)
-    if isinstance(a, list):
+    if kind is list:
         return len(a) == len(b) and all(map(_same, a, b))
-    if isinstance(a, float):
+    if kind is float:
         return a.hex() == b.hex()
     return a == b

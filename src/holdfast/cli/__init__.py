@@ -1,0 +1,36 @@
+"""The command line. It owns arguments, tables and exit codes; it refuses logic, which belongs to the layers below.
+
+Exit codes: 0 done, 1 the answer is no (a check failed, nothing found), 2 it could not be asked (usage, unreachable).
+"""
+
+from typing import Annotated
+
+import typer
+
+import holdfast
+from holdfast.cli import store
+
+app = typer.Typer(
+    name="holdfast",
+    help="Sessions for MCP that stay alive, isolated and recoverable.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(store.app, name="store")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"holdfast {holdfast.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Sessions for MCP that stay alive, isolated and recoverable."""

@@ -1,0 +1,167 @@
+"""`holdfast store …`: look into a store, check it, clean it up."""
+
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from holdfast.cli.output import JsonFlag, as_json, err, moment, out, print_json, run, state_of
+from holdfast.core.models import Reaped, Record
+from holdfast.core.records import State
+from holdfast.errors import CorruptRecord
+from holdfast.stores import open_store
+from holdfast.stores.check import Checked, check_store
+
+app = typer.Typer(help="Look into a store, check it, clean it up.", no_args_is_help=True)
+
+Url = Annotated[str, typer.Argument(metavar="URL", help="The store, e.g. sqlite:///sessions.db", show_default=False)]
+_STATES: dict[str, State | None] = {"live": "live", "expired": "expired", "ended": "ended", "all": None}
+
+
+@app.command()
+def check(url: Url, json: JsonFlag = False) -> None:
+    """Prove that a store keeps its promises, on scratch keys that are removed afterwards."""
+
+    async def main() -> list[Checked]:
+        lines: list[Checked] = []
+        async with open_store(url) as store:
+            async for line in check_store(store):
+                lines.append(line)  # each line is shown as soon as it is known
+                if not json:
+                    mark = "[green]ok[/green]  " if line.ok else "[bold red]FAIL[/bold red]"
+                    out.print(f"{mark} {line.name:<34} {line.seconds * 1000:8.1f} ms")
+                    if not line.ok:
+                        out.print(f"     {line.why}", markup=False)
+        return lines
+
+    lines = run(main())
+    failed = sum(not line.ok for line in lines)
+    if json:
+        print_json(
+            {
+                "ok": not failed,
+                "checks": [{"name": c.name, "ok": c.ok, "seconds": c.seconds, "why": c.why} for c in lines],
+            }
+        )
+    else:
+        out.print(f"{len(lines) - failed} of {len(lines)} checks passed")
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command("ls")
+def list_records(
+    url: Url,
+    kind: Annotated[str | None, typer.Option(help="Only records of this kind.")] = None,
+    principal: Annotated[str | None, typer.Option(help="Only records of this principal.")] = None,
+    state: Annotated[str, typer.Option(help="live, expired, ended or all.")] = "live",
+    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 100,
+    json: JsonFlag = False,
+) -> None:
+    """List records."""
+    if state not in _STATES:
+        raise typer.BadParameter(f"{state!r} is not one of {', '.join(_STATES)}", param_hint="--state")
+
+    async def main() -> tuple[list[Record], list[CorruptRecord], int]:
+        records: list[Record] = []
+        corrupt: list[CorruptRecord] = []
+        after = None
+        async with open_store(url, create=False) as store:
+            total = await store.count(kind=kind, principal=principal, state=_STATES[state])
+            while len(records) < limit:
+                page = await store.scan(
+                    kind=kind,
+                    principal=principal,
+                    state=_STATES[state],
+                    after=after,
+                    limit=min(limit - len(records), 1000),
+                )
+                records += page.records
+                corrupt += page.corrupt
+                after = page.next
+                if after is None:
+                    break
+        return records, corrupt, total
+
+    records, corrupt, total = run(main())
+    if json:
+        print_json({"records": [as_json(r) for r in records], "total": total, "corrupt": [str(e) for e in corrupt]})
+    else:
+        table = Table("kind", "id", "principal", "rev", "state", "touched", "expires", box=None, pad_edge=False)
+        for r in records:
+            table.add_row(
+                r.kind, r.id, r.principal, str(r.rev), state_of(r), moment(r.touched), moment(r.ended or r.expires)
+            )
+        out.print(table, soft_wrap=False) if records else out.print("no records")
+        if total > len(records) + len(corrupt):
+            out.print(f"… {len(records)} of {total}; see more with --limit")
+        for error in corrupt:
+            err.print(f"corrupt: {error}", markup=False)
+    if corrupt:
+        raise typer.Exit(1)
+
+
+@app.command()
+def show(
+    url: Url,
+    kind: Annotated[str, typer.Argument(help="The record's kind.", show_default=False)],
+    id: Annotated[str, typer.Argument(help="The record's id.", show_default=False)],
+    log: Annotated[int, typer.Option(min=0, help="Also show this many of the newest log entries.")] = 10,
+    json: JsonFlag = False,
+) -> None:
+    """Show one record, its log and who holds a claim on it."""
+
+    async def main() -> dict[str, Any] | None:
+        async with open_store(url, create=False) as store:
+            record = await store.get(kind, id, dead=True)
+            holder = await store.holder(kind, id)
+            entries = await store.log(kind, id, limit=log, newest_first=True) if log else []
+        if record is None and holder is None:
+            return None
+        return {
+            "record": None if record is None else as_json(record),
+            "claim": None if holder is None else {"owner": holder.owner, "expires": holder.expires},
+            "log": [{"seq": e.seq, "rev": e.rev, "at": e.at, "data": e.data} for e in reversed(entries)],
+        }
+
+    found = run(main())
+    if found is None:
+        err.print(f"there is no {kind}/{id}", markup=False)
+        raise typer.Exit(1)
+    if json:
+        print_json(found)
+        return
+    record = found["record"]
+    if record is not None:
+        for name in ("kind", "id", "principal", "rev", "state"):
+            out.print(f"{name:<10} {record[name]}", markup=False)
+        for name in ("created", "touched", "expires", "ended"):
+            if name != "ended" or record[name]:
+                out.print(f"{name:<10} {moment(record[name])}")
+    if found["claim"]:
+        out.print(f"claimed by {found['claim']['owner']} until {moment(found['claim']['expires'])}", markup=False)
+    if record is not None and record["state"] == "live":
+        out.print("data", style="bold")
+        out.print_json(data=record["data"])
+    for entry in found["log"]:
+        out.print(f"#{entry['seq']} rev {entry['rev']} {moment(entry['at'])}", style="dim")
+        out.print_json(data=entry["data"])
+
+
+@app.command()
+def reap(
+    url: Url,
+    kind: Annotated[str | None, typer.Option(help="Only records of this kind.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Remove expired records and old tombstones."""
+
+    async def main() -> Reaped:
+        async with open_store(url, create=False) as store:
+            return await store.reap(kind=kind)
+
+    reaped = run(main())
+    if json:
+        print_json({"expired": reaped.expired, "tombstones": reaped.tombstones})
+    else:
+        out.print(f"removed {reaped.expired} expired records and {reaped.tombstones} old tombstones")

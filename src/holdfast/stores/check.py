@@ -1,0 +1,154 @@
+"""A store's self-test on scratch keys. It owns a list of short proofs that an operator can run on a live store.
+
+It refuses to touch anything that is not its own: every key stands under a random kind and is removed at the end.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import cast
+
+from holdfast.core.models import Notice, Record
+from holdfast.core.values import JSON
+from holdfast.errors import Busy, Conflict, Ended, HoldfastError
+from holdfast.stores.base import Store
+from holdfast.stores.update import update
+
+STEP_SECONDS = 10.0  # a healthy store needs milliseconds for each step
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One line of the report. `why` is empty if it went well."""
+
+    name: str
+    seconds: float
+    why: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.why
+
+
+class _Failed(Exception):
+    """The store answered, and the answer was wrong."""
+
+
+async def check_store(store: Store) -> AsyncGenerator[Checked, None]:
+    """Run every step, also after one failed, and clean up."""
+    kind = f"holdfast-check-{secrets.token_hex(6)}"
+    for name, step in _STEPS:
+        start = time.perf_counter()
+        why = ""
+        try:
+            async with asyncio.timeout(STEP_SECONDS):
+                await step(store, kind)
+        except TimeoutError:
+            why = f"no answer within {STEP_SECONDS:g} s"
+        except (HoldfastError, _Failed) as error:
+            why = str(error)
+        yield Checked(name, time.perf_counter() - start, why)
+
+
+def _expect(truth: bool, otherwise: str) -> None:
+    if not truth:
+        raise _Failed(otherwise)
+
+
+async def _expect_refusal(error: type[HoldfastError], call: Awaitable[object], otherwise: str) -> None:
+    try:
+        await call
+    except error:
+        return
+    raise _Failed(otherwise)
+
+
+async def _round_trip(store: Store, kind: str) -> None:
+    data: JSON = {"text": "ä 日本 😀", "big": 2**70, "nested": [[], {}, None, 1.5]}
+    made = await store.commit(Record(kind, "a", data=data), expect=0)
+    _expect(await store.get(kind, "a") == made, "what was written is not what is read")
+
+
+async def _compare_and_swap(store: Store, kind: str) -> None:
+    record = await store.commit(Record(kind, "cas"), expect=0)
+    await store.commit(record, expect=1)
+    await _expect_refusal(Conflict, store.commit(record, expect=1), "a stale write was taken")
+
+
+async def _concurrent_edits(store: Store, kind: str) -> None:
+    await store.commit(Record(kind, "count", data=0), expect=0)
+
+    def plus_one(data: JSON) -> JSON:
+        return cast("int", data) + 1
+
+    await asyncio.gather(*(update(store, kind, "count", plus_one) for _ in range(20)))
+    record = await store.get(kind, "count")
+    _expect(record is not None and record.data == 20, f"of 20 concurrent edits {record and record.data} are left")
+
+
+async def _log(store: Store, kind: str) -> None:
+    record = await store.commit(Record(kind, "log"), expect=0, entries=["first"])
+    await store.commit(record, expect=1, entries=["second", "third"])
+    log = await store.log(kind, "log")
+    _expect([(e.seq, e.data) for e in log] == [(1, "first"), (2, "second"), (3, "third")], f"the log reads {log}")
+
+
+async def _expiry(store: Store, kind: str) -> None:
+    await store.commit(Record(kind, "brief", idle=0.05), expect=0)
+    while await store.get(kind, "brief") is not None:
+        await asyncio.sleep(0.01)
+
+
+async def _claims(store: Store, kind: str) -> None:
+    record = await store.commit(Record(kind, "claimed"), expect=0)
+    first = await store.claim(kind, "claimed", owner="one", ttl=30)
+    await _expect_refusal(Busy, store.claim(kind, "claimed", owner="two", ttl=30), "two owners hold one claim")
+    await store.release(first)
+    second = await store.claim(kind, "claimed", owner="two", ttl=30)
+    _expect(second.token > first.token, "fencing tokens do not grow")
+    await _expect_refusal(Conflict, store.commit(record, expect=1, fence=first.token), "a stale token was taken")
+    await store.commit(record, expect=1, fence=second.token)
+    await store.release(second)
+
+
+async def _end(store: Store, kind: str) -> None:
+    record = await store.commit(Record(kind, "ended"), expect=0)
+    await store.end(kind, "ended")
+    _expect(await store.get(kind, "ended") is None, "an ended record is still there")
+    await _expect_refusal(Ended, store.commit(record, expect=1), "a late write revived an ended record")
+
+
+async def _notices(store: Store, kind: str) -> None:
+    async with store.listen(kind) as heard:
+        await store.publish(kind, {"n": 1})
+        found = await anext(heard)
+        _expect(found == Notice(kind, {"n": 1}), f"heard {found}")
+
+
+async def _clean_up(store: Store, kind: str) -> None:
+    after = None
+    while True:
+        page = await store.scan(kind=kind, state=None, after=after)
+        for record in page.records:
+            await store.end(kind, record.id)
+        if page.next is None:
+            break
+        after = page.next
+    await store.reap(kind=kind, ended_for=0.0)
+    left = await store.count(kind=kind, state=None)
+    _expect(left == 0, f"{left} scratch records are left under the kind {kind}")
+
+
+_STEPS: tuple[tuple[str, Callable[[Store, str], Awaitable[None]]], ...] = (
+    ("write and read back", _round_trip),
+    ("refuse a stale write", _compare_and_swap),
+    ("keep 20 concurrent edits", _concurrent_edits),
+    ("append to a log in order", _log),
+    ("expire by the store's clock", _expiry),
+    ("claim once, fence stale owners", _claims),
+    ("end for good", _end),
+    ("deliver a notice", _notices),
+    ("scan, reap and clean up", _clean_up),
+)

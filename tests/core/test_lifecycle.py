@@ -1,0 +1,81 @@
+"""Every (state, event) pair of every lifecycle, written down a second time, by hand, as a grid."""
+
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from holdfast.core.lifecycle import CIRCUIT, GATEWAY_SESSION, LINK, IllegalTransition, Lifecycle
+
+# One row a state, one column an event in the order of the enum; "-" is a step that must be refused.
+GRIDS: list[tuple[Lifecycle[Any, Any], str]] = [
+    (
+        LINK,
+        """
+                 use      resolved opened greeted session_lost transport_lost auth_needed failed  close   closed
+        closed   resolve  -        -      -       closed       closed         closed      -       closed  -
+        resolve  resolve  open     -      -       -            -              -           closed  closing -
+        open     open     -        greet  -       -            open           resolve     closed  closing -
+        greet    greet    -        -      ready   greet        open           resolve     closed  closing -
+        ready    ready    -        -      -       greet        open           resolve     -       closing -
+        closing  -        -        -      -       closing      closing        closing     closing closing closed
+        """,
+    ),
+    (
+        GATEWAY_SESSION,
+        """
+                 started  deleted  expired  handed_over shut_down drained adopted
+        starting open     draining draining detached    draining  -       -
+        open     -        draining draining detached    draining  -       -
+        draining -        draining draining draining    draining  ended   -
+        detached -        ended    ended    -           -         -       starting
+        ended    -        ended    ended    ended       ended     -       -
+        """,
+    ),
+    (
+        CIRCUIT,
+        """
+                  succeeded failed failed_too_often rested
+        closed    closed    closed open             -
+        open      open      open   open             half_open
+        half_open closed    open   open             -
+        """,
+    ),
+]
+_NAMES = [lifecycle.name for lifecycle, _ in GRIDS]
+
+
+def _walk(lifecycle: Lifecycle[Any, Any], grid: str) -> list[tuple[Enum, Enum, str]]:
+    head, *rows = [line.split() for line in grid.strip().splitlines()]
+    states, events = type(lifecycle.initial), type(next(iter(lifecycle.steps[lifecycle.initial])))
+    assert head == [event.name.lower() for event in events]
+    assert [row[0] for row in rows] == [state.name.lower() for state in states]
+    return [
+        (state, event, target)
+        for state, row in zip(states, rows, strict=True)
+        for event, target in zip(events, row[1:], strict=True)
+    ]
+
+
+@pytest.mark.promise("core.lifecycle")
+@pytest.mark.parametrize(("lifecycle", "grid"), GRIDS, ids=_NAMES)
+def test_every_pair_of_state_and_event_does_what_the_grid_says(lifecycle: Lifecycle[Any, Any], grid: str) -> None:
+    for state, event, target in _walk(lifecycle, grid):
+        if target == "-":
+            assert not lifecycle.allows(state, event)
+            with pytest.raises(IllegalTransition, match=f"{event.name} is not possible in {state.name}"):
+                lifecycle.next(state, event)
+        else:
+            assert lifecycle.allows(state, event)
+            assert lifecycle.next(state, event).name.lower() == target
+
+
+@pytest.mark.promise("core.lifecycle")
+@pytest.mark.parametrize(("lifecycle", "grid"), GRIDS, ids=_NAMES)
+def test_every_state_can_be_reached_and_left_or_is_final(lifecycle: Lifecycle[Any, Any], grid: str) -> None:
+    reached = {lifecycle.initial}
+    while more := {s for state in reached for s in lifecycle.steps[state].values()} - reached:
+        reached |= more
+    assert reached == set(type(lifecycle.initial))
+    final = {state for state in reached if set(lifecycle.steps[state].values()) <= {state}}
+    assert {state.name for state in final} == ({"ENDED"} if lifecycle is GATEWAY_SESSION else set())
