@@ -4,7 +4,6 @@ import asyncio
 import random
 import secrets
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,12 +25,11 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module", autouse=True)
-def forkserver() -> Iterator[None]:
+def forkserver() -> None:
     """Started before the first leak check looks, since it stays for the whole run."""
     from multiprocessing import forkserver
 
     forkserver.ensure_running()
-    yield
 
 
 @pytest.fixture
@@ -79,8 +77,7 @@ async def test_killing_writers_fifty_times_leaves_every_commit_whole(url: str, k
     with workers(*crew):
         for _ in range(50):
             victim = crew.pop(0)
-            for _ in range(luck.randint(1, 5)):
-                confirmed.append(await asyncio.to_thread(victim.receive))
+            confirmed += [await asyncio.to_thread(victim.receive) for _ in range(luck.randint(1, 5))]
             if victim.pipe.poll(luck.uniform(0, 0.003)):  # somewhere within the next edit, or the one after it
                 confirmed.append(victim.pipe.recv())
             confirmed += victim.kill()

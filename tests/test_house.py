@@ -1,0 +1,208 @@
+"""The house keeps its own rules: layers, purity, promises, docs that run, nothing of one machine in the repository."""
+
+import ast
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SRC = ROOT / "src" / "holdfast"
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def _tracked() -> list[Path]:
+    """The files that git knows or would add; in an unpacked archive, all that look like ours."""
+    found = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
+    names = found.stdout.splitlines() if found.returncode == 0 else []
+    return [ROOT / name for name in names if (ROOT / name).is_file()]
+
+
+def _modules(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted(folder.rglob("*.py")):
+        yield path, ast.parse(path.read_text())
+
+
+def _blocks(text: str, *languages: str) -> list[tuple[int, str]]:
+    pattern = rf"^```({'|'.join(languages)})\n(.*?)^```$"
+    return [(text[: m.start()].count("\n") + 2, m.group(2)) for m in re.finditer(pattern, text, re.MULTILINE | re.DOTALL)]
+
+
+@pytest.mark.promise("house.layers")
+def test_the_drawing_is_the_folders_on_disk_and_the_layers_of_the_linter() -> None:
+    [(_, drawing)] = _blocks((ROOT / "docs" / "architecture.md").read_text(), "")[:1]
+    drawn = [line.split() for line in drawing.strip().splitlines()]
+    [layers] = [c for c in PYPROJECT["tool"]["importlinter"]["contracts"] if c["type"] == "layers"]
+    assert drawn == [layer.split(" | ") for layer in layers["layers"]]
+    assert layers["exhaustive"] is True
+    on_disk = {p.stem for p in SRC.iterdir() if (p / "__init__.py").exists() or p.suffix == ".py"} - {"__init__"}
+    assert {name for line in drawn for name in line} == on_disk
+
+
+@pytest.mark.promise("core.pure")
+def test_core_is_pure() -> None:
+    allowed = set(sys.stdlib_module_names) | {"holdfast"}
+    worldly = {"asyncio", "socket", "subprocess", "threading", "multiprocessing", "os", "pathlib", "logging", "random"}
+    for path, tree in [*_modules(SRC / "core"), (SRC / "errors.py", ast.parse((SRC / "errors.py").read_text()))]:
+        for node in ast.walk(tree):
+            assert not isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith), path
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            for name in names:
+                assert name.split(".")[0] in allowed - worldly, f"{path.name} imports {name}"
+
+
+@pytest.mark.promise("house.small")
+def test_every_module_says_what_it_owns_and_stays_small() -> None:
+    for path, tree in _modules(SRC):
+        assert ast.get_docstring(tree), f"{path} has no docstring"
+        assert len(path.read_text().splitlines()) <= 600, f"{path} is over 600 lines"
+
+
+def _promises_of_tests() -> dict[str, list[str]]:
+    """test id → the promises it names, for every test function and Hypothesis case; read, not run."""
+    found: dict[str, list[str]] = {}
+    for folder in (ROOT / "tests", SRC / "testing"):
+        for path, tree in _modules(folder):
+            module = path.relative_to(ROOT).as_posix()
+            for node in ast.walk(tree):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                    found[f"{module}::{node.name}"] = [p for d in node.decorator_list if (p := _promise(d))]
+                elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                    name = node.targets[0].id
+                    if (
+                        name.startswith("Test")
+                        and isinstance(node.value, ast.Call)
+                        and (p := _promise(node.value.func))
+                    ):
+                        found[f"{module}::{name}"] = [p]
+    return found
+
+
+def _promise(node: ast.expr) -> str | None:
+    if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+        if called in ("promise", "contract"):
+            return str(node.args[0].value)
+    return None
+
+
+@pytest.mark.promise("house.requirements")
+def test_every_promise_has_a_test_and_every_test_a_promise() -> None:
+    listed = tomllib.loads((ROOT / "tests" / "requirements.toml").read_text())
+    promised = {f"{section}.{name}" for section, entries in listed.items() for name in entries}
+    named = _promises_of_tests()
+    assert [test for test, promises in named.items() if not promises] == [], "tests that name no promise"
+    shown = {promise for promises in named.values() for promise in promises}
+    assert shown - promised == set(), "tests of promises that are not listed"
+    assert promised - shown == set(), "promises without a test"
+
+
+@pytest.mark.promise("house.origins")
+def test_every_origin_that_claims_to_be_true_names_a_test_that_exists() -> None:
+    rows = [
+        [cell.strip() for cell in line.strip().strip("|").split("|")]
+        for line in (ROOT / "docs" / "origins.md").read_text().splitlines()
+        if re.match(r"\| \d", line)
+    ]
+    assert len(rows) >= 45
+    assert len({row[0] for row in rows}) == len(rows)
+    for number, capability, name, module, test in rows:
+        assert capability, number
+        assert name, number
+        assert (module == "–") == (test == "–"), f"{number} is half true"
+        if module == "–":
+            continue
+        assert (SRC / module.strip("`")).exists(), f"{number}: no module {module}"
+        file, _, function = test.strip("`").partition("::")
+        source = (ROOT / file).read_text()
+        assert re.search(rf"(def|class) {re.escape(function)}\b", source), f"{number}: no test {test}"
+
+
+@pytest.mark.promise("house.typed")
+def test_the_package_is_typed() -> None:
+    assert (SRC / "py.typed").exists()
+    assert PYPROJECT["tool"]["pyright"]["typeCheckingMode"] == "strict"
+
+
+@pytest.mark.promise("house.clean")
+def test_nothing_of_one_machine_is_in_the_repository() -> None:
+    hosts = "|".join(
+        ("pypi" + r"\.org", "pythonhosted" + r"\.org", "npmjs" + r"\.(org|com)", "npmmirror", "artifactory")
+    )
+    forbidden = re.compile(rf"({hosts}|/(work|root|farm|home)/\w|--(extra-)?index-url|-----BEGIN [A-Z ]*PRIVATE KEY)")
+    for path in _tracked():
+        if path == Path(__file__):
+            continue
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        if found := forbidden.search(text):
+            raise AssertionError(f"{path.relative_to(ROOT)}: {found.group()}")
+
+
+_DOCS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+
+
+def _snippets(*languages: str) -> list[object]:
+    return [
+        pytest.param(path, code, id=f"{path.relative_to(ROOT)}:{line}")
+        for path in _DOCS
+        for line, code in _blocks(path.read_text(), *languages)
+    ]
+
+
+@pytest.mark.promise("house.docs")
+@pytest.mark.parametrize(("path", "code"), _snippets("python"))
+def test_python_in_the_docs_runs(path: Path, code: str, tmp_path: Path) -> None:
+    (tmp_path / "test_snippet.py").write_text(code)
+    as_test = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if "StoreSuite" in code else []
+    result = subprocess.run(
+        [sys.executable, "-W", "error", *as_test, "test_snippet.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.promise("house.docs")
+@pytest.mark.parametrize(("path", "code"), _snippets("console"))
+def test_commands_in_the_docs_run(path: Path, code: str, tmp_path: Path) -> None:
+    first = next(code for _, code in _blocks(path.read_text(), "python"))  # what made the file that they look at
+    subprocess.run([sys.executable, "-c", first], cwd=tmp_path, check=True, timeout=60)
+    for line in code.splitlines():
+        if line.startswith("$ "):
+            command = shlex.split(line[2:])
+            command[0] = str(Path(sys.executable).parent / command[0])
+            result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+            assert result.returncode == 0, line + result.stdout + result.stderr
+
+
+@pytest.mark.promise("house.docs")
+def test_shell_blocks_name_targets_that_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for path in _DOCS:
+        for _, code in _blocks(path.read_text(), "sh"):
+            for target in re.findall(r"^make ([a-z-]+)", code, re.MULTILINE):
+                assert target in targets, f"{path}: make {target}"
+
+
+@pytest.mark.promise("house.demo")
+def test_the_demo_loses_nothing() -> None:
+    demo = ROOT / "examples" / "four_writers.py"
+    result = subprocess.run([sys.executable, demo], capture_output=True, text=True, timeout=100)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "nothing was lost" in result.stdout

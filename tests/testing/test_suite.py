@@ -1,0 +1,111 @@
+"""The suite is worth something: stores that break the contract in known ways fail it."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import JSON, Record
+from holdfast.core.clock import Clock
+from holdfast.stores.codec import Codec
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing import StoreSuite
+
+
+class LastWriteWins(MemoryStore):
+    """What most session layers do."""
+
+    async def commit(self, record: Record, *, expect: int, entries: Sequence[JSON] = (), fence: int | None = None):
+        current = await self.get(record.kind, record.id)
+        return await super().commit(record, expect=current.rev if current else 0, entries=entries, fence=fence)
+
+
+class Undead(MemoryStore):
+    """An end that a late write undoes."""
+
+    async def end(self, kind: str, id: str) -> bool:
+        return self._rows.pop((kind, id), None) is not None
+
+
+class NoFence(MemoryStore):
+    async def commit(self, record: Record, *, expect: int, entries: Sequence[JSON] = (), fence: int | None = None):
+        return await super().commit(record, expect=expect, entries=entries)
+
+
+class ForgetsTheLog(MemoryStore):
+    async def commit(self, record: Record, *, expect: int, entries: Sequence[JSON] = (), fence: int | None = None):
+        return await super().commit(record, expect=expect, entries=entries[:1], fence=fence)
+
+
+class NeverExpires(MemoryStore):
+    async def get(self, kind: str, id: str, *, dead: bool = False):
+        record = await super().get(kind, id, dead=True)
+        return record if dead or record is None or not record.ended or record.expired else None
+
+
+class SharedClaims(MemoryStore):
+    async def claim(self, kind: str, id: str, *, owner: str, ttl: float):
+        self._claims.pop((kind, id), None)
+        return await super().claim(kind, id, owner=owner, ttl=ttl)
+
+
+class DeafListeners(MemoryStore):
+    async def publish(self, topic: str, data: JSON) -> None:
+        if data is not None:
+            await super().publish(topic, data)
+
+
+def _failures(store: Callable[..., MemoryStore]) -> set[str]:
+    class Suite(StoreSuite):
+        def open(self, clock: Clock) -> Any:
+            if not hasattr(self, "store"):
+                self.store = store(clock=clock, codec=Codec(1024 * 1024))
+            return self.store
+
+    failed = set()
+    for name in dir(Suite):
+        if name.startswith("test_") and "falls_behind" not in name:
+            try:
+                getattr(Suite(), name)()
+            except (Exception, asyncio.CancelledError):
+                failed.add(name)
+    return failed
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.testing.contracts import given, notices
+
+    monkeypatch.setattr(given, "DEADLINE", 2.0)
+    monkeypatch.setattr(notices, "WAIT", 0.5)
+
+
+@pytest.mark.promise("store.suite")
+@pytest.mark.parametrize(
+    ("store", "caught_by"),
+    [
+        (LastWriteWins, "test_a_stale_commit_is_a_conflict_that_names_both_revs"),
+        (Undead, "test_late_write_does_not_resurrect_an_ended_session"),
+        (NoFence, "test_a_paused_owner_that_wakes_after_expiry_is_refused"),
+        (ForgetsTheLog, "test_entries_are_numbered_without_gaps_across_commits"),
+        (NeverExpires, "test_an_idle_record_expires_and_touch_slides_it"),
+        (SharedClaims, "test_a_claim_has_one_owner_until_it_runs_out"),
+        (DeafListeners, "test_a_listener_hears_its_topics_in_order_and_no_others"),
+    ],
+)
+def test_a_store_that_breaks_its_contract_fails(store: type[MemoryStore], caught_by: str) -> None:
+    assert caught_by in _failures(store)
+
+
+@pytest.mark.promise("store.suite")
+def test_a_subclass_without_open_is_told_what_is_missing() -> None:
+    with pytest.raises(NotImplementedError, match="must say how to open its store"):
+        StoreSuite().test_an_unknown_record_is_none()
+
+
+@pytest.mark.promise("store.suite")
+def test_the_public_names_are_public() -> None:
+    for name in ("open_store", "Store", "Record", "Claim", "LogEntry", "Notice", "Gap", "Page"):
+        assert hasattr(holdfast, name)
