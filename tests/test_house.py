@@ -32,7 +32,9 @@ def _modules(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
 
 def _blocks(text: str, *languages: str) -> list[tuple[int, str]]:
     pattern = rf"^```({'|'.join(languages)})\n(.*?)^```$"
-    return [(text[: m.start()].count("\n") + 2, m.group(2)) for m in re.finditer(pattern, text, re.MULTILINE | re.DOTALL)]
+    return [
+        (text[: m.start()].count("\n") + 2, m.group(2)) for m in re.finditer(pattern, text, re.MULTILINE | re.DOTALL)
+    ]
 
 
 @pytest.mark.promise("house.layers")

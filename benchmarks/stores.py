@@ -1,0 +1,245 @@
+"""Stores beside their raw drivers: the same statements by hand, in the same run, in alternating rounds."""
+
+import asyncio
+import json
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+from rich.console import Console
+from rich.progress import Progress
+
+import holdfast
+from holdfast import JSON, Record
+
+ROUNDS = 7
+OPERATIONS = ("get", "edit", "append", "claim")
+TASKS = (1, 16)
+DATA: dict[str, Any] = {"session": "s" * 32, "backends": {f"b{n}": {"id": "x" * 32, "era": "2025"} for n in range(5)}}
+
+LEGEND = (
+    "Microseconds an operation, median of 7 alternating rounds; `raw` is the same statements by hand on the driver, and "
+    "the ratio is ours over raw. `edit` is a read and a compare-and-swap, `append` a commit with a log entry, `claim` a "
+    "claim and its release. On SQLite ours is below 1 because a transaction is one hop to the driver's thread, and a "
+    "statement by hand is one each."
+)
+
+Operation = Callable[[int], Awaitable[object]]
+Subject = dict[str, Operation]  # operation name → what one task does, given its number
+
+
+@dataclass
+class Contest:
+    """Ours beside theirs."""
+
+    name: str
+    ours: Subject
+    raw: Subject | None
+    rounds_of: int
+
+
+async def measure(operation: Operation, tasks: int, count: int) -> float:
+    """Seconds an operation, over `count` in all."""
+
+    async def work(number: int) -> None:
+        for _ in range(count // tasks):
+            await operation(number)
+
+    start = time.perf_counter()
+    await asyncio.gather(*(work(number) for number in range(tasks)))
+    return (time.perf_counter() - start) / (count // tasks * tasks)
+
+
+async def subject_of(store: holdfast.Store) -> Subject:
+    """What a user of the store does, each task on a record of its own."""
+    for number in range(max(TASKS)):
+        await store.commit(Record("bench", str(number), data={**DATA, "n": 0}), expect=0)
+
+    def plus_one(data: JSON) -> JSON:
+        assert isinstance(data, dict)
+        return {**data, "n": data["n"] + 1}  # type: ignore[operator]
+
+    revs = [1] * max(TASKS)
+
+    async def get(number: int) -> None:
+        await store.get("bench", str(number))
+
+    async def edit(number: int) -> None:
+        revs[number] = (await holdfast.update(store, "bench", str(number), plus_one)).rev
+
+    async def append(number: int) -> None:
+        record = Record("bench", str(number), data=DATA)
+        revs[number] = (await store.commit(record, expect=revs[number], entries=[{"did": "append"}])).rev
+
+    async def claim(number: int) -> None:
+        await store.release(await store.claim("bench", str(number), owner="bench", ttl=60))
+
+    return {"get": get, "edit": edit, "append": append, "claim": claim}
+
+
+@asynccontextmanager
+async def raw_sqlite(path: Path) -> AsyncIterator[Subject]:
+    """The same tables and statements, written by hand on aiosqlite, without checks, translation or decisions."""
+    async with holdfast.open_store(f"sqlite:///{path}") as store:
+        await subject_of(store)
+    db = await aiosqlite.connect(path, isolation_level=None)
+    await db.execute("PRAGMA synchronous = FULL")
+    lock = asyncio.Lock()
+    revs = [1] * max(TASKS)
+    lasts = [0] * max(TASKS)
+    read = "SELECT principal, rev, body, last, created, touched, idle, max_age, ended FROM holdfast_records"
+    one = "WHERE kind = 'bench' AND id = ?"
+
+    async def fetch(sql: str, *given: object) -> Any:
+        async with db.execute(sql, given) as cursor:
+            return await cursor.fetchone()
+
+    async def get(number: int) -> Any:
+        row = await fetch(f"{read} {one}", str(number))
+        return row[1], json.loads(row[2])
+
+    async def write(number: int, data: object, entry: object = None) -> None:
+        body = json.dumps(data).encode()
+        now = time.time()
+        async with lock:
+            await db.execute("BEGIN IMMEDIATE")
+            rev, last = await fetch(f"SELECT rev, last FROM holdfast_records {one}", str(number))
+            last += entry is not None
+            await db.execute(
+                f"UPDATE holdfast_records SET rev = ?, body = ?, last = ?, touched = ?, nonce = 'x' {one}",
+                (rev + 1, body, last, now, str(number)),
+            )
+            if entry is not None:
+                await db.execute(
+                    "INSERT INTO holdfast_log (kind, id, last, rev, at, body) VALUES ('bench', ?, ?, ?, ?, ?)",
+                    (str(number), last, rev + 1, now, json.dumps([entry]).encode()),
+                )
+            await db.execute("COMMIT")
+        revs[number], lasts[number] = rev + 1, last
+
+    async def edit(number: int) -> None:
+        _, data = await get(number)
+        await write(number, {**data, "n": data["n"] + 1})
+
+    async def append(number: int) -> None:
+        await write(number, DATA, {"did": "append"})
+
+    async def claim(number: int) -> None:
+        async with lock:
+            await db.execute("BEGIN IMMEDIATE")
+            await fetch(f"SELECT owner, token, expires FROM holdfast_claims {one}", str(number))
+            await db.execute("UPDATE holdfast_meta SET value = value + 1 WHERE name = 'token'")
+            token = (await fetch("SELECT value FROM holdfast_meta WHERE name = 'token'"))[0]
+            await db.execute(
+                "INSERT OR REPLACE INTO holdfast_claims VALUES ('bench', ?, 'bench', ?, ?)",
+                (str(number), token, time.time() + 60),
+            )
+            await db.execute("COMMIT")
+        async with lock:
+            await db.execute("BEGIN IMMEDIATE")
+            await fetch(f"SELECT token FROM holdfast_claims {one}", str(number))
+            await db.execute(f"DELETE FROM holdfast_claims {one}", (str(number),))
+            await db.execute("COMMIT")
+
+    try:
+        yield {"get": get, "edit": edit, "append": append, "claim": claim}
+    finally:
+        await db.close()
+
+
+async def compare(contest: Contest, progress: Progress) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    bar = progress.add_task(contest.name, total=len(OPERATIONS) * len(TASKS) * ROUNDS)
+    # `append` writes data without a counter and `edit` needs one, so the order of OPERATIONS is part of the plan.
+    for operation in OPERATIONS:
+        for tasks in TASKS:
+            ours: list[float] = []
+            raw: list[float] = []
+            for _ in range(ROUNDS):
+                ours.append(await measure(contest.ours[operation], tasks, contest.rounds_of))
+                if contest.raw:
+                    raw.append(await measure(contest.raw[operation], tasks, contest.rounds_of))
+                progress.advance(bar)
+            micros = f"{statistics.median(ours) * 1e6:,.0f}"
+            if raw:
+                ratio = statistics.median(a / b for a, b in zip(ours, raw, strict=True))
+                rows.append(
+                    (
+                        contest.name,
+                        operation,
+                        str(tasks),
+                        micros,
+                        f"{statistics.median(raw) * 1e6:,.0f}",
+                        f"{ratio:.2f}",
+                    )
+                )
+            else:
+                rows.append((contest.name, operation, str(tasks), micros, "", ""))
+    return rows
+
+
+async def get_cost_by_size(folder: Path, scale: float) -> list[tuple[str, ...]]:
+    """Does a get cost more among 100,000 records than among 1,000?"""
+    found: dict[int, list[float]] = {}
+    async with AsyncExitStack() as stack:
+        stores: dict[int, holdfast.Store] = {}
+        for size in (1_000, 100_000):
+            path = folder / f"size{size}.db"
+            store = await stack.enter_async_context(holdfast.open_store(f"sqlite:///{path}"))
+            await store.commit(Record("bench", "template", data=DATA), expect=0)
+            with sqlite3.connect(path) as db:
+                columns = "principal, rev, body, last, created, touched, idle, max_age, ended, nonce, expires"
+                db.execute(
+                    "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < ?) "
+                    f"INSERT INTO holdfast_records (kind, id, {columns}) "
+                    f"SELECT 'bench', 'id' || i, {columns} FROM n, holdfast_records WHERE id = 'template'",
+                    (size,),
+                )
+            db.close()
+            stores[size] = store
+        for turn in range(ROUNDS):
+            for size, store in stores.items():
+                ids = [f"id{(turn * 7919 + n * 104_729) % size}" for n in range(int(2000 * scale))]
+
+                async def get(_: int, store: holdfast.Store = store, ids: list[str] = ids) -> None:
+                    assert await store.get("bench", ids.pop()) is not None
+
+                found.setdefault(size, []).append(await measure(get, 1, len(ids)))
+    small, large = (statistics.median(found[size]) for size in (1_000, 100_000))
+    return [("sqlite", f"{small * 1e6:,.0f}", f"{large * 1e6:,.0f}", f"{large / small:.2f}")]
+
+
+def markdown(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ("---",) * len(head), *rows])
+
+
+async def run(scale: float) -> str:
+    console = Console(stderr=True)
+    rows: list[tuple[str, ...]] = []
+    with tempfile.TemporaryDirectory() as name, Progress(console=console, transient=True) as progress:
+        folder = Path(name)
+        async with AsyncExitStack() as stack:
+            memory = await stack.enter_async_context(holdfast.open_store("memory:"))
+            rows += await compare(Contest("memory", await subject_of(memory), None, int(4000 * scale)), progress)
+            sqlite = await stack.enter_async_context(holdfast.open_store(f"sqlite:///{folder}/ours.db"))
+            raw = await stack.enter_async_context(raw_sqlite(folder / "raw.db"))
+            rows += await compare(Contest("sqlite", await subject_of(sqlite), raw, int(640 * scale)), progress)
+        sizes = await get_cost_by_size(folder, scale)
+    text = "\n\n".join(
+        (
+            "## Stores",
+            LEGEND,
+            markdown(("store", "operation", "tasks", "ours µs", "raw µs", "ratio"), rows),
+            "A get among 1,000 and among 100,000 records:",
+            markdown(("store", "1k µs", "100k µs", "ratio"), sizes),
+        )
+    )
+    Console(soft_wrap=True, highlight=False).print(text, markup=False)
+    return text
