@@ -25,10 +25,10 @@ TASKS = (1, 16)
 DATA: dict[str, Any] = {"session": "s" * 32, "backends": {f"b{n}": {"id": "x" * 32, "era": "2025"} for n in range(5)}}
 
 LEGEND = (
-    "Microseconds an operation, median of 7 alternating rounds; `raw` is the same statements by hand on the driver, and "
-    "the ratio is ours over raw. `edit` is a read and a compare-and-swap, `append` a commit with a log entry, `claim` a "
-    "claim and its release. On SQLite ours is below 1 because a transaction is one hop to the driver's thread, and a "
-    "statement by hand is one each."
+    "Microseconds an operation, median of 7 alternating rounds; `raw` is the same statements by hand on the driver, "
+    "and the ratio is ours over raw. `edit` is a read and a compare-and-swap, `append` a commit with a log entry, "
+    "`claim` a claim and its release. On SQLite ours is below 1 because a transaction is one hop to the driver's "
+    "thread, and by hand every statement is one."
 )
 
 Operation = Callable[[int], Awaitable[object]]
