@@ -7,14 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from tests import servers
+
 _FDS = Path("/proc/self/fd")
 
 
 def _open_files() -> dict[str, str]:
+    """What is open, but for the pipes to servers that stay for the whole run."""
+    kept = servers.pipes()
     found: dict[str, str] = {}
     for fd in _FDS.iterdir() if _FDS.exists() else ():
         try:
-            found[fd.name] = str(fd.readlink())
+            if int(fd.name) not in kept:
+                found[fd.name] = str(fd.readlink())
         except OSError:
             continue  # the descriptor of the listing itself
     return found

@@ -55,7 +55,9 @@ def test_check_prints_a_line_for_each_proof_and_leaves_nothing_behind(filled: st
 
 @pytest.mark.promise("cli.store")
 def test_check_fails_with_the_reason_when_the_store_does(url: str, tmp_path: Path) -> None:
-    assert run.invoke(app, ["store", "check", url]).exit_code == 0
+    assert run.invoke(app, ["store", "check", url]).exit_code == 2
+    assert not (tmp_path / "s.db").exists()
+    assert run.invoke(app, ["store", "check", url, "--create"]).exit_code == 0
     with sqlite3.connect(tmp_path / "s.db") as db:
         db.execute("CREATE TRIGGER forget AFTER INSERT ON holdfast_log BEGIN DELETE FROM holdfast_log; END")
     db.close()
@@ -106,6 +108,43 @@ def test_show_prints_the_record_its_log_and_its_claim(filled: str) -> None:
     gone = run.invoke(app, ["store", "show", filled, "draft", "nobody"])
     assert (gone.exit_code, gone.stderr) == (1, "there is no draft/nobody\n")
     assert "ended" in run.invoke(app, ["store", "show", filled, "basket", "b2"]).output
+
+
+@pytest.mark.promise("cli.store")
+def test_odd_names_and_far_dates_are_shown_as_they_are(url: str) -> None:
+    odd = ["[/x]", "run:a:1", "[red]x", "x" * 300]
+
+    async def fill() -> None:
+        async with holdfast.open_store(url) as store:
+            for id in odd:
+                data = {"text": "\x1b[31m\x9b31m\u202e", "n": "ä"}
+                await store.commit(Record("[b]", id, Principal("[red]alice"), data, max_age=9e10), expect=0)
+
+    asyncio.run(fill())
+    listed = run.invoke(app, ["store", "ls", url])
+    assert listed.exit_code == 0, listed.output
+    for id in [*odd, "[red]alice", "[b]", "Z"]:
+        assert id in listed.output
+    for id in odd:
+        for extra in ([], ["--json"]):
+            shown = run.invoke(app, ["store", "show", url, "[b]", id, *extra])
+            assert shown.exit_code == 0, shown.output
+            assert id in shown.output
+            assert not {"\x1b", "\x9b", "\u202e"} & set(shown.output)
+            assert '"\\u001b[31m\\u009b31m\\u202e"' in shown.output
+
+
+@pytest.mark.promise("cli.store")
+def test_a_reading_command_changes_nothing_in_somebody_elses_database(tmp_path: Path) -> None:
+    path = tmp_path / "app.db"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE theirs (x)")
+    db.close()
+    before = path.read_bytes()
+    for command in (["ls"], ["reap"], ["check"]):
+        result = run.invoke(app, ["store", *command, f"sqlite:///{path}"])
+        assert (result.exit_code, "is not a Holdfast store" in result.stderr) == (2, True)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.promise("cli.store")

@@ -12,13 +12,13 @@ GRIDS: list[tuple[Lifecycle[Any, Any], str]] = [
     (
         LINK,
         """
-                 use      resolved opened greeted session_lost transport_lost auth_needed failed  close   closed
-        closed   resolve  -        -      -       closed       closed         closed      -       closed  -
-        resolve  resolve  open     -      -       -            -              -           closed  closing -
-        open     open     -        greet  -       -            open           resolve     closed  closing -
-        greet    greet    -        -      ready   greet        open           resolve     closed  closing -
-        ready    ready    -        -      -       greet        open           resolve     -       closing -
-        closing  -        -        -      -       closing      closing        closing     closing closing closed
+                 use      resolved opened  greeted session_lost transport_lost auth_needed failed  close   closed
+        closed   resolve  -        -       -       closed       closed         closed      -       closed  -
+        resolve  resolve  open     -       -       resolve      resolve        resolve     closed  closing -
+        open     open     -        greet   -       open         open           resolve     closed  closing -
+        greet    greet    -        -       ready   greet        open           resolve     closed  closing -
+        ready    ready    -        -       -       greet        open           resolve     -       closing -
+        closing  closing  closing  closing closing closing      closing        closing     closing closing closed
         """,
     ),
     (
@@ -27,9 +27,9 @@ GRIDS: list[tuple[Lifecycle[Any, Any], str]] = [
                  started  deleted  expired  handed_over shut_down drained adopted
         starting open     draining draining detached    draining  -       -
         open     -        draining draining detached    draining  -       -
-        draining -        draining draining draining    draining  ended   -
-        detached -        ended    ended    -           -         -       starting
-        ended    -        ended    ended    ended       ended     -       -
+        draining draining draining draining draining    draining  ended   -
+        detached detached ended    ended    detached    detached  -       starting
+        ended    ended    ended    ended    ended       ended     -       -
         """,
     ),
     (
@@ -79,3 +79,27 @@ def test_every_state_can_be_reached_and_left_or_is_final(lifecycle: Lifecycle[An
     assert reached == set(type(lifecycle.initial))
     final = {state for state in reached if set(lifecycle.steps[state].values()) <= {state}}
     assert {state.name for state in final} == ({"ENDED"} if lifecycle is GATEWAY_SESSION else set())
+
+
+STORIES = [
+    (LINK, "use resolved opened greeted session_lost greeted", "ready"),
+    (LINK, "use resolved opened greeted auth_needed auth_needed session_lost resolved opened greeted", "ready"),
+    (LINK, "use resolved opened greeted transport_lost session_lost transport_lost opened greeted", "ready"),
+    (LINK, "use resolved close opened use closed use", "resolve"),
+    (LINK, "use resolved failed use resolved opened greeted close transport_lost closed close", "closed"),
+    (GATEWAY_SESSION, "started handed_over shut_down", "detached"),
+    (GATEWAY_SESSION, "deleted started drained deleted", "ended"),
+    (GATEWAY_SESSION, "started handed_over adopted started expired drained", "ended"),
+    (CIRCUIT, "failed succeeded failed failed_too_often succeeded rested succeeded", "closed"),
+    (CIRCUIT, "failed_too_often failed rested failed rested succeeded", "closed"),
+]
+
+
+@pytest.mark.promise("core.lifecycle")
+@pytest.mark.parametrize(("lifecycle", "story", "end"), STORIES)
+def test_the_stories_that_happen_are_possible(lifecycle: Lifecycle[Any, Any], story: str, end: str) -> None:
+    state = lifecycle.initial
+    events = type(next(iter(lifecycle.steps[state])))
+    for name in story.split():
+        state = lifecycle.next(state, events[name.upper()])
+    assert state.name.lower() == end

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Claim, Principal
-from holdfast.core.records import Row, Write, decide_claim, decide_commit, decide_end, decide_touch, reapable
+from holdfast.core.records import Row, Write, decide_claim, decide_commit, decide_end, decide_touch, reapable, settle
 from holdfast.errors import Busy, Conflict, Ended, Forbidden, HoldfastError, NotFound, SessionExpired
 
 _times = st.floats(0, 100)
@@ -44,6 +44,7 @@ _writes = st.builds(
     count=st.integers(0, 3),
     fence=st.none() | st.integers(1, 4),
     nonce=st.just("new"),
+    plain=st.just(b"2"),
 )
 
 
@@ -82,26 +83,25 @@ def test_a_commit_is_taken_exactly_if_nothing_stands_against_it(
 @pytest.mark.promise("store.end")
 @given(_times, _rows, _times)
 def test_the_dead_stay_dead(now: float, row: Row | None, later: float) -> None:
-    tombstone = decide_end(now, row)
+    tombstone = decide_end(now, row, None)
     if tombstone is None:
         assert row is None or row.ended is not None
         return
     assert (tombstone.body, tombstone.last) == (None, 0)
-    assert tombstone.ended is not None
-    assert tombstone.ended <= now
+    assert tombstone.ended == now
     with pytest.raises(Ended):
-        decide_touch(now + later, tombstone, "k", "i")
-    assert decide_end(now + later, tombstone) is None
+        decide_touch(now + later, tombstone, None, "k", "i")
+    assert decide_end(now + later, tombstone, None) is None
 
 
 @pytest.mark.promise("store.idle")
 @given(_times, _rows)
 def test_touch_moves_only_the_touch(now: float, row: Row | None) -> None:
     if row is not None and row.state(now) == "live":
-        assert decide_touch(now, row, "k", "i") == replace(row, touched=now)
+        assert decide_touch(now, row, None, "k", "i") == replace(row, touched=now)
     else:
         with pytest.raises((NotFound, Ended, SessionExpired)):
-            decide_touch(now, row, "k", "i")
+            decide_touch(now, row, None, "k", "i")
 
 
 @pytest.mark.promise("store.claim")
@@ -124,3 +124,17 @@ def test_a_claim_is_refused_exactly_while_another_owner_holds_it(now: float, hel
 def test_nothing_alive_is_ever_reaped(now: float, row: Row | None, expired_for: float, ended_for: float) -> None:
     if row is not None and (why := reapable(now, row, expired_for, ended_for)) is not None:
         assert row.state(now) == why
+
+
+@pytest.mark.promise("store.settled")
+@given(_rows, _writes)
+def test_a_lost_answer_is_settled_only_by_what_the_row_proves(row: Row | None, write: Write) -> None:
+    if row is not None and row.ended is None and row.rev == write.expect:
+        happened = replace(row, rev=write.rev, nonce=write.nonce)
+        assert settle(happened, write) is True
+        assert settle(replace(happened, rev=write.rev + 1, nonce="another"), write) is None
+        if write.created in (0.0, row.created):
+            assert settle(row, write) is False
+            assert settle(replace(happened, nonce="another"), write) is False
+    if row is not None and row.ended is not None:
+        assert settle(row, write) is None

@@ -4,7 +4,6 @@ import asyncio
 import random
 import secrets
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -35,11 +34,6 @@ def forkserver() -> None:
 @pytest.fixture
 def kind() -> str:
     return f"processes-{secrets.token_hex(6)}"
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/shared.db"
 
 
 async def _create(url: str, kind: str) -> None:

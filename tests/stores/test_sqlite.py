@@ -3,6 +3,9 @@
 import asyncio
 import resource
 import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import aiosqlite
@@ -63,6 +66,12 @@ async def test_records_outlive_the_store_object(url: str) -> None:
         ("sqlite:///", "names no file", "memory:"),
         ("sqlite:///:memory:", "names no file", "memory:"),
         ("sqlite://host/s.db", "takes no host", "sqlite:///host/s.db"),
+        ("sqlite:s.db", "no slashes", "sqlite:///s.db"),
+        ("sqlite:///./:memory:", "names no file", "memory:"),
+        ("sqlite:///jobs#1.db", "has a #", "%23"),
+        ("sqlite:///~/s.db", "only a shell", "whole path"),
+        ("sqlite:///tmp/s.db", "does not exist", "four slashes"),
+        ("sqlite:///{tmp}/s.db?timeout=3600", "timeout=3600", "timeout=5"),
         ("sqlite:///{tmp}/s.db?timeout=soon", "timeout=soon", "timeout=5"),
         ("sqlite:///{tmp}/s.db?synchronous=off", "synchronous=off", "full or normal"),
         ("sqlite:///{tmp}/s.db?colour=red", "'colour'", "known are"),
@@ -121,6 +130,8 @@ async def test_a_migration_that_fails_changes_nothing(url: str, monkeypatch: pyt
 @pytest.mark.parametrize(
     "damage",
     [
+        "UPDATE holdfast_records SET principal = ''",
+        "UPDATE holdfast_records SET idle = -1.0",
         "UPDATE holdfast_records SET body = x'7b'",
         "UPDATE holdfast_records SET body = x'ff00'",
         "UPDATE holdfast_records SET body = NULL",
@@ -143,6 +154,8 @@ async def test_a_damaged_row_is_corrupt_and_never_absent(path: Path, url: str, d
         page = await store.scan(kind="k", state=None)
         assert [record.id for record in page.records] == ["b"]
         assert [error.id for error in page.corrupt] == ["a"]
+        assert await store.end("k", "a") is True  # what can't be read can still be ended
+        assert await store.get("k", "a") is None
 
 
 @pytest.mark.promise("store.corrupt")
@@ -153,9 +166,14 @@ async def test_a_damaged_log_or_claim_is_corrupt(path: Path, url: str) -> None:
         _tamper(path, "UPDATE holdfast_log SET body = x'00'")
         with pytest.raises(holdfast.CorruptRecord):
             await store.log("k", "a")
+        _tamper(path, "UPDATE holdfast_log SET at = 'noon'")
+        with pytest.raises(holdfast.CorruptRecord):
+            await store.log("k", "a")
         _tamper(path, "UPDATE holdfast_claims SET token = 'high'")
         with pytest.raises(holdfast.CorruptRecord):
             await store.holder("k", "a")
+        assert await store.end("k", "a") is True
+        assert await store.holder("k", "a") is None
 
 
 @pytest.mark.promise("store.corrupt")
@@ -176,14 +194,12 @@ async def test_a_full_disk_is_said_and_nothing_is_lost(url: str) -> None:
     async with holdfast.open_store(url) as store:
         assert isinstance(store, SqliteStore)
         record = await store.commit(Record("k", "a", data="before"), expect=0)
-        writer = store._writer
-        assert writer is not None
-        pages = (await writer.execute_fetchall("PRAGMA page_count"))[0][0]  # type: ignore[index]
-        await writer.execute_fetchall(f"PRAGMA max_page_count = {pages + 2}")
+        pages = (await store._writer.read("PRAGMA page_count", ()))[0][0]
+        await store._writer.read(f"PRAGMA max_page_count = {pages + 2}", ())
         with pytest.raises(holdfast.StoreDown, match="full; free some space"):
             await store.commit(record.with_data("x" * 500_000), expect=1)
         assert await store.get("k", "a") == record
-        await writer.execute_fetchall("PRAGMA max_page_count = 1000000")
+        await store._writer.read("PRAGMA max_page_count = 1000000", ())
         assert (await store.commit(record.with_data("after"), expect=1)).rev == 2
 
 
@@ -215,6 +231,14 @@ async def test_a_commit_whose_answer_was_lost_is_settled_by_its_nonce(
     def lose(db, clock, write):
         raise _io_error()
 
+    def lose_any(*_: object):
+        raise _io_error()
+
+    def commit_lose_and_be_overwritten(db, clock, write):
+        sqlite_steps_commit(db, clock, write)
+        sqlite_steps_commit(db, clock, replace(write, expect=write.rev, nonce="another"))
+        raise _io_error()
+
     def _io_error() -> sqlite3.OperationalError:
         error = sqlite3.OperationalError("disk I/O error")
         error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
@@ -226,16 +250,33 @@ async def test_a_commit_whose_answer_was_lost_is_settled_by_its_nonce(
         monkeypatch.setattr(sqlite_steps, "commit", commit_and_lose)
         record = await store.commit(record.with_data(2), expect=1)  # it had happened
         assert (record.rev, record.data) == (2, 2)
+        monkeypatch.setattr(sqlite_steps, "commit", commit_lose_and_be_overwritten)
+        with pytest.raises(holdfast.WriteUnsettled):  # it had, and another wrote over it
+            await store.commit(record.with_data(3), expect=2)
+        record = await store.get("k", "a")
+        assert record is not None
         monkeypatch.setattr(sqlite_steps, "commit", lose)
         with pytest.raises(holdfast.StoreDown):  # it had not
-            await store.commit(record.with_data(3), expect=2)
+            await store.commit(record.with_data(3), expect=record.rev)
+
+        for call in (
+            lambda: store.end("k", "a"),
+            lambda: store.claim("k", "a", owner="me", ttl=1),
+            lambda: store.publish("t", 1),
+            lambda: store.touch("k", "a"),
+        ):
+            with monkeypatch.context() as patch:
+                for step in ("end", "claim", "publish", "touch"):
+                    patch.setattr(sqlite_steps, step, lose_any)
+                with pytest.raises(holdfast.WriteUnsettled):
+                    await call()
 
         async def no_read(self, sql, given):
             raise holdfast.StoreDown("gone")
 
         monkeypatch.setattr(sqlite.SqliteStore, "_read", no_read)
-        with pytest.raises(holdfast.WriteUnsettled, match="rev 3 is unknown"):
-            await store.commit(record.with_data(3), expect=2)
+        with pytest.raises(holdfast.WriteUnsettled, match="rev 5 is unknown"):
+            await store.commit(record.with_data(3), expect=record.rev)
 
 
 @pytest.mark.promise("sqlite.locked")
@@ -280,6 +321,106 @@ async def test_a_cancelled_open_leaves_no_thread_behind(url: str) -> None:
         task.cancel()
         await asyncio.wait([task])
     await _open(url)
+
+
+@pytest.mark.promise("store.cancel")
+async def test_an_open_cancelled_twice_under_a_lock_leaves_no_thread_behind(path: Path, url: str) -> None:
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        task = asyncio.create_task(_open(f"{url}?timeout=0.3"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        other.execute("ROLLBACK")
+    other.close()
+
+
+@pytest.mark.promise("store.cancel")
+async def test_a_write_whose_caller_has_gone_is_not_done_any_more(path: Path, url: str) -> None:
+    async with holdfast.open_store(f"{url}?timeout=1") as store:
+        with sqlite3.connect(path, isolation_level=None) as other:
+            other.execute("BEGIN IMMEDIATE")
+            waiting = [
+                asyncio.create_task(store.commit(Record("k", str(n)), expect=0)) for n in range(20)
+            ]  # the first waits for the lock, the others for the first
+            await asyncio.sleep(0)
+            for task in waiting[1:]:
+                task.cancel()
+            await asyncio.wait(waiting[1:])
+            other.execute("ROLLBACK")
+        other.close()
+        await waiting[0]
+        await store.commit(Record("k", "last"), expect=0)
+        assert [r.id for r in (await store.scan(kind="k")).records] == ["0", "last"]
+
+
+@pytest.mark.promise("sqlite.exit")
+def test_a_store_that_was_never_closed_does_not_hang_the_exit(path: Path) -> None:
+    code = f"""
+import asyncio, holdfast
+async def main():
+    store = holdfast.open_store("sqlite:///{path}")
+    await store.__aenter__()
+    await store.commit(holdfast.Record("k", "a"), expect=0)
+asyncio.run(main())
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=30).returncode == 0
+
+
+@pytest.mark.promise("sqlite.replaced")
+async def test_a_file_removed_under_an_open_store_is_noticed(path: Path, url: str) -> None:
+    async with holdfast.open_store(url) as store:
+        await store.commit(Record("k", "a"), expect=0)
+        path.unlink()
+        with pytest.raises(holdfast.StoreDown, match="removed or replaced"):
+            await store.commit(Record("k", "b"), expect=0)
+
+
+@pytest.mark.promise("store.loop")
+def test_a_store_belongs_to_the_loop_that_opened_it(url: str) -> None:
+    store = holdfast.open_store(url)
+    with asyncio.Runner() as one, asyncio.Runner() as two:
+        one.run(store.__aenter__())
+        with pytest.raises(holdfast.UsageError, match="another event loop"):
+            two.run(store.get("k", "a"))
+        one.run(store.__aexit__(None, None, None))
+
+    async def listen_again() -> None:
+        async with store, store.listen("t") as heard:
+            await store.publish("t", 1)
+            assert await anext(heard) == holdfast.Notice("t", 1)
+
+    asyncio.run(listen_again())
+    asyncio.run(listen_again())
+
+
+@pytest.mark.promise("store.notices")
+async def test_nothing_ends_the_poller(path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken_sink(event: object) -> None:
+        raise RuntimeError("a sink of somebody else's")
+
+    async with holdfast.open_store(url, on_event=broken_sink) as store, store.listen("t") as heard:
+        assert isinstance(store, SqliteStore)
+        read = store._reader.read
+        failures = [sqlite3.OperationalError("first"), OSError("second"), RuntimeError("third")]
+
+        async def failing(sql: str, given: object) -> object:
+            if failures:
+                raise failures.pop()
+            return await read(sql, given)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(store._reader, "read", failing)
+        _tamper(path, "INSERT INTO holdfast_notices (topic, body, at) VALUES ('other', x'00', 0), ('t', 'text', 0)")
+        await store.publish("t", "still here")
+        async with asyncio.timeout(10):
+            found = [await anext(heard)]
+            while found[-1] != holdfast.Notice("t", "still here"):
+                found.append(await anext(heard))
+        assert found[0] == holdfast.Gap()
 
 
 @pytest.mark.promise("store.closed")
@@ -333,9 +474,7 @@ async def test_commits_are_synced_to_disk_unless_told_otherwise(url: str) -> Non
     for setting, expected in (("", 2), ("?synchronous=normal", 1)):
         async with holdfast.open_store(url + setting) as store:
             assert isinstance(store, SqliteStore)
-            assert store._writer is not None
-            found = await store._writer.execute_fetchall("PRAGMA synchronous")
-            assert found[0][0] == expected  # type: ignore[index]
+            assert (await store._writer.read("PRAGMA synchronous", ()))[0][0] == expected
 
 
 def _tamper(path: Path, sql: str) -> None:

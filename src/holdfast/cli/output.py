@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import re
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Annotated, Any, TextIO, TypeVar
 
@@ -15,13 +16,17 @@ from holdfast.errors import HoldfastError
 
 T = TypeVar("T")
 
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of text for a person.")]
 
 _WIDE = 10_000  # what goes into a pipe is cut into lines by its reader, not by us
 
 
 def _console(stream: TextIO, *, stderr: bool) -> Console:
-    return Console(highlight=False, soft_wrap=True, stderr=stderr, width=None if stream.isatty() else _WIDE)
+    width = None if stream.isatty() else _WIDE
+    # Names and data are other people's: nothing in them is markup, a picture or a command to the terminal.
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, stderr=stderr, width=width)
 
 
 out = _console(sys.stdout, stderr=False)
@@ -34,17 +39,26 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(main)
     except HoldfastError as error:
         err.print("error:", style="bold red", end=" ")
-        err.print(error.what, markup=False)
+        err.print(printable(error.what))
         if error.remedy:
-            err.print(f"  try: {error.remedy}", markup=False)
+            err.print(f"  try: {printable(error.remedy)}")
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
 
 def print_json(value: object) -> None:
-    json.dump(value, sys.stdout, ensure_ascii=False, indent=2)
-    sys.stdout.write("\n")
+    """For programs. Control characters are escaped, so that it is safe on a terminal too."""
+    sys.stdout.write(printable(json.dumps(value, ensure_ascii=False, indent=2), escape=_json_escape) + "\n")
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    return f"\\u{ord(found.group()):04x}"
+
+
+def printable(text: str, escape: Callable[[re.Match[str]], str] = _json_escape) -> str:
+    """The text with every control character but the end of a line written out."""
+    return _CONTROL.sub(escape, text)
 
 
 def as_json(record: Record) -> dict[str, Any]:
@@ -71,4 +85,9 @@ def state_of(record: Record) -> str:
 
 
 def moment(at: float | None) -> str:
-    return "never" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    if at is None:
+        return "never"
+    try:
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return "after the year 9999"

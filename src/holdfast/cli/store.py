@@ -1,11 +1,13 @@
 """`holdfast store …`: look into a store, check it, clean it up."""
 
+from contextlib import aclosing
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
-from holdfast.cli.output import JsonFlag, as_json, err, moment, out, print_json, run, state_of
+from holdfast.cli.output import JsonFlag, as_json, err, moment, out, print_json, printable, run, state_of
 from holdfast.core.models import Reaped, Record
 from holdfast.core.records import State
 from holdfast.errors import CorruptRecord
@@ -19,19 +21,23 @@ _STATES: dict[str, State | None] = {"live": "live", "expired": "expired", "ended
 
 
 @app.command()
-def check(url: Url, json: JsonFlag = False) -> None:
+def check(
+    url: Url,
+    create: Annotated[bool, typer.Option("--create", help="Make the store if it does not exist.")] = False,
+    json: JsonFlag = False,
+) -> None:
     """Prove that a store keeps its promises, on scratch keys that are removed afterwards."""
 
     async def main() -> list[Checked]:
         lines: list[Checked] = []
-        async with open_store(url) as store:
-            async for line in check_store(store):
+        async with open_store(url, create=create) as store, aclosing(check_store(store)) as checks:
+            async for line in checks:
                 lines.append(line)  # each line is shown as soon as it is known
                 if not json:
-                    mark = "[green]ok[/green]  " if line.ok else "[bold red]FAIL[/bold red]"
-                    out.print(f"{mark} {line.name:<34} {line.seconds * 1000:8.1f} ms")
+                    mark = Text("ok  ", "green") if line.ok else Text("FAIL", "bold red")
+                    out.print(mark, f"{line.name:<34} {line.seconds * 1000:8.1f} ms")
                     if not line.ok:
-                        out.print(f"     {line.why}", markup=False)
+                        out.print(f"     {printable(line.why)}")
         return lines
 
     lines = run(main())
@@ -89,14 +95,13 @@ def list_records(
     else:
         table = Table("kind", "id", "principal", "rev", "state", "touched", "expires", box=None, pad_edge=False)
         for r in records:
-            table.add_row(
-                r.kind, r.id, r.principal, str(r.rev), state_of(r), moment(r.touched), moment(r.ended or r.expires)
-            )
+            times = moment(r.touched), moment(r.ended or r.expires)
+            table.add_row(*(Text(cell) for cell in (r.kind, r.id, r.principal, str(r.rev), state_of(r), *times)))
         out.print(table, soft_wrap=False) if records else out.print("no records")
         if total > len(records) + len(corrupt):
             out.print(f"… {len(records)} of {total}; see more with --limit")
         for error in corrupt:
-            err.print(f"corrupt: {error}", markup=False)
+            err.print(f"corrupt: {printable(str(error))}")
     if corrupt:
         raise typer.Exit(1)
 
@@ -126,7 +131,7 @@ def show(
 
     found = run(main())
     if found is None:
-        err.print(f"there is no {kind}/{id}", markup=False)
+        err.print(f"there is no {printable(kind)}/{printable(id)}")
         raise typer.Exit(1)
     if json:
         print_json(found)
@@ -134,18 +139,18 @@ def show(
     record = found["record"]
     if record is not None:
         for name in ("kind", "id", "principal", "rev", "state"):
-            out.print(f"{name:<10} {record[name]}", markup=False)
+            out.print(f"{name:<10} {record[name]}")
         for name in ("created", "touched", "expires", "ended"):
             if name != "ended" or record[name]:
                 out.print(f"{name:<10} {moment(record[name])}")
     if found["claim"]:
-        out.print(f"claimed by {found['claim']['owner']} until {moment(found['claim']['expires'])}", markup=False)
+        out.print(f"claimed by {found['claim']['owner']} until {moment(found['claim']['expires'])}")
     if record is not None and record["state"] == "live":
         out.print("data", style="bold")
-        out.print_json(data=record["data"])
+        print_json(record["data"])
     for entry in found["log"]:
         out.print(f"#{entry['seq']} rev {entry['rev']} {moment(entry['at'])}", style="dim")
-        out.print_json(data=entry["data"])
+        print_json(entry["data"])
 
 
 @app.command()

@@ -54,5 +54,15 @@ class ListenerFailed:
     why: str
 
 
-Event: TypeAlias = StoreOpened | StoreMigrated | StoreClosed | RecordsReaped | ListenerFailed
+@dataclass(frozen=True, slots=True)
+class StoreWarned:
+    """A store works, and is set up so that it may lose records; `remedy` says what to change."""
+
+    at: float
+    store: str
+    what: str
+    remedy: str
+
+
+Event: TypeAlias = StoreOpened | StoreMigrated | StoreClosed | StoreWarned | RecordsReaped | ListenerFailed
 Sink: TypeAlias = Callable[[Event], None]

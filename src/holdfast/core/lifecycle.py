@@ -115,11 +115,21 @@ LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
             _V.TRANSPORT_LOST: _L.CLOSED,
             _V.AUTH_NEEDED: _L.CLOSED,
         },
-        _L.RESOLVE: {_V.USE: _L.RESOLVE, _V.RESOLVED: _L.OPEN, _V.FAILED: _L.CLOSED, _V.CLOSE: _L.CLOSING},
+        # On the way up, a second call may report what the first one's report has already begun to heal.
+        _L.RESOLVE: {
+            _V.USE: _L.RESOLVE,
+            _V.RESOLVED: _L.OPEN,
+            _V.SESSION_LOST: _L.RESOLVE,
+            _V.TRANSPORT_LOST: _L.RESOLVE,
+            _V.AUTH_NEEDED: _L.RESOLVE,
+            _V.FAILED: _L.CLOSED,
+            _V.CLOSE: _L.CLOSING,
+        },
         _L.OPEN: {
             _V.USE: _L.OPEN,
             _V.OPENED: _L.GREET,
             _V.AUTH_NEEDED: _L.RESOLVE,
+            _V.SESSION_LOST: _L.OPEN,
             _V.TRANSPORT_LOST: _L.OPEN,
             _V.FAILED: _L.CLOSED,
             _V.CLOSE: _L.CLOSING,
@@ -141,7 +151,12 @@ LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
             _V.AUTH_NEEDED: _L.RESOLVE,
             _V.CLOSE: _L.CLOSING,
         },
+        # Work that was under way may still come to its end; a use waits for CLOSED and starts over from there.
         _L.CLOSING: {
+            _V.USE: _L.CLOSING,
+            _V.RESOLVED: _L.CLOSING,
+            _V.OPENED: _L.CLOSING,
+            _V.GREETED: _L.CLOSING,
             _V.CLOSE: _L.CLOSING,
             _V.CLOSED: _L.CLOSED,
             _V.SESSION_LOST: _L.CLOSING,
@@ -173,6 +188,7 @@ GATEWAY_SESSION: Lifecycle[SessionState, SessionEvent] = Lifecycle(
         },
         # Once it is ending, no other reason to end matters, and nothing hands it over any more.
         _G.DRAINING: {
+            _W.STARTED: _G.DRAINING,
             _W.DELETED: _G.DRAINING,
             _W.EXPIRED: _G.DRAINING,
             _W.SHUT_DOWN: _G.DRAINING,
@@ -180,8 +196,21 @@ GATEWAY_SESSION: Lifecycle[SessionState, SessionEvent] = Lifecycle(
             _W.DRAINED: _G.ENDED,
         },
         # Left alive for another process; this one may take it up again.
-        _G.DETACHED: {_W.ADOPTED: _G.STARTING, _W.DELETED: _G.ENDED, _W.EXPIRED: _G.ENDED},
-        _G.ENDED: {_W.DELETED: _G.ENDED, _W.EXPIRED: _G.ENDED, _W.SHUT_DOWN: _G.ENDED, _W.HANDED_OVER: _G.ENDED},
+        _G.DETACHED: {
+            _W.STARTED: _G.DETACHED,
+            _W.ADOPTED: _G.STARTING,
+            _W.DELETED: _G.ENDED,
+            _W.EXPIRED: _G.ENDED,
+            _W.HANDED_OVER: _G.DETACHED,
+            _W.SHUT_DOWN: _G.DETACHED,
+        },
+        _G.ENDED: {
+            _W.STARTED: _G.ENDED,
+            _W.DELETED: _G.ENDED,
+            _W.EXPIRED: _G.ENDED,
+            _W.SHUT_DOWN: _G.ENDED,
+            _W.HANDED_OVER: _G.ENDED,
+        },
     },
 )
 

@@ -3,7 +3,6 @@
 Everything here is frozen. It refuses names that a log, a terminal or a database would choke on.
 """
 
-import math
 import re
 from dataclasses import dataclass, field, replace
 from typing import NewType, TypeAlias
@@ -24,20 +23,21 @@ Handle = NewType("Handle", str)
 
 ANONYMOUS = Principal("anonymous")
 
-MAX_NAME = 512  # characters; also keeps every key within the index limits of PostgreSQL
+MAX_NAME = 512  # characters of an id, principal, owner or topic
+MAX_KIND = 64  # characters; with an id of four-byte characters still within the 2,704 bytes of PostgreSQL's index
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-def check_name(value: str, what: str) -> str:
+def check_name(value: str, what: str, longest: int = MAX_NAME) -> str:
     """A name as given, or `UnstorableValue` that says what is wrong with which name."""
     if type(value) is not str:
         raise UnstorableValue(f"{what}: {type(value).__name__}", path=what, remedy=f"give the {what} as a str")
     if not value:
         raise UnstorableValue(f"{what} is empty", path=what, remedy=f"give the {what} at least one character")
-    if len(value) > MAX_NAME:
+    if len(value) > longest:
         raise UnstorableValue(
-            f"{what} has {len(value)} characters, more than {MAX_NAME}",
+            f"{what} has {len(value)} characters, more than {longest}",
             path=what,
             remedy="shorten it, or use a digest of it",
         )
@@ -52,16 +52,23 @@ def check_name(value: str, what: str) -> str:
 
 def check_key(kind: str, id: str) -> None:
     """The name of a record or claim."""
-    check_name(kind, "kind")
+    check_name(kind, "kind", MAX_KIND)
     check_name(id, "id")
 
 
+MAX_SPAN = 1e11  # seconds, three thousand years: beyond it a moment can't be written as a date
+
+
 def check_span(value: float | None, what: str) -> None:
-    """A length of time in seconds must be a positive, finite number."""
-    if value is None:
-        return
-    if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
-        raise UsageError(f"{what} must be a positive number of seconds, not {value!r}")
+    """A length of time in seconds, or None for no limit."""
+    if value is not None:
+        check_seconds(value, what)
+
+
+def check_seconds(value: float, what: str, *, zero: bool = False) -> None:
+    """A length of time in seconds."""
+    if type(value) not in (int, float) or not (0 < value <= MAX_SPAN or (zero and value == 0)):
+        raise UsageError(f"{what} must be a positive number of seconds, not {value!r:.80}")
 
 
 @dataclass(frozen=True, slots=True)

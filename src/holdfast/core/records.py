@@ -44,6 +44,16 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class LogRow:
+    """The log entries of one commit as they are kept; the last of them has the number `last`."""
+
+    last: int
+    rev: int
+    at: float
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Write:
     """A commit as a store receives it: checked, encoded and sealed; `entries` is the body of `count` log entries."""
 
@@ -59,6 +69,8 @@ class Write:
     count: int
     fence: int | None
     nonce: str
+    plain: bytes
+    """The body before it was sealed."""
 
     @property
     def rev(self) -> int:
@@ -126,7 +138,7 @@ def refuse_fence(now: float, claim: Claim | None, kind: str, id: str, fence: int
         raise Conflict(f"claim {fence} on {kind}/{id} has run out", kind=kind, id=id)
 
 
-def decide_touch(now: float, row: Row | None, kind: str, id: str) -> Row:
+def decide_touch(now: float, row: Row | None, claim: Claim | None, kind: str, id: str, fence: int | None = None) -> Row:
     """The row with its idle time starting over."""
     if row is None:
         raise absent(kind, id)
@@ -135,15 +147,25 @@ def decide_touch(now: float, row: Row | None, kind: str, id: str) -> Row:
         raise ended(kind, id)
     if state == "expired":
         raise expired(kind, id)
+    if fence is not None:
+        refuse_fence(now, claim, kind, id, fence)
     return replace(row, touched=now)
 
 
-def decide_end(now: float, row: Row | None) -> Row | None:
-    """The tombstone to write, or None if there is nothing left to end. What was expired may be ended too."""
+def decide_end(
+    now: float, row: Row | None, claim: Claim | None, *, created: float | None = None, fence: int | None = None
+) -> Row | None:
+    """The tombstone to write, or None if there is nothing left to end. What was expired may be ended too.
+
+    `created` names the life that is meant: a reaper that read the old one must not end the new one.
+    """
     if row is None or row.ended is not None:
         return None
-    expires = row.expires
-    return replace(row, body=None, last=0, ended=now if expires is None else min(now, expires))
+    if created is not None and row.created != created:
+        raise Conflict(f"{row.kind}/{row.id} has begun a new life since it was read", kind=row.kind, id=row.id)
+    if fence is not None:
+        refuse_fence(now, claim, row.kind, row.id, fence)
+    return replace(row, body=None, last=0, ended=now)
 
 
 def decide_claim(
@@ -161,7 +183,8 @@ def decide_claim(
 def decide_renew(now: float, held: Claim | None, claim: Claim, ttl: float) -> Claim:
     """The claim with a later end, under the same token."""
     refuse_fence(now, held, claim.kind, claim.id, claim.token)
-    return replace(claim, expires=now + ttl)
+    assert held is not None  # or refuse_fence had raised
+    return replace(held, expires=now + ttl)
 
 
 def reapable(now: float, row: Row, expired_for: float, ended_for: float) -> State | None:
@@ -170,6 +193,21 @@ def reapable(now: float, row: Row, expired_for: float, ended_for: float) -> Stat
         return "ended" if row.ended + ended_for <= now else None
     expires = row.expires
     return "expired" if expires is not None and expires + expired_for <= now else None
+
+
+def settle(row: Row | None, write: Write) -> bool | None:
+    """Did a commit whose answer was lost happen? None if the row can't tell any more.
+
+    Only for a row that the lost write can no longer reach: its sender is known to be gone.
+    """
+    if row is None:
+        return False if write.expect == 0 else None
+    if row.nonce == write.nonce:
+        return True
+    if row.ended is not None or (write.created and row.created != write.created):
+        return None
+    # At the rev that it would have made stands another's write; below it, nothing was written.
+    return False if row.rev <= write.rev else None
 
 
 def record_of(row: Row, now: float, data: JSON) -> Record:

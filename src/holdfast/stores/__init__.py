@@ -1,27 +1,29 @@
-"""Where records live: memory and SQLite, one contract. It owns the way from a URL to a store.
+"""Where records live: memory, SQLite, PostgreSQL, Redis or Valkey. It owns the way from a URL to a store.
 
 It refuses to import a database's driver before somebody asks for that database.
 """
 
-from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from collections.abc import Sequence
 
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.events import Sink
 from holdfast.errors import ConfigError
+from holdfast.stores.address import Address
 from holdfast.stores.base import MAX_RECORD_BYTES, Store
 from holdfast.stores.codec import Codec
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sealing import SealingCodec
 from holdfast.stores.update import update
 
 __all__ = ["MAX_RECORD_BYTES", "MemoryStore", "Store", "open_store", "update"]
 
-_KNOWN = "memory:, sqlite:///file.db"
+_KNOWN = "memory:, sqlite:///file.db, postgresql://host/database, redis://host"
 
 
 def open_store(
     url: str,
     *,
+    keys: Sequence[bytes | str] | None = None,
     clock: Clock | None = None,
     max_bytes: int = MAX_RECORD_BYTES,
     create: bool = True,
@@ -30,26 +32,61 @@ def open_store(
     """The store at a URL, to be used as `async with open_store(…) as store`.
 
     `memory:` lives as long as the object; `sqlite:///file.db` (relative) or `sqlite:////var/lib/x.db` (absolute) is a
-    file for all processes of one machine. With `create=False` a file that does not exist is an error. `clock` replaces
-    the store's own, for tests.
+    file for all processes of one machine; `postgresql://…` and `redis://…` serve many machines. With `keys` every body
+    is sealed by the first key and opened by any of them. With `create=False` a file that does not exist is an error.
+    `clock` replaces the store's own, for tests.
     """
-    parts = urlsplit(url)
-    codec = Codec(max_bytes)
-    match parts.scheme:
+    address = Address.parse(url)
+    codec = Codec(max_bytes) if keys is None else SealingCodec(max_bytes, keys)
+    match address.scheme:
         case "memory":
+            address.take()
             return MemoryStore(clock=clock or SYSTEM, codec=codec, on_event=on_event)
         case "sqlite":
             from holdfast.stores.sqlite import SqliteStore
 
-            timeout, synchronous = _sqlite_settings(url, parts.query)
+            settings = address.take("timeout", "synchronous")
             return SqliteStore(
-                _sqlite_path(url, parts.netloc, parts.path),
+                address.file(),
                 clock=clock or SYSTEM,
                 codec=codec,
                 create=create,
                 on_event=on_event,
-                timeout=timeout,
-                synchronous=synchronous,
+                timeout=address.seconds(settings, "timeout", 5.0),
+                synchronous=address.choice(settings, "synchronous", "full", "normal").upper(),
+            )
+        case "postgresql" | "postgres":
+            try:
+                from holdfast.stores.postgres import PostgresStore
+            except ModuleNotFoundError as error:
+                raise _missing("PostgreSQL", "postgres", error) from error
+
+            settings = address.take("timeout", "connections", pass_on=True)
+            return PostgresStore(
+                address.dsn(),
+                url=address.shown(),
+                clock=clock,
+                codec=codec,
+                on_event=on_event,
+                timeout=address.seconds(settings, "timeout", 5.0),
+                connections=address.number(settings, "connections", 10),
+            )
+        case "redis" | "rediss" | "valkey" | "valkeys" | "unix":
+            try:
+                from holdfast.stores.redis import RedisStore
+            except ModuleNotFoundError as error:
+                raise _missing("Redis", "redis", error) from error
+
+            settings = address.take("timeout", "connections", "prefix", pass_on=True)
+            return RedisStore(
+                address.dsn(),
+                url=address.shown(),
+                clock=clock,
+                codec=codec,
+                on_event=on_event,
+                timeout=address.seconds(settings, "timeout", 5.0),
+                connections=address.number(settings, "connections", 32),
+                prefix=settings.get("prefix", "holdfast"),
             )
         case scheme:
             raise ConfigError(
@@ -58,32 +95,8 @@ def open_store(
             )
 
 
-def _sqlite_path(url: str, host: str, path: str) -> Path:
-    name = unquote(path[1:])
-    if host:
-        raise ConfigError(
-            f"{url}: sqlite: takes no host, and {host!r} stands where one would",
-            remedy=f"write sqlite:///{host}{path} for a relative path",
-        )
-    if not name or name == ":memory:":
-        raise ConfigError(f"{url} names no file", remedy="write sqlite:///file.db, or memory: for a store in memory")
-    return Path(name)
-
-
-def _sqlite_settings(url: str, query: str) -> tuple[float, str]:
-    timeout, synchronous = 5.0, "FULL"
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name == "timeout":
-            try:
-                timeout = float(value)
-            except ValueError:
-                timeout = -1.0
-            if not 0 < timeout <= 3600:
-                raise ConfigError(f"{url}: timeout={value} is not a number of seconds", remedy="write e.g. timeout=5")
-        elif name == "synchronous":
-            synchronous = value.upper()
-            if synchronous not in ("FULL", "NORMAL"):
-                raise ConfigError(f"{url}: synchronous={value} is unknown", remedy="write full or normal")
-        else:
-            raise ConfigError(f"{url}: no setting {name!r}", remedy="known are timeout and synchronous")
-    return timeout, synchronous
+def _missing(database: str, extra: str, error: ModuleNotFoundError) -> ConfigError:
+    return ConfigError(
+        f"the store on {database} needs the package {error.name}",
+        remedy=f'install it: pip install "holdfast[{extra}]"',
+    )

@@ -34,8 +34,9 @@ class Store(Protocol):
 
     **Values** are plain JSON and come back equal, or are refused with `UnstorableValue` and the path.
 
-    Every method raises `StoreDown` when the store can't be reached, and `LeaseClosed` after it was closed. A cancelled
-    write happened whole or not at all.
+    Every method raises `StoreDown` when the store can't be reached, and `LeaseClosed` after it was closed. A write
+    whose answer was lost is `WriteUnsettled`, unless reading back told what became of it. A cancelled write happened
+    whole or not at all. A store belongs to the event loop that opened it.
     """
 
     @property
@@ -66,12 +67,16 @@ class Store(Protocol):
         """
         ...
 
-    async def touch(self, kind: str, id: str) -> None:
+    async def touch(self, kind: str, id: str, *, fence: int | None = None) -> None:
         """Start the idle time over; rev and data stay. Refused like a commit if there is no live record."""
         ...
 
-    async def end(self, kind: str, id: str) -> bool:
-        """End the record: data and log go, a tombstone stays. False if there was nothing left to end."""
+    async def end(self, kind: str, id: str, *, created: float | None = None, fence: int | None = None) -> bool:
+        """End the record: data and log go, a tombstone stays. False if there was nothing left to end.
+
+        With `created`, only the life that began then: a reaper that saw an expired record must not end the new one
+        under the same id. With `fence`, only while that claim is held. `Conflict` otherwise.
+        """
         ...
 
     async def log(

@@ -7,6 +7,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
@@ -17,6 +18,7 @@ from holdfast.stores.base import Store
 from holdfast.stores.update import update
 
 STEP_SECONDS = 10.0  # a healthy store needs milliseconds for each step
+SCRATCH_SECONDS = 600.0  # what an interrupted check could not remove
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +41,29 @@ class _Failed(Exception):
 async def check_store(store: Store) -> AsyncGenerator[Checked, None]:
     """Run every step, also after one failed, and clean up."""
     kind = f"holdfast-check-{secrets.token_hex(6)}"
-    for name, step in _STEPS:
-        start = time.perf_counter()
-        why = ""
-        try:
-            async with asyncio.timeout(STEP_SECONDS):
-                await step(store, kind)
-        except TimeoutError:
-            why = f"no answer within {STEP_SECONDS:g} s"
-        except (HoldfastError, _Failed) as error:
-            why = str(error)
-        yield Checked(name, time.perf_counter() - start, why)
+    cleaned = False
+    try:
+        for name, step in _STEPS:
+            start = time.perf_counter()
+            why = ""
+            try:
+                async with asyncio.timeout(STEP_SECONDS):
+                    await step(store, kind)
+                cleaned = step is _clean_up
+            except TimeoutError:
+                why = f"no answer within {STEP_SECONDS:g} s"
+            except (HoldfastError, _Failed) as error:
+                why = str(error)
+            yield Checked(name, time.perf_counter() - start, why)
+    finally:
+        if not cleaned:  # left early; what can't be removed now expires by itself
+            with suppress(HoldfastError, _Failed, TimeoutError):
+                async with asyncio.timeout(STEP_SECONDS):
+                    await _clean_up(store, kind)
+
+
+def _scratch(kind: str, id: str, data: JSON = None, idle: float = SCRATCH_SECONDS) -> Record:
+    return Record(kind, id, data=data, idle=idle)
 
 
 def _expect(truth: bool, otherwise: str) -> None:
@@ -67,18 +81,18 @@ async def _expect_refusal(error: type[HoldfastError], call: Awaitable[object], o
 
 async def _round_trip(store: Store, kind: str) -> None:
     data: JSON = {"text": "ä 日本 😀", "big": 2**70, "nested": [[], {}, None, 1.5]}
-    made = await store.commit(Record(kind, "a", data=data), expect=0)
+    made = await store.commit(_scratch(kind, "a", data), expect=0)
     _expect(await store.get(kind, "a") == made, "what was written is not what is read")
 
 
 async def _compare_and_swap(store: Store, kind: str) -> None:
-    record = await store.commit(Record(kind, "cas"), expect=0)
+    record = await store.commit(_scratch(kind, "cas"), expect=0)
     await store.commit(record, expect=1)
     await _expect_refusal(Conflict, store.commit(record, expect=1), "a stale write was taken")
 
 
 async def _concurrent_edits(store: Store, kind: str) -> None:
-    await store.commit(Record(kind, "count", data=0), expect=0)
+    await store.commit(_scratch(kind, "count", 0), expect=0)
 
     def plus_one(data: JSON) -> JSON:
         return cast("int", data) + 1
@@ -89,20 +103,20 @@ async def _concurrent_edits(store: Store, kind: str) -> None:
 
 
 async def _log(store: Store, kind: str) -> None:
-    record = await store.commit(Record(kind, "log"), expect=0, entries=["first"])
+    record = await store.commit(_scratch(kind, "log"), expect=0, entries=["first"])
     await store.commit(record, expect=1, entries=["second", "third"])
     log = await store.log(kind, "log")
     _expect([(e.seq, e.data) for e in log] == [(1, "first"), (2, "second"), (3, "third")], f"the log reads {log}")
 
 
 async def _expiry(store: Store, kind: str) -> None:
-    await store.commit(Record(kind, "brief", idle=0.05), expect=0)
+    await store.commit(_scratch(kind, "brief", idle=0.05), expect=0)
     while await store.get(kind, "brief") is not None:
         await asyncio.sleep(0.01)
 
 
 async def _claims(store: Store, kind: str) -> None:
-    record = await store.commit(Record(kind, "claimed"), expect=0)
+    record = await store.commit(_scratch(kind, "claimed"), expect=0)
     first = await store.claim(kind, "claimed", owner="one", ttl=30)
     await _expect_refusal(Busy, store.claim(kind, "claimed", owner="two", ttl=30), "two owners hold one claim")
     await store.release(first)
@@ -114,7 +128,7 @@ async def _claims(store: Store, kind: str) -> None:
 
 
 async def _end(store: Store, kind: str) -> None:
-    record = await store.commit(Record(kind, "ended"), expect=0)
+    record = await store.commit(_scratch(kind, "ended"), expect=0)
     await store.end(kind, "ended")
     _expect(await store.get(kind, "ended") is None, "an ended record is still there")
     await _expect_refusal(Ended, store.commit(record, expect=1), "a late write revived an ended record")

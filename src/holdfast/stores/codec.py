@@ -4,14 +4,20 @@ It refuses what would not come back equal, and reads nothing that it could not h
 """
 
 import secrets
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias, cast
 
 from holdfast.core import values
-from holdfast.core.models import LogEntry, Record
-from holdfast.core.records import Row, Write, record_of
+from holdfast.core.models import LogEntry, Record, check_key, check_name, check_span
+from holdfast.core.records import LogRow, Row, Write, record_of
 from holdfast.core.values import JSON
-from holdfast.errors import CorruptRecord, LimitReached, UsageError
+from holdfast.errors import ConfigError, CorruptRecord, LimitReached, UsageError
+
+SEALED = b"\x01hf"  # how a sealed body begins, which no JSON text does
+MAX_NOTICE_BYTES = 4096  # a notice is a hint; PostgreSQL carries 8,000 bytes in all
+
+Name: TypeAlias = tuple[str, str, str, int, str]
+"""What a body belongs to: kind, id, principal, rev, and the part (`data` or `entries`)."""
 
 
 class Codec:
@@ -26,18 +32,22 @@ class Codec:
             raise UsageError(f"expect must be the rev that was read, or 0 to create, not {expect!r}")
         if record.ended is not None:
             raise UsageError(f"{record.kind}/{record.id} is dead; a tombstone can't be committed")
-        body = self._encode(record, expect + 1, "data", record.data)
-        log = self._encode(record, expect + 1, "entries", list(entries)) if entries else None
+        if isinstance(entries, str | bytes | dict):
+            raise UsageError(f"entries must be a list of values, not one {type(entries).__name__}")
+        plain = self._encode(record, "data", record.data)
+        log = self._encode(record, "entries", list(entries)) if entries else None
+        name = record.kind, record.id, record.principal, expect + 1
         return Write(
             kind=record.kind,
             id=record.id,
             principal=record.principal,
             expect=expect,
-            body=body,
+            body=self.seal((*name, "data"), plain),
+            plain=plain,
             idle=None if record.idle is None else float(record.idle),
             max_age=None if record.max_age is None else float(record.max_age),
             created=record.created,
-            entries=log,
+            entries=None if log is None else self.seal((*name, "entries"), log),
             count=len(entries),
             fence=fence,
             nonce=secrets.token_hex(8),
@@ -49,23 +59,47 @@ class Codec:
             return record_of(row, now, None)
         return record_of(row, now, self._decode(row.kind, row.id, row.principal, row.rev, "data", row.body))
 
-    def entries(
-        self, kind: str, id: str, principal: str, rev: int, last: int, at: float, body: bytes
+    def entries(self, kind: str, id: str, principal: str, row: LogRow) -> list[LogEntry]:
+        """The log entries of one commit."""
+        found = self._decode(kind, id, principal, row.rev, "entries", row.body)
+        if not isinstance(found, list) or not found or row.last < len(found):
+            raise corrupt(kind, id, f"the log entries of rev {row.rev} are not a list that ends at {row.last}")
+        first = row.last - len(found) + 1
+        return [LogEntry(first + index, row.rev, row.at, data) for index, data in enumerate(found)]
+
+    def log(
+        self, kind: str, id: str, principal: str, rows: Iterable[LogRow], after: int, limit: int, newest_first: bool
     ) -> list[LogEntry]:
-        """The log entries of one commit; `last` is the number of the last one."""
-        found = self._decode(kind, id, principal, rev, "entries", body)
-        if not isinstance(found, list) or not found or last < len(found):
-            raise corrupt(kind, id, f"the log entries of rev {rev} are not a list that ends at {last}")
-        first = last - len(found) + 1
-        return [LogEntry(first + index, rev, at, data) for index, data in enumerate(found)]
+        """A page of entries from the rows that hold them."""
+        found = [e for row in rows for e in self.entries(kind, id, principal, row) if e.seq > after]
+        return sorted(found, key=lambda entry: entry.seq, reverse=newest_first)[:limit]
 
-    def seal(self, name: tuple[str, str, str, int, str], body: bytes) -> bytes:
+    def notice(self, topic: str, data: JSON) -> bytes:
+        """The body of a notice. Notices are never sealed: they are hints, and carry no state."""
+        body = values.encode(data)
+        if len(body) > MAX_NOTICE_BYTES:
+            raise LimitReached(
+                f"a notice on {topic} takes {len(body):,} bytes, more than {MAX_NOTICE_BYTES:,}",
+                limit=MAX_NOTICE_BYTES,
+                actual=len(body),
+                remedy="commit the data and publish where it is",
+            )
         return body
 
-    def unseal(self, name: tuple[str, str, str, int, str], body: bytes) -> bytes:
+    def seal(self, name: Name, body: bytes) -> bytes:
         return body
 
-    def _encode(self, record: Record, rev: int, part: str, value: object) -> bytes:
+    def unseal(self, name: Name, body: bytes) -> bytes:
+        if body.startswith(SEALED):
+            raise ConfigError(
+                f"{name[0]}/{name[1]} is sealed, and the store was opened without keys",
+                kind=name[0],
+                id=name[1],
+                remedy="open it with open_store(keys=…), or HOLDFAST_KEYS for the command line",
+            )
+        return body
+
+    def _encode(self, record: Record, part: str, value: object) -> bytes:
         body = values.encode(value, part)
         if len(body) > self._max_bytes:
             raise LimitReached(
@@ -76,7 +110,7 @@ class Codec:
                 id=record.id,
                 remedy="store less, or raise open_store(max_bytes=…)",
             )
-        return self.seal((record.kind, record.id, record.principal, rev, part), body)
+        return body
 
     def _decode(self, kind: str, id: str, principal: str, rev: int, part: str, body: bytes | None) -> JSON:
         if body is None:
@@ -98,7 +132,7 @@ def corrupt(kind: str, id: str, why: str) -> CorruptRecord:
 
 
 def checked_row(kind: object, id: object, fields: Sequence[object]) -> Row:
-    """A row whose every field has the type that Holdfast writes, or `CorruptRecord`.
+    """A row whose every field is one that Holdfast writes, or `CorruptRecord`.
 
     `fields` in order: principal, rev, body, last, created, touched, idle, max_age, ended, nonce.
     """
@@ -110,7 +144,23 @@ def checked_row(kind: object, id: object, fields: Sequence[object]) -> Row:
     row = Row(cast("str", kind), cast("str", id), *fields)  # type: ignore[arg-type]  # checked just above
     if row.rev < 1 or row.last < 0:
         raise corrupt(row.kind, row.id, f"rev {row.rev}, last entry {row.last}")
+    try:
+        check_key(row.kind, row.id)
+        check_name(row.principal, "principal")
+        check_span(row.idle, "idle")
+        check_span(row.max_age, "max_age")
+    except UsageError as error:
+        raise corrupt(str(kind), str(id), error.what) from None
     return row
+
+
+def checked_log(kind: str, id: str, last: object, rev: object, at: object, body: object) -> LogRow:
+    """A row of the log, or `CorruptRecord`."""
+    match last, rev, at, body:
+        case int(), int(), float(), bytes():
+            return LogRow(last, rev, at, body)
+        case _:
+            raise corrupt(kind, id, "its log has fields of the wrong type")
 
 
 _NONE = type(None)

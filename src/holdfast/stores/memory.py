@@ -7,14 +7,13 @@ runs to its end without awaiting. It refuses to outlive its process; whoever nee
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Self
 
 from holdfast.core import values
 from holdfast.core.clock import Clock
-from holdfast.core.events import RecordsReaped, Sink, StoreClosed, StoreOpened
-from holdfast.core.models import Claim, Heard, LogEntry, Page, Reaped, Record, check_key, check_name, check_span
+from holdfast.core.events import RecordsReaped, Sink, StoreOpened
+from holdfast.core.models import Claim, Heard, LogEntry, Page, Reaped, Record, check_key, check_name, check_seconds
 from holdfast.core.records import (
+    LogRow,
     Row,
     State,
     decide_claim,
@@ -26,46 +25,29 @@ from holdfast.core.records import (
     record_of,
 )
 from holdfast.core.values import JSON
-from holdfast.errors import LeaseClosed
 from holdfast.stores.base import PAGE, TOMBSTONE_SECONDS
 from holdfast.stores.codec import Codec
-from holdfast.stores.notices import Listeners
-from holdfast.stores.paging import check_limit, cursor, position
+from holdfast.stores.frame import Frame
+from holdfast.stores.paging import check_after, check_ages, check_filters, check_limit, cursor, position
 
 _Key = tuple[str, str]
 
 
-class MemoryStore:
+class MemoryStore(Frame):
     """See `Store` for the contract."""
 
-    def __init__(self, *, clock: Clock, codec: Codec, on_event: Sink | None = None) -> None:
-        self.url = "memory:"
-        self._clock = clock
-        self._codec = codec
-        self._on_event = on_event
+    def __init__(self, *, clock: Clock | None = None, codec: Codec, on_event: Sink | None = None) -> None:
+        super().__init__("memory:", clock=clock, codec=codec, on_event=on_event)
         self._rows: dict[_Key, Row] = {}
-        self._logs: dict[_Key, list[LogEntry]] = {}
+        self._logs: dict[_Key, list[LogRow]] = {}
         self._claims: dict[_Key, Claim] = {}
         self._token = 0
-        self._listeners = Listeners()
-        self._opened = False
 
-    def __repr__(self) -> str:
-        return f"<MemoryStore records={len(self._rows)} claims={len(self._claims)}>"
+    async def _open(self) -> None:
+        self._tell(lambda at: StoreOpened(at, self.url, 0))
 
-    async def __aenter__(self) -> Self:
-        self._opened = True
-        if self._on_event:
-            self._on_event(StoreOpened(self._clock.now(), self.url, 0))
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self._opened = False
-        self._listeners.close()
-        if self._on_event:
-            self._on_event(StoreClosed(self._clock.now(), self.url))
+    async def _close(self) -> None:
+        pass
 
     async def get(self, kind: str, id: str, *, dead: bool = False) -> Record | None:
         await self._turn()
@@ -87,17 +69,18 @@ class MemoryStore:
         if row.rev == 1:
             self._logs.pop(key, None)
         if write.entries:
-            added = self._codec.entries(*key, row.principal, row.rev, row.last, now, write.entries)
-            self._logs.setdefault(key, []).extend(added)
-        return record_of(row, now, record.data)
+            self._logs.setdefault(key, []).append(LogRow(row.last, row.rev, now, write.entries))
+        return record_of(row, now, values.decode(write.plain))
 
-    async def touch(self, kind: str, id: str) -> None:
+    async def touch(self, kind: str, id: str, *, fence: int | None = None) -> None:
         await self._turn()
-        self._rows[kind, id] = decide_touch(self._clock.now(), self._row(kind, id), kind, id)
+        row, claim = self._row(kind, id), self._claims.get((kind, id))
+        self._rows[kind, id] = decide_touch(self._clock.now(), row, claim, kind, id, fence)
 
-    async def end(self, kind: str, id: str) -> bool:
+    async def end(self, kind: str, id: str, *, created: float | None = None, fence: int | None = None) -> bool:
         await self._turn()
-        tombstone = decide_end(self._clock.now(), self._row(kind, id))
+        row, claim = self._row(kind, id), self._claims.get((kind, id))
+        tombstone = decide_end(self._clock.now(), row, claim, created=created, fence=fence)
         if tombstone is None:
             return False
         self._rows[kind, id] = tombstone
@@ -109,26 +92,26 @@ class MemoryStore:
     ) -> list[LogEntry]:
         await self._turn()
         check_limit(limit)
+        check_after(after)
         row = self._row(kind, id)
         if row is None or row.state(self._clock.now()) != "live":
             return []
-        found = self._logs.get((kind, id), [])[max(after, 0) :]
-        chosen = found[: -limit - 1 : -1] if newest_first else found[:limit]
-        # A copy of the data for every reader, as from any other store.
-        return [LogEntry(e.seq, e.rev, e.at, values.decode(values.encode(e.data))) for e in chosen]
+        rows = [entry for entry in self._logs.get((kind, id), []) if entry.last > after]
+        chosen = rows[-limit:] if newest_first else rows[:limit]
+        return self._codec.log(kind, id, row.principal, chosen, after, limit, newest_first)
 
     async def claim(self, kind: str, id: str, *, owner: str, ttl: float) -> Claim:
         await self._turn()
         check_key(kind, id)
         check_name(owner, "owner")
-        check_span(ttl, "ttl")
+        check_seconds(ttl, "ttl")
         claim = decide_claim(self._clock.now(), self._claims.get((kind, id)), kind, id, owner, ttl, self._next_token)
         self._claims[kind, id] = claim
         return claim
 
     async def renew(self, claim: Claim, *, ttl: float) -> Claim:
         await self._turn()
-        check_span(ttl, "ttl")
+        check_seconds(ttl, "ttl")
         key = claim.kind, claim.id
         renewed = decide_renew(self._clock.now(), self._claims.get(key), claim, ttl)
         self._claims[key] = renewed
@@ -144,6 +127,7 @@ class MemoryStore:
 
     async def holder(self, kind: str, id: str) -> Claim | None:
         await self._turn()
+        check_key(kind, id)
         held = self._claims.get((kind, id))
         return held if held is not None and held.expires > self._clock.now() else None
 
@@ -158,6 +142,7 @@ class MemoryStore:
     ) -> Page:
         await self._turn()
         check_limit(limit)
+        check_filters(kind, principal, state)
         start = position(after)
         now = self._clock.now()
         rows = sorted(self._matching(kind, principal, state, now), key=lambda row: (row.kind, row.id))
@@ -173,12 +158,14 @@ class MemoryStore:
         self, *, kind: str | None = None, principal: str | None = None, state: State | None = "live"
     ) -> int:
         await self._turn()
+        check_filters(kind, principal, state)
         return sum(1 for _ in self._matching(kind, principal, state, self._clock.now()))
 
     async def reap(
         self, *, kind: str | None = None, expired_for: float = 0.0, ended_for: float = TOMBSTONE_SECONDS
     ) -> Reaped:
         await self._turn()
+        check_ages(kind, expired_for, ended_for)
         now = self._clock.now()
         removed = {"expired": 0, "ended": 0, "live": 0}
         for row in list(self._matching(kind, None, None, now)):
@@ -188,15 +175,13 @@ class MemoryStore:
                 self._logs.pop((row.kind, row.id), None)
         self._claims = {key: claim for key, claim in self._claims.items() if claim.expires > now}
         reaped = Reaped(removed["expired"], removed["ended"])
-        if self._on_event:
-            self._on_event(RecordsReaped(now, self.url, reaped.expired, reaped.tombstones))
+        self._tell(lambda at: RecordsReaped(at, self.url, reaped.expired, reaped.tombstones))
         return reaped
 
     async def publish(self, topic: str, data: JSON) -> None:
         await self._turn()
         check_name(topic, "topic")
-        body = values.encode(data)
-        self._listeners.deliver(topic, values.decode(body))
+        self._listeners.deliver(topic, self._codec.notice(topic, data))
 
     @asynccontextmanager
     async def listen(self, *topics: str) -> AsyncGenerator[AsyncIterator[Heard], None]:
@@ -224,7 +209,3 @@ class MemoryStore:
     async def _turn(self) -> None:
         await asyncio.sleep(0)
         self._check_open()
-
-    def _check_open(self) -> None:
-        if not self._opened:
-            raise LeaseClosed("the store is closed", remedy="use it inside `async with`", store=self.url)

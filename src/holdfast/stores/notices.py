@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 
+from holdfast.core import values
 from holdfast.core.models import Gap, Heard, Notice, check_name
-from holdfast.core.values import JSON
 from holdfast.errors import LeaseClosed, UsageError
 
 MAX_PENDING = 16_384  # notices a listener may lag behind: some megabytes at worst
@@ -18,8 +18,9 @@ MAX_PENDING = 16_384  # notices a listener may lag behind: some megabytes at wor
 class Listener:
     """One ear: an async iterator over what was heard, in order."""
 
-    def __init__(self, topics: frozenset[str]) -> None:
+    def __init__(self, topics: frozenset[str], since: int) -> None:
         self.topics = topics
+        self.since = since
         self._heard: deque[Heard] = deque()
         self._ring = asyncio.Event()
         self._closed = False
@@ -58,20 +59,25 @@ class Listeners:
         return bool(self._ears)
 
     @contextmanager
-    def register(self, topics: tuple[str, ...]) -> Generator[Listener, None, None]:
+    def register(self, topics: tuple[str, ...], since: int = -1) -> Generator[Listener, None, None]:
+        """An ear for what comes after number `since`, where the store numbers its notices."""
         if not topics:
             raise UsageError("listen needs at least one topic")
-        ear = Listener(frozenset(check_name(topic, "topic") for topic in topics))
+        ear = Listener(frozenset(check_name(topic, "topic") for topic in topics), since)
         self._ears.add(ear)
         try:
             yield ear
         finally:
             self._ears.discard(ear)
 
-    def deliver(self, topic: str, data: JSON) -> None:
+    def deliver(self, topic: str, body: bytes, number: int = 0) -> None:
+        """Each listener gets a copy of its own. A body that can't be read is as good as lost, and said to be."""
         for ear in self._ears:
-            if topic in ear.topics:
-                ear.put(Notice(topic, data))
+            if topic in ear.topics and number > ear.since:
+                try:
+                    ear.put(Notice(topic, values.decode(body)))
+                except ValueError:
+                    ear.put(Gap())
 
     def gap(self) -> None:
         for ear in self._ears:

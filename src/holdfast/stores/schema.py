@@ -52,7 +52,7 @@ RECORDS = Table(
 )
 _ended = Index("holdfast_records_ended", RECORDS.c.ended)
 _expires = Index("holdfast_records_expires", RECORDS.c.expires)
-_owned = Index("holdfast_records_principal", RECORDS.c.principal, RECORDS.c.kind, RECORDS.c.id)
+_owned = Index("holdfast_records_principal", RECORDS.c.principal)
 
 # One row a commit: `body` holds its entries, the last of which has the number `last`.
 LOG = Table(
@@ -93,11 +93,14 @@ SCHEMA_VERSION = "SELECT value FROM holdfast_meta WHERE name = 'schema'"
 
 
 def _first(dialect: Dialect) -> list[str]:
-    tables = [RECORDS, LOG, CLAIMS] + ([NOTICES] if dialect.name == "sqlite" else [])
+    embedded = dialect.name == "sqlite"
+    tables = [RECORDS, LOG, CLAIMS, NOTICES] if embedded else [RECORDS, LOG, CLAIMS]
     elements = [CreateTable(table) for table in tables] + [CreateIndex(i) for i in (_ended, _expires, _owned)]
     return [
         *(str(element.compile(dialect=dialect)) for element in elements),
-        "INSERT INTO holdfast_meta (name, value) VALUES ('token', 0)",
+        "INSERT INTO holdfast_meta (name, value) VALUES ('token', 0)"
+        if embedded
+        else "CREATE SEQUENCE holdfast_tokens",
     ]
 
 

@@ -7,31 +7,26 @@ writers queue without a lock. It refuses network file systems: SQLite's locks ne
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import aiosqlite
 from sqlalchemy.dialects.sqlite.aiosqlite import dialect as sqlite_dialect
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from sqlalchemy.pool import NullPool
 
 from holdfast.core import values
 from holdfast.core.clock import Clock
-from holdfast.core.events import ListenerFailed, RecordsReaped, Sink, StoreClosed, StoreMigrated, StoreOpened
-from holdfast.core.models import Claim, Heard, LogEntry, Page, Reaped, Record, check_key, check_name, check_span
-from holdfast.core.records import State, Write, record_of
+from holdfast.core.events import ListenerFailed, RecordsReaped, Sink, StoreMigrated, StoreOpened
+from holdfast.core.models import Claim, Heard, LogEntry, Page, Reaped, Record, check_key, check_name, check_seconds
+from holdfast.core.records import State, Write, record_of, settle
 from holdfast.core.values import JSON
-from holdfast.errors import ConfigError, CorruptRecord, HoldfastError, LeaseClosed, StoreDown, WriteUnsettled
+from holdfast.errors import ConfigError, CorruptRecord, HoldfastError, StoreDown, WriteUnsettled
 from holdfast.stores import schema, sqlite_steps
 from holdfast.stores.base import CLOSE_SECONDS, PAGE, TOMBSTONE_SECONDS
-from holdfast.stores.codec import Codec, checked_row, corrupt
-from holdfast.stores.notices import Listeners
-from holdfast.stores.paging import check_limit, cursor, position
+from holdfast.stores.codec import Codec, checked_log, checked_row
+from holdfast.stores.frame import Frame
+from holdfast.stores.paging import check_after, check_ages, check_filters, check_limit, cursor, position
+from holdfast.stores.sqlite_thread import FileReplaced, SqliteThread
 
 POLL_SECONDS = 0.05  # how late a notice of another process may come; asking costs 0.1 ms
 
@@ -40,104 +35,78 @@ _T = TypeVar("_T")
 _Step = Callable[Concatenate[sqlite3.Connection, Clock, _P], _T]
 
 
-class SqliteStore:
+class SqliteStore(Frame):
     """See `Store` for the contract."""
 
     def __init__(
         self,
         path: Path,
         *,
-        clock: Clock,
+        clock: Clock | None,
         codec: Codec,
         create: bool = True,
         on_event: Sink | None = None,
         timeout: float = 5.0,
         synchronous: str = "FULL",
     ) -> None:
-        self.url = f"sqlite:///{path}"
+        super().__init__(f"sqlite:///{path}", clock=clock, codec=codec, on_event=on_event)
         self._path = path
-        self._clock = clock
-        self._codec = codec
         self._create = create
-        self._on_event = on_event
         self._timeout = timeout
         self._synchronous = synchronous
-        self._engine: AsyncEngine | None = None
-        self._connections: list[AsyncConnection] = []
-        self._writer: aiosqlite.Connection | None = None
-        self._reader: aiosqlite.Connection | None = None
-        self._listeners = Listeners()
+        self._writer = SqliteThread(path, timeout)
+        self._reader = SqliteThread(path, timeout)
         self._poller: asyncio.Task[None] | None = None
         self._published = asyncio.Event()
 
-    def __repr__(self) -> str:
-        return f"<SqliteStore {self._path} {'open' if self._writer else 'closed'}>"
-
     # Opening and closing
 
-    async def __aenter__(self) -> Self:
-        self._check_path()
-        opening = asyncio.create_task(self._open())
-        try:
-            await asyncio.shield(opening)
-        except BaseException:
-            # Also if only the caller was cancelled: the threads that were started must not stay behind.
-            with suppress(Exception):
-                await opening
-            await self._close()
-            raise
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        closing = asyncio.create_task(self._close())
-        try:
-            await asyncio.shield(closing)
-        except asyncio.CancelledError:
-            await closing
-            raise
-
     async def _open(self) -> None:
-        self._engine = create_async_engine(
-            "sqlite+aiosqlite://",
-            poolclass=NullPool,
-            async_creator=partial(aiosqlite.connect, self._path, timeout=self._timeout, isolation_level=None),
-        )
-        writer = await self._connect(self._engine)
-        before = await self._on(writer, self._migrate)
-        self._reader = await self._connect(self._engine)
-        self._writer = writer
+        self._check_path()
+        self._published = asyncio.Event()
+        await self._open_thread(self._writer)
+        before = await self._on(self._writer, self._migrate)
+        await self._open_thread(self._reader)
         version = len(schema.MIGRATIONS)
         if before != version:
-            self._tell(partial(StoreMigrated, store=self.url, before=before, after=version))
-        self._tell(partial(StoreOpened, store=self.url, schema=version))
+            self._tell(lambda at: StoreMigrated(at, self.url, before, version))
+        self._tell(lambda at: StoreOpened(at, self.url, version))
 
-    async def _connect(self, engine: AsyncEngine) -> aiosqlite.Connection:
+    async def _open_thread(self, thread: SqliteThread) -> None:
         try:
-            connection = await engine.connect()
-        except DBAPIError as error:
-            raise self._translate(cast("sqlite3.Error", error.orig)) from error
-        self._connections.append(connection)
-        raw = await connection.get_raw_connection()
-        driver = cast("aiosqlite.Connection", raw.driver_connection)
-        await self._on(driver, self._prepare)
-        return driver
+            await thread.open()
+        except sqlite3.Error as error:
+            raise self._translate(error) from error
+        await self._on(thread, self._prepare)
 
     def _prepare(self, db: sqlite3.Connection) -> None:
-        mode = db.execute("PRAGMA journal_mode").fetchone()[0]
-        if mode != "wal":
-            # Under the write lock's busy handler, which SQLite does not call for the change of mode itself.
-            deadline = self._clock.monotonic() + self._timeout
-            while mode != "wal":
-                try:
-                    mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-                except sqlite3.OperationalError as error:
-                    if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or self._clock.monotonic() > deadline:
-                        raise
-                    db.execute("BEGIN IMMEDIATE")
-                    db.execute("ROLLBACK")
+        if not self._create:
+            known = db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'holdfast_meta'").fetchone()[0]
+            if not known:
+                raise ConfigError(f"{self._path} is not a Holdfast store", store=self.url, remedy="check the path")
+        deadline = self._clock.monotonic() + self._timeout
+        while (mode := self._journal_mode(db, deadline)) != "wal":
+            if mode is not None:
+                raise ConfigError(
+                    f"SQLite can't share {self._path} between processes: its journal mode stays {mode!r}",
+                    store=self.url,
+                    remedy="use a file on a local disk",
+                )
         db.execute(f"PRAGMA synchronous = {self._synchronous}")
+
+    def _journal_mode(self, db: sqlite3.Connection, deadline: float) -> str | None:
+        """The mode after asking for WAL; None if somebody else was busy, and one may ask again."""
+        if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+            return "wal"
+        try:
+            return db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or self._clock.monotonic() > deadline:
+                raise
+            # SQLite does not wait by itself for a change of mode, but it does for the write lock.
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("ROLLBACK")
+            return None
 
     def _migrate(self, db: sqlite3.Connection) -> int:
         dialect = sqlite_dialect()
@@ -149,33 +118,27 @@ class SqliteStore:
         )
 
     async def _close(self) -> None:
-        was_open, self._writer, self._reader = self._writer is not None, None, None
-        self._listeners.close()
         if self._poller is not None:
             self._poller.cancel()
             await asyncio.wait([self._poller])
             self._poller = None
-        async with asyncio.timeout(CLOSE_SECONDS):
-            while self._connections:
-                await self._connections.pop().close()
-            if self._engine is not None:
-                await self._engine.dispose()
-                self._engine = None
-        if was_open:
-            self._tell(partial(StoreClosed, store=self.url))
+        await asyncio.gather(self._writer.close(CLOSE_SECONDS), self._reader.close(CLOSE_SECONDS))
 
     def _check_path(self) -> None:
-        folder = self._path.parent
-        if self._path.is_dir():
-            raise ConfigError(f"{self._path} is a folder", store=self.url, remedy="name a file in it")
+        path, folder = self._path, self._path.parent
+        if path.is_dir():
+            raise ConfigError(f"{path} is a folder", store=self.url, remedy="name a file in it")
         if not folder.is_dir():
+            absolute = not path.is_absolute() and Path("/", folder).is_dir()
             raise ConfigError(
-                f"the folder {folder} of the store {self._path.name} does not exist",
+                f"the folder {folder} of the store {path.name} does not exist",
                 store=self.url,
-                remedy=f"create it: mkdir -p {folder}",
+                remedy=f"for an absolute path write four slashes: sqlite:////{path}"
+                if absolute
+                else f"create it: mkdir -p {folder}",
             )
-        if not self._create and not self._path.exists():
-            raise ConfigError(f"there is no store at {self._path}", store=self.url, remedy="check the path")
+        if not self._create and not path.exists():
+            raise ConfigError(f"there is no store at {path}", store=self.url, remedy="check the path")
 
     # Records
 
@@ -195,70 +158,65 @@ class SqliteStore:
         try:
             row, now = await self._write(sqlite_steps.commit, write)
         except _AnswerLost as lost:
-            await self._settle(write, lost)
-            return await self._committed(write)
-        return record_of(row, now, record.data)
+            return await self._settle(write, lost)
+        return record_of(row, now, values.decode(write.plain))
 
-    async def _settle(self, write: Write, lost: "_AnswerLost") -> None:
-        """The disk failed under a commit. Return if it happened all the same; say so if it did not."""
-        try:
+    async def _settle(self, write: Write, lost: "_AnswerLost") -> Record:
+        """The disk failed under a commit. The record, if it was written all the same; or what became of it."""
+        happened = found = None
+        with suppress(HoldfastError):
             found = await self._read(sqlite_steps.GET, (write.kind, write.id))
-        except HoldfastError:
-            raise WriteUnsettled(
-                f"whether {write.kind}/{write.id} was written as rev {write.rev} is unknown: {lost}",
-                kind=write.kind,
-                id=write.id,
-                store=self.url,
-                remedy="read it again when the disk is back",
-            ) from lost
-        if not found or checked_row(write.kind, write.id, found[0]).nonce != write.nonce:
-            raise StoreDown(str(lost), store=self.url, kind=write.kind, id=write.id) from lost
+            happened = settle(checked_row(write.kind, write.id, found[0]) if found else None, write)
+        if happened and found:
+            return self._codec.record(checked_row(write.kind, write.id, found[0]), self._clock.now())
+        if happened is False:
+            raise StoreDown(lost.what, store=self.url, kind=write.kind, id=write.id) from lost
+        raise WriteUnsettled(
+            f"whether {write.kind}/{write.id} was written as rev {write.rev} is unknown: {lost.what}",
+            kind=write.kind,
+            id=write.id,
+            store=self.url,
+            remedy="read it again when the disk is back",
+        ) from lost
 
-    async def _committed(self, write: Write) -> Record:
-        record = await self.get(write.kind, write.id, dead=True)
-        if record is None:
-            raise corrupt(write.kind, write.id, "it vanished right after it was written")
-        return record
-
-    async def touch(self, kind: str, id: str) -> None:
+    async def touch(self, kind: str, id: str, *, fence: int | None = None) -> None:
         check_key(kind, id)
-        await self._write(sqlite_steps.touch, kind, id)
+        await self._change(sqlite_steps.touch, kind, id, fence)
 
-    async def end(self, kind: str, id: str) -> bool:
+    async def end(self, kind: str, id: str, *, created: float | None = None, fence: int | None = None) -> bool:
         check_key(kind, id)
-        return await self._write(sqlite_steps.end, kind, id)
+        return await self._change(sqlite_steps.end, kind, id, created, fence)
 
     async def log(
         self, kind: str, id: str, *, after: int = 0, limit: int = PAGE, newest_first: bool = False
     ) -> list[LogEntry]:
         check_limit(limit)
+        check_after(after)
         check_key(kind, id)
         sql = sqlite_steps.LOG_NEWEST if newest_first else sqlite_steps.LOG
-        found = await self._read(sql, (kind, id, max(after, 0), self._clock.now(), limit))
-        entries = [
-            entry
-            for rev, last, at, body, principal in found
-            for entry in self._codec.entries(kind, id, principal, rev, last, at, body)
-            if entry.seq > after
-        ]
-        return sorted(entries, key=lambda entry: entry.seq, reverse=newest_first)[:limit]
+        found = await self._read(sql, (kind, id, after, self._clock.now(), limit))
+        if not found:
+            return []
+        rows = [checked_log(kind, id, last, rev, at, body) for rev, last, at, body, _ in found]
+        return self._codec.log(kind, id, found[0][4], rows, after, limit, newest_first)
 
     # Claims
 
     async def claim(self, kind: str, id: str, *, owner: str, ttl: float) -> Claim:
         check_key(kind, id)
         check_name(owner, "owner")
-        check_span(ttl, "ttl")
-        return await self._write(sqlite_steps.claim, kind, id, owner, ttl)
+        check_seconds(ttl, "ttl")
+        return await self._change(sqlite_steps.claim, kind, id, owner, ttl)
 
     async def renew(self, claim: Claim, *, ttl: float) -> Claim:
-        check_span(ttl, "ttl")
-        return await self._write(sqlite_steps.renew, claim, ttl)
+        check_seconds(ttl, "ttl")
+        return await self._change(sqlite_steps.renew, claim, ttl)
 
     async def release(self, claim: Claim) -> bool:
-        return await self._write(sqlite_steps.release, claim)
+        return await self._change(sqlite_steps.release, claim)
 
     async def holder(self, kind: str, id: str) -> Claim | None:
+        check_key(kind, id)
         found = await self._read(sqlite_steps.HOLDER, (kind, id))
         held = sqlite_steps.claim_from(kind, id, found[0] if found else None)
         return held if held is not None and held.expires > self._clock.now() else None
@@ -275,6 +233,7 @@ class SqliteStore:
         limit: int = PAGE,
     ) -> Page:
         check_limit(limit)
+        check_filters(kind, principal, state)
         start = position(after)
         now = self._clock.now()
         condition, given = sqlite_steps.matching(kind, principal, state, now)
@@ -293,6 +252,7 @@ class SqliteStore:
     async def count(
         self, *, kind: str | None = None, principal: str | None = None, state: State | None = "live"
     ) -> int:
+        check_filters(kind, principal, state)
         condition, given = sqlite_steps.matching(kind, principal, state, self._clock.now())
         found = await self._read(f"SELECT count(*) FROM holdfast_records WHERE {condition}", given)
         return found[0][0]
@@ -300,95 +260,94 @@ class SqliteStore:
     async def reap(
         self, *, kind: str | None = None, expired_for: float = 0.0, ended_for: float = TOMBSTONE_SECONDS
     ) -> Reaped:
+        check_ages(kind, expired_for, ended_for)
         expired = tombstones = 0
         more = True
         while more:
-            some, old, more = await self._write(sqlite_steps.reap_some, kind, expired_for, ended_for)
+            some, old, more = await self._change(sqlite_steps.reap_some, kind, expired_for, ended_for)
             expired += some
             tombstones += old
-        self._tell(partial(RecordsReaped, store=self.url, expired=expired, tombstones=tombstones))
+        self._tell(lambda at: RecordsReaped(at, self.url, expired, tombstones))
         return Reaped(expired, tombstones)
 
     # Notices
 
     async def publish(self, topic: str, data: JSON) -> None:
         check_name(topic, "topic")
-        await self._write(sqlite_steps.publish, topic, values.encode(data))
+        await self._change(sqlite_steps.publish, topic, self._codec.notice(topic, data))
         self._published.set()
 
     @asynccontextmanager
     async def listen(self, *topics: str) -> AsyncGenerator[AsyncIterator[Heard], None]:
-        with self._listeners.register(topics) as ear:
-            if self._poller is None:
-                seen: int = (await self._read(sqlite_steps.LAST_NOTICE, ()))[0][0]
-                if self._poller is None:  # another listener may have been faster
-                    self._poller = asyncio.create_task(self._poll(seen))
+        self._check_open()
+        seen: int = (await self._read(sqlite_steps.LAST_NOTICE, ()))[0][0]
+        with self._listeners.register(topics, since=seen) as ear:
+            if self._poller is None or self._poller.done():
+                self._poller = asyncio.create_task(self._poll(seen))
             yield ear
 
     async def _poll(self, seen: int) -> None:
-        """Hand on what others published. Rows are numbered without gaps, so a hole is a loss, and said to be one."""
+        """Hand on what others published, for as long as somebody listens."""
         version: int | None = None
         failing = False
         while self._listeners:
             try:
-                now = (await self._read("PRAGMA data_version", ()))[0][0]
+                now: int = (await self._read("PRAGMA data_version", ()))[0][0]
                 found = await self._read(sqlite_steps.NOTICES, (seen,)) if now != version else []
-            except StoreDown as error:
+            except Exception as error:
                 if not failing:
-                    self._tell(partial(ListenerFailed, store=self.url, why=str(error)))
-                failing, found, now = True, [], None
+                    why = str(error)
+                    self._tell(lambda at: ListenerFailed(at, self.url, why))  # noqa: B023  # called at once
+                failing, version, found = True, None, []
             else:
                 if failing:
                     self._listeners.gap()
-                failing = False
+                failing, version = False, None if found else now
             for seq, topic, body in found:
-                if seq != seen + 1:
+                if seq != seen + 1:  # rows are numbered without gaps, so a hole is a loss
                     self._listeners.gap()
                 seen = seq
-                self._listeners.deliver(topic, values.decode(body))
-            if found:
-                continue
-            version = now
-            self._published.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS):
-                    await self._published.wait()
-        self._poller = None
+                self._listeners.deliver(str(topic), body if isinstance(body, bytes) else b"", seq)
+            if not found:
+                self._published.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_SECONDS):
+                        await self._published.wait()
 
     # The two threads
 
     async def _read(self, sql: str, given: Sequence[object]) -> list[Any]:
-        reader = self._reader
-        if reader is None:
-            raise self._closed()
+        self._check_open()
         try:
-            return cast("list[Any]", await reader.execute_fetchall(sql, given))
-        except (sqlite3.Error, ValueError) as error:
+            return await self._reader.read(sql, given)
+        except sqlite3.Error as error:
             raise self._translate(error) from error
 
     async def _write(self, step: _Step[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        writer = self._writer
-        if writer is None:
-            raise self._closed()
-        return await self._on(writer, lambda db: step(db, self._clock, *args, **kwargs))
+        self._check_open()
+        return await self._on(self._writer, lambda db: step(db, self._clock, *args, **kwargs))
 
-    async def _on(self, driver: aiosqlite.Connection, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        # aiosqlite has no public way to run one function on the connection's thread, and a transaction made of
-        # awaited statements could be cut in two by a cancelled caller. tests/stores/test_sqlite.py asserts the door.
-        run = cast("Callable[..., Coroutine[Any, Any, _T]]", driver._execute)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        connection = driver._conn  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    async def _change(self, step: _Step[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """A write that no nonce can settle: what became of it under a failing disk is the caller's to find out."""
         try:
-            return await run(work, connection)
-        except (sqlite3.Error, ValueError) as error:
+            return await self._write(step, *args, **kwargs)
+        except _AnswerLost as lost:
+            raise WriteUnsettled(f"{lost.what}; whether it was written is unknown", store=self.url) from lost
+
+    async def _on(self, thread: SqliteThread, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        try:
+            return await thread.run(work)
+        except (sqlite3.Error, FileReplaced) as error:
             raise self._translate(error) from error
 
     def _translate(self, error: Exception) -> HoldfastError:
         """The one place where SQLite's errors become ours."""
-        if not isinstance(error, sqlite3.Error):
-            return self._closed()
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         path = self._path
-        match code:
+        if isinstance(error, FileReplaced):
+            return StoreDown(
+                f"{path} was removed or replaced while it was open", store=self.url, remedy="open the store again"
+            )
+        match getattr(error, "sqlite_errorcode", 0) & 0xFF:
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
                 return StoreDown(
                     f"{path} is locked by another process since {self._timeout:g} s or more",
@@ -414,13 +373,6 @@ class SqliteStore:
             case _:
                 return StoreDown(f"{path}: {error}", store=self.url)
 
-    def _closed(self) -> LeaseClosed:
-        return LeaseClosed(f"the store {self.url} is closed", store=self.url, remedy="use it inside `async with`")
-
-    def _tell(self, event: Callable[[float], Any]) -> None:
-        if self._on_event:
-            self._on_event(event(self._clock.now()))
-
 
 class _AnswerLost(StoreDown):
-    """The disk failed in the middle; `commit` settles what became of it."""
+    """The disk failed in the middle; what became of the write is not known yet."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 from holdfast.core.clock import Clock
-from holdfast.core.models import Claim
+from holdfast.core.models import ANONYMOUS, Claim
 from holdfast.core.records import (
     Row,
     State,
@@ -19,6 +19,7 @@ from holdfast.core.records import (
     decide_renew,
     decide_touch,
 )
+from holdfast.errors import CorruptRecord
 from holdfast.stores.codec import checked_row, corrupt
 from holdfast.stores.notices import MAX_PENDING
 
@@ -122,15 +123,25 @@ def commit(db: sqlite3.Connection, clock: Clock, write: Write) -> tuple[Row, flo
     return row, now
 
 
-def touch(db: sqlite3.Connection, clock: Clock, kind: str, id: str) -> None:
+def touch(db: sqlite3.Connection, clock: Clock, kind: str, id: str, fence: int | None) -> None:
     with transaction(db):
-        row = decide_touch(clock.now(), _head(db, kind, id), kind, id)
+        claim = None if fence is None else claim_on(db, kind, id)
+        row = decide_touch(clock.now(), _head(db, kind, id), claim, kind, id, fence)
         db.execute(_TOUCH, (row.touched, row.expires, kind, id))
 
 
-def end(db: sqlite3.Connection, clock: Clock, kind: str, id: str) -> bool:
+def end(db: sqlite3.Connection, clock: Clock, kind: str, id: str, created: float | None, fence: int | None) -> bool:
     with transaction(db):
-        row = decide_end(clock.now(), _head(db, kind, id))
+        now = clock.now()
+        try:
+            claim = claim_on(db, kind, id)
+            row = decide_end(now, _head(db, kind, id), claim, created=created, fence=fence)
+        except CorruptRecord:
+            # What can't be read can still be ended; that is the way out.
+            db.execute(_RELEASE, (kind, id))
+            db.execute(_DROP_LOG, (kind, id))
+            db.execute(_INSERT, (kind, id, ANONYMOUS, 1, None, 0, now, now, None, None, now, "", None))
+            return True
         if row is None:
             return False
         db.execute(_END, (row.ended, kind, id))
@@ -173,7 +184,7 @@ def reap_some(
         now = clock.now()
         rows = db.execute(
             "SELECT kind, id, ended FROM holdfast_records WHERE (? IS NULL OR kind = ?) AND "
-            "((ended IS NULL AND expires <= ?) OR ended <= ?) LIMIT ?",
+            "((+ended IS NULL AND expires <= ?) OR ended <= ?) LIMIT ?",
             (kind, kind, now - expired_for, now - ended_for, REAP_ROWS),
         ).fetchall()
         keys = [(row[0], row[1]) for row in rows]

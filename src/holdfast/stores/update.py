@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from holdfast.core.models import Record
-from holdfast.core.records import absent
+from holdfast.core.records import absent, ended, expired
 from holdfast.core.values import JSON
 from holdfast.errors import Conflict
 from holdfast.stores.base import Store
@@ -35,9 +35,11 @@ async def update(
     deadline = time.monotonic() + timeout
     pause = 0.001
     while True:
-        record = await store.get(kind, id)
+        record = await store.get(kind, id, dead=True)
         if record is None:
             raise absent(kind, id)
+        if record.ended is not None:
+            raise expired(kind, id) if record.expired else ended(kind, id)
         try:
             return await store.commit(
                 record.with_data(change(record.data)), expect=record.rev, entries=entries, fence=fence

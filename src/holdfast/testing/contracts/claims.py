@@ -1,5 +1,8 @@
 """Claims: one owner at a time, tokens that only grow, and fenced commits."""
 
+from dataclasses import replace
+
+from holdfast.core.models import Record
 from holdfast.errors import Busy, Conflict
 from holdfast.testing.contracts.given import Contract, Given, contract, refused
 
@@ -88,6 +91,27 @@ class ClaimContract(Contract):
         await refused(Conflict, given.store.commit(record, expect=1, fence=claim.token))
         other = await given.store.claim(given.kind, "b", owner="me", ttl=10)
         await refused(Conflict, given.store.commit(record, expect=1, fence=other.token))
+
+    @contract("store.fence")
+    async def test_creating_touching_and_ending_are_fenced_too(self, given: Given) -> None:
+        store, kind = given.store, given.kind
+        old = await store.claim(kind, "a", owner="me", ttl=10)
+        given.clock.advance(11)
+        await refused(Conflict, store.commit(Record(kind, "a"), expect=0, fence=old.token))
+        assert await store.get(kind, "a", dead=True) is None
+        new = await store.claim(kind, "a", owner="you", ttl=10)
+        await store.commit(Record(kind, "a"), expect=0, fence=new.token)
+        await refused(Conflict, store.touch(kind, "a", fence=old.token))
+        await refused(Conflict, store.end(kind, "a", fence=old.token))
+        await store.touch(kind, "a", fence=new.token)
+        assert await store.end(kind, "a", fence=new.token) is True
+
+    @contract("store.claim")
+    async def test_renewing_can_not_change_the_owner(self, given: Given) -> None:
+        mine = await given.store.claim(given.kind, "a", owner="me", ttl=10)
+        renewed = await given.store.renew(replace(mine, owner="forged"), ttl=20)
+        assert renewed.owner == "me"
+        assert await given.store.holder(given.kind, "a") == renewed
 
     @contract("store.fence")
     async def test_tokens_grow_even_after_claims_were_reaped(self, given: Given) -> None:

@@ -32,10 +32,11 @@ class ExpiryContract(Contract):
     @contract("store.max-age")
     async def test_nothing_extends_the_maximum_age(self, given: Given) -> None:
         record = await given.create(idle=10, max_age=25)
-        for rev in (1, 2):
-            given.clock.advance(9)
-            record = await given.store.commit(record, expect=rev)
-        assert record.expires == record.created + 25
+        given.clock.advance(9)
+        record = await given.store.commit(record, expect=1)
+        given.clock.advance(9)
+        await given.store.touch(given.kind, "a")
+        assert (await given.get()).expires == record.created + 25
         given.clock.advance(7)
         assert await given.store.get(given.kind, "a") is None
 
@@ -101,6 +102,45 @@ class ExpiryContract(Contract):
         assert (await given.store.reap(kind=given.kind, expired_for=60)).expired == 1
 
     @contract("store.reap")
+    async def test_reap_keeps_to_its_kind_or_takes_all_and_leaves_held_claims(self, given: Given) -> None:
+        other = f"{given.kind}-other"
+        for kind in (given.kind, other):
+            await given.store.commit(Record(kind, "a", idle=1), expect=0)
+        held = await given.store.claim(given.kind, "held", owner="me", ttl=100)
+        given.clock.advance(2)
+        await given.store.reap(kind=given.kind)
+        assert await given.store.get(given.kind, "a", dead=True) is None
+        assert await given.store.get(other, "a", dead=True) is not None
+        await given.store.reap()
+        assert await given.store.get(other, "a", dead=True) is None
+        assert await given.store.holder(given.kind, "held") == held
+
+    @contract("store.reap")
+    async def test_the_tombstone_of_a_long_expired_record_is_kept_like_any_other(self, given: Given) -> None:
+        await given.create(idle=1)
+        given.clock.advance(200_000)
+        assert await given.store.end(given.kind, "a") is True
+        assert (await given.store.reap(kind=given.kind)).tombstones == 0
+        await refused(Ended, given.create())
+
+    @contract("store.incarnation")
+    async def test_a_reaper_that_saw_the_old_life_does_not_end_the_new_one(self, given: Given) -> None:
+        old = await given.create(idle=1)
+        given.clock.advance(2)
+        new = await given.create()
+        await refused(Conflict, given.store.end(given.kind, "a", created=old.created))
+        assert await given.get() == new
+        assert await given.store.end(given.kind, "a", created=new.created) is True
+
+    @contract("store.reap")
+    async def test_a_negative_age_does_not_reach_into_the_living(self, given: Given) -> None:
+        await given.create(idle=600)
+        for bad in (-1, -3600.0, float("nan"), "1"):
+            await refused(UsageError, given.store.reap(expired_for=bad))  # type: ignore[arg-type]
+            await refused(UsageError, given.store.reap(ended_for=bad))  # type: ignore[arg-type]
+        assert await given.get()
+
+    @contract("store.reap")
     async def test_reap_removes_more_than_one_batch(self, given: Given) -> None:
         for n in range(450):
             await given.create(str(n), idle=1)
@@ -110,7 +150,7 @@ class ExpiryContract(Contract):
 
     @contract("store.bad-input")
     async def test_spans_must_be_positive_numbers(self, given: Given) -> None:
-        for bad in (0, -1, float("nan"), float("inf"), "10"):
+        for bad in (0, -1, float("nan"), float("inf"), 10**400, "10"):
             for name in ("idle", "max_age"):
                 try:
                     Record(given.kind, "a", **{name: bad})  # type: ignore[arg-type]
@@ -119,3 +159,4 @@ class ExpiryContract(Contract):
                 else:
                     raise AssertionError(f"{name}={bad!r}")
             await refused(UsageError, given.store.claim(given.kind, "a", owner="me", ttl=bad))  # type: ignore[arg-type]
+        await refused(UsageError, given.store.claim(given.kind, "a", owner="me", ttl=None))  # type: ignore[arg-type]

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from holdfast.core.models import Gap, Heard, Notice
-from holdfast.errors import UnstorableValue, UsageError
+from holdfast.errors import LeaseClosed, LimitReached, UnstorableValue, UsageError
+from holdfast.stores import notices
 from holdfast.testing.contracts.given import Contract, Given, contract, refused
 
 WAIT = 10.0  # a notice comes within milliseconds, or not at all
@@ -13,6 +14,12 @@ WAIT = 10.0  # a notice comes within milliseconds, or not at all
 async def heard(ears: AsyncIterator[Heard], count: int) -> list[Heard]:
     async with asyncio.timeout(WAIT):
         return [await anext(ears) for _ in range(count)]
+
+
+async def _until(ears: AsyncIterator[Heard], wanted: Heard) -> None:
+    async with asyncio.timeout(WAIT):
+        while await anext(ears) != wanted:
+            pass
 
 
 class NoticeContract(Contract):
@@ -72,18 +79,60 @@ class NoticeContract(Contract):
             assert await heard(ears, 1) == [Notice(topic, "still here")]
 
     @contract("store.gap")
-    async def test_a_listener_that_falls_behind_learns_of_the_gap(self, given: Given) -> None:
-        from holdfast.stores.notices import Listeners
+    async def test_a_listener_that_falls_behind_hears_all_or_learns_of_the_gap(self, given: Given) -> None:
+        topic, count = given.kind, 400
+        patience, notices.MAX_PENDING = notices.MAX_PENDING, 100
+        try:
+            async with given.again() as other, other.listen(topic) as slow, other.listen(topic) as quick:
+                for n in range(count):
+                    await given.store.publish(topic, n)
+                    if n % 50 == 49:
+                        await _until(quick, Notice(topic, n))
+                expected = 0
+                while expected < count:
+                    match (await heard(slow, 1))[0]:
+                        case Gap():
+                            expected = -1  # from here on, whatever comes
+                        case Notice(_, int(n)) if expected in (-1, n):
+                            expected = n + 1
+                        case found:
+                            raise AssertionError(f"{found} where {expected} was due, and no gap before it")
+        finally:
+            notices.MAX_PENDING = patience
 
-        listeners = Listeners()
-        with listeners.register(("t",)) as slow, listeners.register(("t",)) as quick:
-            for n in range(20_000):
-                listeners.deliver("t", n)
-                await anext(quick)
-            found = await heard(slow, 1)
-            assert found == [Gap()]
-            rest = await heard(slow, 20_000 - 16_385)
-            assert rest[-1] == Notice("t", 19_999)
+    @contract("store.notices")
+    async def test_a_later_listener_hears_nothing_from_before_it_came(self, given: Given) -> None:
+        topic = given.kind
+        async with given.store.listen(topic) as early:
+            await given.store.publish(topic, "before")
+            async with given.again() as other, other.listen(topic) as late, given.store.listen(topic) as near:
+                await given.store.publish(topic, "after")
+                assert await heard(late, 1) == [Notice(topic, "after")]
+                assert await heard(near, 1) == [Notice(topic, "after")]
+            assert await heard(early, 2) == [Notice(topic, "before"), Notice(topic, "after")]
+
+    @contract("store.notices")
+    async def test_what_is_heard_belongs_to_whoever_heard_it(self, given: Given) -> None:
+        topic = given.kind
+        async with given.store.listen(topic) as one, given.store.listen(topic) as two:
+            await given.store.publish(topic, {"n": 1})
+            first = (await heard(one, 1))[0]
+            assert isinstance(first, Notice)
+            first.data["n"] = "changed"  # type: ignore[index,call-overload]
+            assert await heard(two, 1) == [Notice(topic, {"n": 1})]
+
+    @contract("store.closed")
+    async def test_closing_a_store_ends_its_listeners(self, given: Given) -> None:
+        async with given.again() as other:
+            listening = other.listen(given.kind)
+            ears = await listening.__aenter__()
+        if other is not given.store:
+            await refused(LeaseClosed, heard(ears, 1))
+        await listening.__aexit__(None, None, None)
+
+    @contract("store.size")
+    async def test_a_large_notice_is_refused(self, given: Given) -> None:
+        await refused(LimitReached, given.store.publish(given.kind, "x" * 5000))
 
     @contract("store.bad-input")
     async def test_nonsense_is_neither_published_nor_listened_to(self, given: Given) -> None:

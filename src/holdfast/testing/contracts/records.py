@@ -2,9 +2,11 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 from holdfast.core.models import Principal, Record
-from holdfast.errors import Conflict, Ended, Forbidden, LeaseClosed, NotFound, UsageError
+from holdfast.errors import Conflict, Ended, Forbidden, LeaseClosed, NotFound, SessionExpired, UsageError
+from holdfast.stores.update import update
 from holdfast.testing.contracts.given import Contract, Given, contract, refused
 
 
@@ -95,17 +97,22 @@ class RecordContract(Contract):
             "x" * 512,
         ]
         for name in names:
-            await given.create(name, data=name)
+            await given.create(name, data=name, principal=name)
         for name in names:
             assert (await given.get(name)).data == name
 
     @contract("store.values")
     async def test_data_belongs_to_whoever_read_it(self, given: Given) -> None:
-        mine = {"list": [1]}
+        mine: dict[str, list[Any]] = {"list": [1]}
         await given.create(data=mine)  # type: ignore[arg-type]
         mine["list"].append(2)
         read = await given.get()
         assert read.data == {"list": [1]}
+        mine["list"].clear()
+        returned = await given.store.commit(read.with_data(mine), expect=1)  # type: ignore[arg-type]
+        mine["list"].append("late")
+        assert returned.data == {"list": []}
+        read = await given.store.commit(returned.with_data({"list": [1]}), expect=2)
         read.data["list"].append(3)  # type: ignore[index,union-attr]
         assert (await given.get()).data == {"list": [1]}
 
@@ -146,6 +153,21 @@ class RecordContract(Contract):
         await given.store.end(given.kind, "a")
         tombstone = await given.get(dead=True)
         await refused(UsageError, given.store.commit(tombstone, expect=1))
+
+    @contract("store.closed")
+    async def test_a_store_is_not_entered_twice(self, given: Given) -> None:
+        await refused(UsageError, given.store.__aenter__())
+        assert await given.store.get(given.kind, "a") is None
+
+    @contract("store.end")
+    async def test_updating_what_is_dead_says_why(self, given: Given) -> None:
+        await given.create("ended")
+        await given.store.end(given.kind, "ended")
+        await refused(Ended, update(given.store, given.kind, "ended", lambda data: data))
+        await given.create("expired", idle=1)
+        given.clock.advance(2)
+        await refused(SessionExpired, update(given.store, given.kind, "expired", lambda data: data))
+        await refused(NotFound, update(given.store, given.kind, "nobody", lambda data: data))
 
     @contract("store.closed")
     async def test_a_closed_store_says_so(self, given: Given) -> None:

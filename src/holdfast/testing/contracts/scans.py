@@ -1,5 +1,7 @@
 """Scans and counts: paged, filtered, each record once."""
 
+from typing import Any
+
 from holdfast.core.models import Record
 from holdfast.errors import UsageError
 from holdfast.testing.contracts.given import Contract, Given, contract, refused
@@ -77,9 +79,37 @@ class ScanContract(Contract):
         second = await given.store.scan(kind=given.kind, limit=100, after=first.next)
         assert [r.id for r in second.records] == ["n4", "n5", "n6", "n8", "n8-ahead", "n9"]
 
+    @contract("store.scan")
+    async def test_without_a_filter_every_kind_is_seen(self, given: Given) -> None:
+        before = await given.store.count()
+        mine = [(given.kind, "a"), (f"{given.kind}-2", "b")]
+        for kind, id in mine:
+            await given.store.commit(Record(kind, id), expect=0)
+        assert await given.store.count() == before + 2
+        found: list[tuple[str, str]] = []
+        page = await given.store.scan(limit=1000)
+        found += [(r.kind, r.id) for r in page.records]
+        while page.next is not None:
+            page = await given.store.scan(limit=1000, after=page.next)
+            found += [(r.kind, r.id) for r in page.records]
+        assert [key for key in found if key in mine] == mine
+
+    @contract("store.bad-input")
+    async def test_bad_filters_are_refused(self, given: Given) -> None:
+        bad: Any
+        for bad in ("", "a\n", "\ud800", 7, object()):
+            await refused(UsageError, given.store.scan(kind=bad))
+            await refused(UsageError, given.store.count(principal=bad))
+        for bad in ("alive", "", 7):
+            await refused(UsageError, given.store.scan(state=bad))
+            await refused(UsageError, given.store.count(state=bad))
+        for bad in (-1, 2**70, "1", None):
+            await refused(UsageError, given.store.log(given.kind, "a", after=bad))
+        await refused(UsageError, given.store.commit(Record(given.kind, "a"), expect=0, entries="text"))
+
     @contract("store.bad-input")
     async def test_a_foreign_cursor_is_refused(self, given: Given) -> None:
-        for bad in ("", "x", "[]", "[1,2]", '["a"]', '["a","b","c"]', "{}", "[" * 5000):
+        for bad in ("", "x", "[]", "[1,2]", '["a"]', '["a","b","c"]', '["a","\\n"]', "{}", "[" * 5000):
             await refused(UsageError, given.store.scan(after=bad))
         for bad in (0, -1, 10_001, True, 1.5):
             await refused(UsageError, given.store.scan(limit=bad))  # type: ignore[arg-type]

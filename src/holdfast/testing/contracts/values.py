@@ -116,6 +116,7 @@ class ValueContract(Contract):
                 lambda bad=bad: given.store.end(given.kind, bad),
                 lambda bad=bad: given.store.touch(given.kind, bad),
                 lambda bad=bad: given.store.log(given.kind, bad),
+                lambda bad=bad: given.store.holder(given.kind, bad),
                 lambda bad=bad: given.store.claim(given.kind, bad, owner="me", ttl=1),
                 lambda bad=bad: given.store.claim(given.kind, "a", owner=bad, ttl=1),
                 lambda bad=bad: given.store.publish(bad, None),

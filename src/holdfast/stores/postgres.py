@@ -1,0 +1,383 @@
+"""The store on PostgreSQL, for many machines.
+
+Each write is one statement; if it wrote nothing, the row is read and `core.records` says why. It refuses to guess about
+a lost answer: it stops the old backend, reads the nonce back, and raises `WriteUnsettled` if even that can't be done.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import asyncpg
+from sqlalchemy.dialects.postgresql.asyncpg import dialect as postgres_dialect
+
+from holdfast.core import values
+from holdfast.core.clock import Clock
+from holdfast.core.events import ListenerFailed, RecordsReaped, Sink, StoreMigrated, StoreOpened
+from holdfast.core.models import Claim, Heard, LogEntry, Page, Reaped, Record, check_key, check_name, check_seconds
+from holdfast.core.records import (
+    Row,
+    State,
+    Write,
+    decide_claim,
+    decide_commit,
+    decide_end,
+    decide_renew,
+    decide_touch,
+    record_of,
+    refuse_commit,
+    settle,
+)
+from holdfast.core.values import JSON
+from holdfast.errors import Busy, ConfigError, CorruptRecord, HoldfastError, StoreDown, WriteUnsettled
+from holdfast.stores import postgres_sql as sql
+from holdfast.stores import schema
+from holdfast.stores.base import CLOSE_SECONDS, PAGE, TOMBSTONE_SECONDS
+from holdfast.stores.codec import Codec, checked_log, checked_row
+from holdfast.stores.frame import Frame
+from holdfast.stores.paging import check_after, check_ages, check_filters, check_limit, cursor, position
+from holdfast.stores.postgres_ear import CHANNEL, PostgresEar
+from holdfast.stores.postgres_pool import AnswerLost, Connection, PostgresPool
+
+OLDEST = 14  # the oldest major version that PostgreSQL's own team still mends
+REAP_ROWS = 500  # removed in one statement
+_MIGRATION_LOCK = 0x486F6C64  # one number for all of us, so that ten processes may start at once
+_RACES = 20  # how often a commit may find the record changed between its refusal and the reading of the reason
+
+
+class PostgresStore(Frame):
+    """See `Store` for the contract."""
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        url: str,
+        clock: Clock | None,
+        codec: Codec,
+        on_event: Sink | None = None,
+        timeout: float = 5.0,
+        connections: int = 10,
+    ) -> None:
+        super().__init__(url, clock=clock, codec=codec, on_event=on_event)
+        self._injected = clock
+        self._timeout = timeout
+        self._pool = PostgresPool(dsn, url, timeout, connections)
+        self._ear = PostgresEar(self._pool, self._listeners, self._listener_failed)
+
+    # Opening and closing
+
+    async def _open(self) -> None:
+        connection = await self._pool.connect()
+        try:
+            before = await self._migrate(connection)
+        finally:
+            await connection.close(timeout=CLOSE_SECONDS)
+        await self._pool.open()
+        self._ear = PostgresEar(self._pool, self._listeners, self._listener_failed)
+        version = len(schema.MIGRATIONS)
+        if before != version:
+            self._tell(lambda at: StoreMigrated(at, self.url, before, version))
+        self._tell(lambda at: StoreOpened(at, self.url, version))
+
+    async def _close(self) -> None:
+        await self._ear.close()
+        await self._pool.close()
+
+    async def _migrate(self, connection: Connection) -> int:
+        major = connection.get_server_version().major
+        if major < OLDEST:
+            raise ConfigError(
+                f"{self.url} runs PostgreSQL {major}", store=self.url, remedy=f"Holdfast needs {OLDEST} or newer"
+            )
+        dialect = postgres_dialect()
+        try:
+            known = await connection.fetchval("SELECT to_regclass('holdfast_meta') IS NOT NULL")
+            found = cast("int", await connection.fetchval(schema.SCHEMA_VERSION)) if known else 0
+            if found == len(schema.MIGRATIONS):
+                return found  # the usual case needs no right to create anything
+            async with connection.transaction():
+                await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
+                for statement in schema.create_meta(dialect):
+                    await connection.execute(statement)
+                before = cast("int", await connection.fetchval(schema.SCHEMA_VERSION))
+                for statement in schema.steps_from(before, dialect, self.url):
+                    await connection.execute(statement)
+            return before
+        except asyncpg.InsufficientPrivilegeError as error:
+            user = await connection.fetchval("SELECT current_user")
+            where = await connection.fetchval("SELECT current_schema()") or "public"
+            raise ConfigError(
+                f"the user {user} may not create Holdfast's tables in {self.url}: {error}",
+                store=self.url,
+                remedy=f'run as the owner: GRANT CREATE, USAGE ON SCHEMA "{where}" TO "{user}";',
+            ) from error
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            raise self._pool.translate(error, connection) from error
+
+    # Records
+
+    async def get(self, kind: str, id: str, *, dead: bool = False) -> Record | None:
+        check_key(kind, id)
+        found = await self._row(sql.GET, kind, id)
+        if found is None:
+            return None
+        now, *fields = found
+        row = checked_row(kind, id, fields)
+        return self._codec.record(row, now) if dead or row.state(now) == "live" else None
+
+    async def commit(
+        self, record: Record, *, expect: int, entries: Sequence[JSON] = (), fence: int | None = None
+    ) -> Record:
+        write = self._codec.write(record, expect, entries, fence)
+        statement = sql.commit_sql(creates=expect == 0, fenced=fence is not None, logs=write.entries is not None)
+        given: list[object] = [
+            *(write.kind, write.id, write.principal, write.body, write.count, write.idle, write.max_age, write.nonce)
+        ]
+        given += [] if expect == 0 else [expect, write.created]
+        given += [] if write.entries is None else [write.entries]
+        given += [] if fence is None else [fence]
+        for _ in range(_RACES):
+            try:
+                found = await self._row(statement, *given)
+                if found is None:
+                    now, row, claim = await self._look(write.kind, write.id)
+                    refuse_commit(now, row, claim, write)
+                    begun = await self._begin_again(write) if expect == 0 and row is not None else None
+                    if begun is None:
+                        continue  # nothing stands against it any more: it changed between the two statements
+                    return record_of(begun, begun.touched, values.decode(write.plain))
+            except AnswerLost as lost:
+                return await self._settle(write, lost)
+            rev, created, touched, _ = found
+            return Record(
+                write.kind,
+                write.id,
+                write.principal,
+                values.decode(write.plain),
+                rev=rev,
+                created=created,
+                touched=touched,
+                idle=write.idle,
+                max_age=write.max_age,
+            )
+        raise Busy(f"{write.kind}/{write.id} changes too fast", store=self.url, kind=write.kind, id=write.id)
+
+    async def _begin_again(self, write: Write) -> Row | None:
+        """A new life for an expired id: the old log must go first, so this is a transaction. None if it was reaped."""
+        async with self._pool.transaction() as connection:
+            now, old, claim = await self._lock(connection, write.kind, write.id)
+            if old is None:
+                return None
+            row = decide_commit(now, old, claim, write)
+            await connection.execute(sql.DROP_LOG, row.kind, row.id)
+            await connection.execute(
+                sql.REPLACE,
+                *(row.kind, row.id, row.principal, row.rev, row.body, row.last, row.created, row.touched),
+                *(row.idle, row.max_age, row.ended, row.nonce, row.expires),
+            )
+            if write.entries is not None:
+                await connection.execute(sql.ADD_LOG, row.kind, row.id, row.last, row.rev, now, write.entries)
+            return row
+
+    async def _settle(self, write: Write, lost: AnswerLost) -> Record:
+        """The answer to a commit was lost. The record, if it was written all the same; or what became of it."""
+        happened = found = None
+        try:
+            if lost.backend is not None:
+                await self._pool.row(sql.STOP_BACKEND, *lost.backend)
+            found = await self._row(sql.GET, write.kind, write.id)
+            happened = settle(checked_row(write.kind, write.id, found[1:]) if found else None, write)
+        except HoldfastError:
+            pass  # not settled, which is what we say below
+        if happened and found:
+            return self._codec.record(checked_row(write.kind, write.id, found[1:]), found[0])
+        if happened is False:
+            raise StoreDown(lost.what, store=self.url, kind=write.kind, id=write.id) from lost
+        raise WriteUnsettled(
+            f"whether {write.kind}/{write.id} was written as rev {write.rev} is unknown: {lost.what}",
+            kind=write.kind,
+            id=write.id,
+            store=self.url,
+            remedy="read it again when the server is back",
+        ) from lost
+
+    async def _look(self, kind: str, id: str) -> tuple[float, Row | None, Claim | None]:
+        found = await self._row(sql.LOOK, kind, id)
+        assert found is not None
+        now, *rest = found
+        row = None if rest[0] is None else checked_row(kind, id, rest[:10])
+        return now, row, None if rest[10] is None else Claim(kind, id, rest[10], rest[11], rest[12])
+
+    async def _lock(self, connection: Connection, kind: str, id: str) -> tuple[float, Row | None, Claim | None]:
+        """The row and its claim, which stay as they are until the transaction ends."""
+        found = await connection.fetchrow(sql.LOCK, kind, id)
+        held = await connection.fetchrow(sql.LOCK_CLAIM, kind, id)
+        now = cast("float", await connection.fetchval(f"SELECT {sql.NOW}", self._given_time()))
+        return now, None if found is None else checked_row(kind, id, tuple(found)), _claim(kind, id, held)
+
+    async def touch(self, kind: str, id: str, *, fence: int | None = None) -> None:
+        check_key(kind, id)
+        if fence is None and await self._row(sql.TOUCH, kind, id) is not None:
+            return
+        self._check_open()
+        async with self._pool.transaction() as connection:
+            now, row, claim = await self._lock(connection, kind, id)
+            decide_touch(now, row, claim, kind, id, fence)
+            await connection.execute(sql.TOUCH, now, kind, id)
+
+    async def end(self, kind: str, id: str, *, created: float | None = None, fence: int | None = None) -> bool:
+        check_key(kind, id)
+        self._check_open()
+        try:
+            async with self._pool.transaction() as connection:
+                now, row, claim = await self._lock(connection, kind, id)
+                tombstone = decide_end(now, row, claim, created=created, fence=fence)
+                if tombstone is None:
+                    return False
+                await connection.execute(sql.END, kind, id, tombstone.ended)
+                await connection.execute(sql.DROP_LOG, kind, id)
+            return True
+        except AnswerLost as lost:
+            raise self._unsettled(lost) from lost
+
+    async def log(
+        self, kind: str, id: str, *, after: int = 0, limit: int = PAGE, newest_first: bool = False
+    ) -> list[LogEntry]:
+        check_limit(limit)
+        check_after(after)
+        check_key(kind, id)
+        found = await self._rows(sql.LOG_NEWEST if newest_first else sql.LOG, kind, id, after, limit)
+        if not found:
+            return []
+        rows = [checked_log(kind, id, *row[:4]) for row in map(tuple, found)]
+        return self._codec.log(kind, id, found[0][4], rows, after, limit, newest_first)
+
+    # Claims
+
+    async def claim(self, kind: str, id: str, *, owner: str, ttl: float) -> Claim:
+        check_key(kind, id)
+        check_name(owner, "owner")
+        check_seconds(ttl, "ttl")
+        for _ in range(_RACES):
+            found = await self._change(sql.CLAIM, kind, id, owner, float(ttl))
+            if found is not None:
+                return Claim(kind, id, owner, found[0], found[1])
+            now, _row, held = await self._look(kind, id)
+            decide_claim(now, held, kind, id, owner, ttl, lambda: 0)
+        raise Busy(f"{kind}/{id} is claimed and released too fast", store=self.url, kind=kind, id=id)
+
+    async def renew(self, claim: Claim, *, ttl: float) -> Claim:
+        check_seconds(ttl, "ttl")
+        found = await self._change(sql.RENEW, claim.kind, claim.id, claim.token, float(ttl))
+        if found is not None:
+            return Claim(claim.kind, claim.id, found[0], claim.token, found[1])
+        now, _, held = await self._look(claim.kind, claim.id)
+        return decide_renew(now, held, claim, ttl)
+
+    async def release(self, claim: Claim) -> bool:
+        return await self._change(sql.RELEASE, claim.kind, claim.id, claim.token) is not None
+
+    async def holder(self, kind: str, id: str) -> Claim | None:
+        check_key(kind, id)
+        return _claim(kind, id, await self._row(sql.HOLDER, kind, id))
+
+    # Many records
+
+    async def scan(
+        self,
+        *,
+        kind: str | None = None,
+        principal: str | None = None,
+        state: State | None = "live",
+        after: str | None = None,
+        limit: int = PAGE,
+    ) -> Page:
+        check_limit(limit)
+        check_filters(kind, principal, state)
+        start = position(after)
+        condition, given = sql.matching(kind, principal, state)
+        statement = sql.scan_sql(condition, len(given), start is not None)
+        found = await self._rows(statement, *given, *(start or ()), limit + 1)
+        records: list[Record] = []
+        broken: list[CorruptRecord] = []
+        for now, row_kind, row_id, *fields in found[:limit]:
+            try:
+                records.append(self._codec.record(checked_row(row_kind, row_id, fields), now))
+            except CorruptRecord as error:
+                broken.append(error)
+        more = len(found) > limit
+        return Page(tuple(records), cursor(found[limit - 1][1], found[limit - 1][2]) if more else None, tuple(broken))
+
+    async def count(
+        self, *, kind: str | None = None, principal: str | None = None, state: State | None = "live"
+    ) -> int:
+        check_filters(kind, principal, state)
+        condition, given = sql.matching(kind, principal, state)
+        found = await self._row(sql.count_sql(condition), *given)
+        return 0 if found is None else found[0]
+
+    async def reap(
+        self, *, kind: str | None = None, expired_for: float = 0.0, ended_for: float = TOMBSTONE_SECONDS
+    ) -> Reaped:
+        check_ages(kind, expired_for, ended_for)
+        total = tombstones = 0
+        while True:
+            found = await self._row(sql.REAP, kind, float(expired_for), float(ended_for), REAP_ROWS)
+            removed, ended = found or (0, 0)
+            total += removed
+            tombstones += ended
+            if removed < REAP_ROWS:
+                break
+        await self._row(sql.REAP_CLAIMS)
+        self._tell(lambda at: RecordsReaped(at, self.url, total - tombstones, tombstones))
+        return Reaped(total - tombstones, tombstones)
+
+    # Notices
+
+    async def publish(self, topic: str, data: JSON) -> None:
+        self._check_open()
+        check_name(topic, "topic")
+        payload = f"{topic}\n{self._codec.notice(topic, data).decode()}"
+        try:
+            await self._pool.row("SELECT pg_notify($1, $2)", CHANNEL, payload)
+        except AnswerLost as lost:
+            raise self._unsettled(lost) from lost
+
+    @asynccontextmanager
+    async def listen(self, *topics: str) -> AsyncGenerator[AsyncIterator[Heard], None]:
+        self._check_open()
+        with self._listeners.register(topics) as ear:
+            await self._ear.ready(self._timeout)
+            yield ear
+
+    def _listener_failed(self, why: str) -> None:
+        self._tell(lambda at: ListenerFailed(at, self.url, why))
+
+    # Asking
+
+    async def _row(self, statement: str, *given: object) -> Any:
+        self._check_open()
+        return await self._pool.row(statement, self._given_time(), *given)
+
+    async def _rows(self, statement: str, *given: object) -> list[Any]:
+        self._check_open()
+        return await self._pool.rows(statement, self._given_time(), *given)
+
+    async def _change(self, statement: str, *given: object) -> Any:
+        """A write that no nonce can settle: a lost answer is the caller's to judge."""
+        try:
+            return await self._row(statement, *given)
+        except AnswerLost as lost:
+            raise self._unsettled(lost) from lost
+
+    def _given_time(self) -> float | None:
+        """NULL for the server's own clock."""
+        return None if self._injected is None else self._injected.now()
+
+    def _unsettled(self, lost: AnswerLost) -> WriteUnsettled:
+        return WriteUnsettled(f"{lost.what}; whether it was done is unknown", store=self.url)
+
+
+def _claim(kind: str, id: str, found: Any) -> Claim | None:
+    return None if found is None else Claim(kind, id, found[0], found[1], found[2])

@@ -1,0 +1,183 @@
+"""Connections to one PostgreSQL: made, shared, asked and given up. The door to asyncpg.
+
+It owns the pool and the one place where asyncpg's errors become ours. It tells a refusal (nothing was done) from a lost
+answer (`AnswerLost`: it may have been), and refuses to know what is asked.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeAlias, cast
+
+import asyncpg
+
+from holdfast.errors import ConfigError, HoldfastError, StoreDown
+from holdfast.stores import postgres_sql as sql
+from holdfast.stores.base import CLOSE_SECONDS
+
+CONNECT_SECONDS = 4.0  # so that a wrong address is told within five
+
+Connection: TypeAlias = Any
+"""asyncpg's connection, which ships without types for its methods."""
+
+FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+
+
+class AnswerLost(StoreDown):
+    """Sent, and no answer; `backend` may still be at work on it."""
+
+    def __init__(self, what: str, store: str, connection: Connection = None) -> None:
+        super().__init__(what, store=store)
+        self.backend: tuple[int, Any] | None = getattr(connection, "backend", None)
+
+
+class _Connection(asyncpg.Connection):
+    """asyncpg's, and which backend serves it."""
+
+    backend: tuple[int, Any] | None = None
+
+
+class PostgresPool:
+    """Up to `size` connections, opened when needed. `timeout` bounds each wait for a connection and each statement."""
+
+    def __init__(self, dsn: str, url: str, timeout: float, size: int) -> None:
+        self.url = url
+        self._dsn = dsn
+        self._timeout = timeout
+        self._size = size
+        self._pool: Any = None
+
+    async def open(self) -> None:
+        self._pool = await cast("Any", asyncpg.create_pool)(
+            min_size=0, init_size=0, max_size=self._size, connect=self._connect, reset=_nothing_to_reset
+        )
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await pool.close()
+        except (*FAILURES, asyncio.CancelledError):
+            pool.terminate()
+
+    async def connect(self) -> Connection:
+        """A connection of one's own, or the reason why not."""
+        try:
+            return await self._connect()
+        except FAILURES as error:
+            raise self.unreachable(error) from error
+        except ValueError as error:
+            raise self.unreachable(error) from error
+
+    async def _connect(self, *_: Any, **__: Any) -> Connection:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            connection: Any = await cast("Any", asyncpg.connect)(
+                self._dsn,
+                command_timeout=self._timeout,
+                server_settings={"statement_timeout": str(int(self._timeout * 1000)), "application_name": "holdfast"},
+                connection_class=_Connection,
+            )
+            connection.backend = tuple(await connection.fetchrow(sql.BACKEND))
+            return connection
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncGenerator[Connection, None]:
+        """One of the pool, for a while. What goes wrong inside is translated."""
+        pool = self._pool
+        try:
+            connection = await pool.acquire(timeout=self._timeout)
+        except TimeoutError as error:
+            raise StoreDown(
+                f"{self.url} gave no connection within {self._timeout:g} s; {self._size} may be in use at once",
+                store=self.url,
+                remedy="raise ?connections= or ?timeout= if the server is well",
+            ) from error
+        except FAILURES as error:
+            raise self.unreachable(error) from error
+        try:
+            yield connection
+        except FAILURES as error:
+            raise self.translate(error, connection) from error
+        finally:
+            with suppress(*FAILURES):  # a broken connection is replaced by the pool
+                await pool.release(connection)
+
+    async def row(self, statement: str, *given: object) -> Any:
+        async with self.connection() as connection:
+            return await connection.fetchrow(statement, *given)
+
+    async def rows(self, statement: str, *given: object) -> list[Any]:
+        async with self.connection() as connection:
+            return await connection.fetch(statement, *given)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[Connection, None]:
+        async with self.connection() as connection, connection.transaction():
+            yield connection
+
+    def translate(self, error: Exception, connection: Any = None) -> HoldfastError:
+        """The one place where asyncpg's errors become ours. A lost connection is told from a refusal."""
+        match error:
+            case asyncpg.QueryCanceledError():
+                return StoreDown(
+                    f"{self.url} did not finish within {self._timeout:g} s", store=self.url, remedy="raise ?timeout="
+                )
+            case asyncpg.AdminShutdownError() | asyncpg.CrashShutdownError():
+                return AnswerLost(f"{self.url} was shut down under a statement", self.url, connection)
+            case asyncpg.CannotConnectNowError() | asyncpg.TooManyConnectionsError():
+                return StoreDown(f"{self.url} takes no connections now: {error}", store=self.url)
+            case asyncpg.InsufficientPrivilegeError():
+                return ConfigError(
+                    f"{self.url}: {error}", store=self.url, remedy="grant this user SELECT, INSERT, UPDATE and DELETE"
+                )
+            case asyncpg.UndefinedTableError():
+                return ConfigError(
+                    f"{self.url} has lost its tables: {error}", store=self.url, remedy="open the store again"
+                )
+            case asyncpg.DiskFullError():
+                return StoreDown(f"the disk of {self.url} is full", store=self.url, remedy="free some space and retry")
+            case asyncpg.PostgresConnectionError():
+                return AnswerLost(f"{self.url} went away: {error}", self.url, connection)
+            case asyncpg.PostgresError():
+                return StoreDown(f"{self.url}: {error}", store=self.url)
+            case TimeoutError():
+                return AnswerLost(f"{self.url} did not answer within {self._timeout:g} s", self.url, connection)
+            case _:
+                return AnswerLost(f"{self.url} went away: {error}", self.url, connection)
+
+    def unreachable(self, error: Exception) -> HoldfastError:
+        """Nothing was sent yet."""
+        match error:
+            case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
+                return ConfigError(
+                    f"{self.url} refuses this user or password", store=self.url, remedy="check both in the URL"
+                )
+            case asyncpg.InvalidCatalogNameError():
+                return ConfigError(
+                    f"{self.url}: {error}", store=self.url, remedy="create the database, or name another"
+                )
+            case ssl.SSLError():
+                return ConfigError(
+                    f"TLS with {self.url} failed: {error}", store=self.url, remedy="check ?sslmode= and CA"
+                )
+            case ConnectionError() if "SSL" in str(error):
+                return ConfigError(
+                    f"TLS with {self.url} failed: {error}",
+                    store=self.url,
+                    remedy="use ?sslmode=disable, or turn TLS on",
+                )
+            case ValueError() | asyncpg.ClientConfigurationError():
+                return ConfigError(f"{self.url} can't be read as an address: {error}", store=self.url)
+            case TimeoutError():
+                return StoreDown(f"{self.url} did not answer within {CONNECT_SECONDS:g} s", store=self.url)
+            case HoldfastError():
+                return error
+            case _:
+                return StoreDown(f"{self.url} can't be reached: {error}", store=self.url, remedy="is the server up?")
+
+
+async def _nothing_to_reset(connection: Connection) -> None:
+    """We set nothing on a connection that the next user would have to fear."""

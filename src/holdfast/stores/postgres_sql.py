@@ -1,0 +1,157 @@
+"""The statements of the PostgreSQL store. It owns the SQL; each write is one statement, atomic by itself.
+
+Times are the server's: `$1` is NULL, or the moment of an injected clock in tests. What a statement refuses, it refuses
+by writing nothing; `core.records` then says why.
+"""
+
+from functools import cache
+
+from holdfast.core.records import State
+
+CLOCK = "(SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS clock"
+NOW = "coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8)"
+FIELDS = "r.principal, r.rev, r.body, r.last, r.created, r.touched, r.idle, r.max_age, r.ended, r.nonce"
+HEAD = FIELDS.replace("r.body", "NULL::bytea")
+
+GET = f"SELECT clock.now, {FIELDS} FROM {CLOCK}, holdfast_records r WHERE r.kind = $2 AND r.id = $3"
+LOOK = (
+    f"SELECT clock.now, {HEAD}, c.owner, c.token, c.expires FROM {CLOCK} "
+    "LEFT JOIN holdfast_records r ON r.kind = $2 AND r.id = $3 "
+    "LEFT JOIN holdfast_claims c ON c.kind = $2 AND c.id = $3"
+)
+LOCK = f"SELECT {HEAD} FROM holdfast_records r WHERE r.kind = $1 AND r.id = $2 FOR UPDATE"
+LOCK_CLAIM = "SELECT owner, token, expires FROM holdfast_claims WHERE kind = $1 AND id = $2 FOR SHARE"
+
+_ALIVE = "r.ended IS NULL AND (r.expires IS NULL OR r.expires > clock.now)"
+
+REPLACE = (
+    "UPDATE holdfast_records SET principal = $3, rev = $4, body = $5, last = $6, created = $7, touched = $8, "
+    "idle = $9, max_age = $10, ended = $11, nonce = $12, expires = $13 WHERE kind = $1 AND id = $2"
+)
+ADD_LOG = "INSERT INTO holdfast_log (kind, id, last, rev, at, body) VALUES ($1, $2, $3, $4, $5, $6)"
+DROP_LOG = "DELETE FROM holdfast_log WHERE kind = $1 AND id = $2"
+TOUCH = (
+    "UPDATE holdfast_records r SET touched = clock.now, expires = LEAST(clock.now + r.idle, r.created + r.max_age) "
+    f"FROM {CLOCK} WHERE r.kind = $2 AND r.id = $3 AND {_ALIVE} RETURNING 1"
+)
+END = "UPDATE holdfast_records SET body = NULL, last = 0, ended = $3 WHERE kind = $1 AND id = $2"
+_LOG = (
+    f"SELECT l.last, l.rev, l.at, l.body, r.principal FROM {CLOCK}, holdfast_log l JOIN holdfast_records r "
+    f"USING (kind, id) WHERE kind = $2 AND id = $3 AND l.last > $4 AND {_ALIVE} ORDER BY l.last"
+)
+LOG = f"{_LOG} LIMIT $5"
+LOG_NEWEST = f"{_LOG} DESC LIMIT $5"
+
+# The token is taken under the row's lock, so that a later claim has a higher one. A released claim stays as a row that
+# has run out, for the same reason, until `reap` finds it a day old.
+CLAIM = (
+    "INSERT INTO holdfast_claims AS c (kind, id, owner, token, expires) "
+    f"SELECT $2, $3, $4, nextval('holdfast_tokens'), clock.now + $5 FROM {CLOCK} "
+    "ON CONFLICT (kind, id) DO UPDATE SET owner = excluded.owner, token = nextval('holdfast_tokens'), "
+    f"expires = {NOW} + $5 WHERE c.expires <= {NOW} OR c.owner = excluded.owner RETURNING token, expires"
+)
+RENEW = (
+    f"UPDATE holdfast_claims c SET expires = clock.now + $5 FROM {CLOCK} "
+    "WHERE c.kind = $2 AND c.id = $3 AND c.token = $4 AND c.expires > clock.now RETURNING c.owner, c.expires"
+)
+RELEASE = (
+    f"UPDATE holdfast_claims c SET expires = clock.now FROM {CLOCK} "
+    "WHERE c.kind = $2 AND c.id = $3 AND c.token = $4 AND c.expires > clock.now RETURNING 1"
+)
+HOLDER = (
+    f"SELECT c.owner, c.token, c.expires FROM {CLOCK}, holdfast_claims c "
+    "WHERE c.kind = $2 AND c.id = $3 AND c.expires > clock.now"
+)
+REAP = (
+    f"WITH dead AS (SELECT r.kind, r.id, r.ended FROM {CLOCK}, holdfast_records r "
+    "WHERE ($2::text IS NULL OR r.kind = $2) AND ((r.ended IS NULL AND r.expires <= clock.now - $3::float8) "
+    "OR r.ended <= clock.now - $4::float8) LIMIT $5 FOR UPDATE OF r SKIP LOCKED), "
+    "logs AS (DELETE FROM holdfast_log l USING dead WHERE l.kind = dead.kind AND l.id = dead.id), "
+    "gone AS (DELETE FROM holdfast_records r USING dead WHERE r.kind = dead.kind AND r.id = dead.id) "
+    "SELECT count(*), count(ended) FROM dead"
+)
+REAP_CLAIMS = f"DELETE FROM holdfast_claims c USING {CLOCK} WHERE c.expires <= clock.now - 86400"
+TOKENS = "SELECT CASE WHEN $1 > last_value THEN setval('holdfast_tokens', $1) ELSE last_value END FROM holdfast_tokens"
+
+# A backend whose connection we lost may still be at work; once it is gone, what we read is final.
+STOP_BACKEND = (
+    "SELECT pg_terminate_backend(pid, 2000) FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2::timestamptz"
+)
+BACKEND = "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+
+
+@cache
+def commit_sql(*, creates: bool, fenced: bool, logs: bool) -> str:
+    """One of eight statements, each no more than it needs to be.
+
+    Values: now, kind, id, principal, body, count, idle, max_age, nonce, then what the form needs: expect and created,
+    or nothing; the log body; the fence.
+    """
+    values = 9
+    if creates:
+        condition = ""
+    else:
+        condition = f" AND r.rev = ${values + 1} AND (${values + 2}::float8 = 0 OR r.created = ${values + 2})"
+        values += 2
+    body = values = values + logs
+    held = ""
+    if fenced:
+        values += 1
+        held = (
+            f"held AS MATERIALIZED (SELECT 1 FROM holdfast_claims c, {CLOCK} WHERE c.kind = $2 AND c.id = $3 "
+            f"AND c.token = ${values}::bigint AND c.expires > clock.now FOR SHARE OF c), "
+        )
+    guard = "EXISTS (SELECT FROM held)" if fenced else "TRUE"
+    returning = "RETURNING rev, created, touched, last" if creates else "RETURNING r.rev, r.created, r.touched, r.last"
+    if creates:
+        write = (
+            "INSERT INTO holdfast_records (kind, id, principal, rev, body, last, created, touched, idle, max_age, "
+            "nonce, expires) SELECT $2, $3, $4, 1, $5, $6, clock.now, clock.now, $7, $8, $9, "
+            f"LEAST(clock.now + $7::float8, clock.now + $8::float8) FROM {CLOCK} WHERE {guard} "
+            f"ON CONFLICT DO NOTHING {returning}"
+        )
+    else:
+        write = (
+            "UPDATE holdfast_records r SET rev = r.rev + 1, body = $5, last = r.last + $6, touched = clock.now, "
+            "idle = $7, max_age = $8, nonce = $9, expires = LEAST(clock.now + $7::float8, r.created + $8::float8) "
+            f"FROM {CLOCK} WHERE r.kind = $2 AND r.id = $3 AND r.principal = $4{condition} AND {_ALIVE} AND {guard} "
+            f"{returning}"
+        )
+    if not fenced and not logs:
+        return write
+    logged = (
+        "logged AS (INSERT INTO holdfast_log (kind, id, last, rev, at, body) "
+        f"SELECT $2, $3, last, rev, touched, ${body} FROM written) "
+    )
+    return f"WITH {held}written AS ({write}){', ' + logged if logs else ' '}SELECT * FROM written"
+
+
+def matching(kind: str | None, principal: str | None, state: State | None) -> tuple[str, list[object]]:
+    """The condition of a scan or count, and its values from `$2` on."""
+    parts = ["TRUE"]
+    given: list[object] = []
+    for column, value in (("kind", kind), ("principal", principal)):
+        if value is not None:
+            given.append(value)
+            parts.append(f"r.{column} = ${len(given) + 1}")
+    if state == "ended":
+        parts.append("r.ended IS NOT NULL")
+    elif state == "live":
+        parts.append(_ALIVE)
+    elif state == "expired":
+        parts.append("r.ended IS NULL AND r.expires <= clock.now")
+    return " AND ".join(parts), given
+
+
+def scan_sql(condition: str, given: int, resumes: bool) -> str:
+    """A page; the cursor's two values and the limit come after the condition's."""
+    further = f" AND (r.kind, r.id) > (${given + 2}, ${given + 3})" if resumes else ""
+    limit = given + (4 if resumes else 2)
+    return (
+        f"SELECT clock.now, r.kind, r.id, {FIELDS} FROM {CLOCK}, holdfast_records r WHERE {condition}{further} "
+        f"ORDER BY r.kind, r.id LIMIT ${limit}"
+    )
+
+
+def count_sql(condition: str) -> str:
+    return f"SELECT count(*) FROM {CLOCK}, holdfast_records r WHERE {condition}"

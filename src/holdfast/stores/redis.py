@@ -1,0 +1,411 @@
+"""The store on Redis or Valkey, for many machines: a single primary.
+
+Each step is one script, atomic on the server. It refuses clusters and replicas when it is opened, and warns once about
+settings that would lose records: eviction, and no append-only file.
+"""
+
+import logging
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from holdfast.core import values
+from holdfast.core.clock import Clock
+from holdfast.core.events import ListenerFailed, RecordsReaped, Sink, StoreOpened, StoreWarned
+from holdfast.core.models import Claim, Heard, LogEntry, Page, Reaped, Record, check_key, check_name, check_seconds
+from holdfast.core.records import (
+    LogRow,
+    Row,
+    State,
+    Write,
+    decide_claim,
+    decide_end,
+    decide_renew,
+    decide_touch,
+    refuse_commit,
+    settle,
+)
+from holdfast.core.values import JSON
+from holdfast.errors import ConfigError, CorruptRecord, HoldfastError, StoreDown, WriteUnsettled
+from holdfast.stores.base import PAGE, TOMBSTONE_SECONDS
+from holdfast.stores.codec import Codec, checked_row, corrupt
+from holdfast.stores.frame import Frame
+from holdfast.stores.paging import check_after, check_ages, check_filters, check_limit, cursor, position
+from holdfast.stores.redis_ear import RedisEar
+from holdfast.stores.redis_pool import AnswerLost, RedisPool
+from holdfast.stores.redis_scripts import FIELDS, SEPARATOR, Script, bounds, key_of_index, matches, name_of
+
+OLDEST = (6, 2)
+KEEP_SECONDS = 7 * 86_400.0  # the server forgets the dead by itself after this, should nobody reap
+BATCH = 200  # names looked at in one command: well under a millisecond
+
+_log = logging.getLogger("holdfast")
+_warned: set[tuple[str, str]] = set()
+
+
+class RedisStore(Frame):
+    """See `Store` for the contract."""
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        url: str,
+        clock: Clock | None,
+        codec: Codec,
+        on_event: Sink | None = None,
+        timeout: float = 5.0,
+        connections: int = 32,
+        prefix: str = "holdfast",
+    ) -> None:
+        super().__init__(url, clock=clock, codec=codec, on_event=on_event)
+        if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,64}", prefix):
+            raise ConfigError(f"{url}: prefix={prefix} is not a plain word", remedy="use letters, digits and _ . : -")
+        self._injected = clock
+        self._timeout = timeout
+        self._prefix = prefix
+        self._pool = RedisPool(dsn, url, timeout, connections)
+        self._ear = RedisEar(self._pool, prefix, self._listeners, self._listener_failed)
+
+    # Opening and closing
+
+    async def _open(self) -> None:
+        self._ear = RedisEar(self._pool, self._prefix, self._listeners, self._listener_failed)
+        text = (await self._pool.command("INFO", "everything")).decode()
+        info = dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
+        version = tuple(int(part) for part in info.get("redis_version", "0.0").split(".")[:2])
+        if version < OLDEST:
+            raise ConfigError(
+                f"{self.url} runs Redis {info['redis_version']}",
+                store=self.url,
+                remedy=f"Holdfast needs {'.'.join(map(str, OLDEST))} or newer",
+            )
+        if info.get("cluster_enabled") == "1" or info.get("redis_mode") == "cluster":
+            raise ConfigError(
+                f"{self.url} is a cluster", store=self.url, remedy="use a single primary: a commit spans several keys"
+            )
+        if info.get("role") not in (None, "master"):
+            raise ConfigError(
+                f"{self.url} is a replica", store=self.url, remedy=f"use the primary, {info.get('master_host')}"
+            )
+        policy = info.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            self._warn(
+                f"{self.url} evicts records when memory runs short (maxmemory-policy {policy})",
+                "set maxmemory-policy noeviction",
+            )
+        if info.get("aof_enabled", "1") != "1":
+            self._warn(f"{self.url} forgets its latest records in a crash (no append-only file)", "set appendonly yes")
+        self._tell(lambda at: StoreOpened(at, self.url, 1))
+
+    async def _close(self) -> None:
+        await self._ear.close()
+        await self._pool.close()
+
+    def _warn(self, what: str, remedy: str) -> None:
+        self._tell(lambda at: StoreWarned(at, self.url, what, remedy))
+        if (self.url, what) not in _warned:
+            _warned.add((self.url, what))
+            _log.warning("%s; %s", what, remedy)
+
+    # Records
+
+    async def get(self, kind: str, id: str, *, dead: bool = False) -> Record | None:
+        check_key(kind, id)
+        found = await self._run("get", name_of(kind, id))
+        if found is None:
+            return None
+        now = float(found[0])
+        row = _row(kind, id, found[1:])
+        return self._codec.record(row, now) if dead or row.state(now) == "live" else None
+
+    async def commit(
+        self, record: Record, *, expect: int, entries: Sequence[JSON] = (), fence: int | None = None
+    ) -> Record:
+        write = self._codec.write(record, expect, entries, fence)
+        try:
+            found = await self._run(
+                "commit",
+                name_of(write.kind, write.id),
+                *(str(expect), write.principal, write.body, str(write.count), _text(write.idle), _text(write.max_age)),
+                *(_text(write.created), write.nonce, write.entries or b"", "" if fence is None else str(fence)),
+            )
+        except AnswerLost as lost:
+            return await self._settle(write, lost)
+        if not found[0]:
+            now, row, claim = _refusal(write.kind, write.id, found)
+            refuse_commit(now, row, claim, write)
+            raise self._disagreement("commit", write.kind, write.id)
+        return Record(
+            write.kind,
+            write.id,
+            write.principal,
+            values.decode(write.plain),
+            rev=found[1],
+            created=float(found[2]),
+            touched=float(found[3]),
+            idle=write.idle,
+            max_age=write.max_age,
+        )
+
+    async def _settle(self, write: Write, lost: AnswerLost) -> Record:
+        """The answer to a commit was lost. The record, if it was written all the same; or what became of it."""
+        happened = found = None
+        try:
+            if lost.client is not None:
+                # A command that we sent may still wait in the server's buffer; once the client is gone, it is void.
+                await self._pool.command("CLIENT", "KILL", "ID", lost.client)
+            found = await self._run("get", name_of(write.kind, write.id))
+            happened = settle(_row(write.kind, write.id, found[1:]) if found else None, write)
+        except HoldfastError:
+            pass  # not settled, which is what we say below
+        if happened and found:
+            return self._codec.record(_row(write.kind, write.id, found[1:]), float(found[0]))
+        if happened is False:
+            raise StoreDown(lost.what, store=self.url, kind=write.kind, id=write.id) from lost
+        raise WriteUnsettled(
+            f"whether {write.kind}/{write.id} was written as rev {write.rev} is unknown: {lost.what}",
+            kind=write.kind,
+            id=write.id,
+            store=self.url,
+            remedy="read it again when the server is back",
+        ) from lost
+
+    async def touch(self, kind: str, id: str, *, fence: int | None = None) -> None:
+        check_key(kind, id)
+        found = await self._change("touch", name_of(kind, id), "" if fence is None else str(fence))
+        if not found[0]:
+            now, row, claim = _refusal(kind, id, found)
+            decide_touch(now, row, claim, kind, id, fence)
+            raise self._disagreement("touch", kind, id)
+
+    async def end(self, kind: str, id: str, *, created: float | None = None, fence: int | None = None) -> bool:
+        check_key(kind, id)
+        given = "" if created is None else _text(created), "" if fence is None else str(fence)
+        found = await self._change("end", name_of(kind, id), *given)
+        if found[0]:
+            return True
+        now, row, claim = _refusal(kind, id, found)
+        if decide_end(now, row, claim, created=created, fence=fence) is not None:
+            raise self._disagreement("end", kind, id)
+        return False
+
+    async def log(
+        self, kind: str, id: str, *, after: int = 0, limit: int = PAGE, newest_first: bool = False
+    ) -> list[LogEntry]:
+        check_limit(limit)
+        check_after(after)
+        check_key(kind, id)
+        found = await self._run("log", name_of(kind, id), str(after), str(limit), "1" if newest_first else "0")
+        if not found:
+            return []
+        principal, *rest = found
+        rows = [_log_row(kind, id, body, last) for body, last in zip(rest[::2], rest[1::2], strict=True)]
+        return self._codec.log(kind, id, principal.decode(), rows, after, limit, newest_first)
+
+    # Claims
+
+    async def claim(self, kind: str, id: str, *, owner: str, ttl: float) -> Claim:
+        check_key(kind, id)
+        check_name(owner, "owner")
+        check_seconds(ttl, "ttl")
+        found = await self._change("claim", name_of(kind, id), owner, _text(ttl))
+        if not found[0]:
+            decide_claim(float(found[1]), _claim(kind, id, found[2:]), kind, id, owner, ttl, lambda: 0)
+            raise self._disagreement("claim", kind, id)
+        return Claim(kind, id, owner, found[1], float(found[2]))
+
+    async def renew(self, claim: Claim, *, ttl: float) -> Claim:
+        check_seconds(ttl, "ttl")
+        found = await self._change("renew", name_of(claim.kind, claim.id), str(claim.token), _text(ttl))
+        if not found[0]:
+            decide_renew(float(found[1]), _claim(claim.kind, claim.id, found[2:]), claim, ttl)
+            raise self._disagreement("renew", claim.kind, claim.id)
+        return Claim(claim.kind, claim.id, found[1].decode(), claim.token, float(found[2]))
+
+    async def release(self, claim: Claim) -> bool:
+        return bool(await self._change("release", name_of(claim.kind, claim.id), str(claim.token)))
+
+    async def holder(self, kind: str, id: str) -> Claim | None:
+        check_key(kind, id)
+        return _claim(kind, id, await self._run("holder", name_of(kind, id)))
+
+    # Many records
+
+    async def scan(
+        self,
+        *,
+        kind: str | None = None,
+        principal: str | None = None,
+        state: State | None = "live",
+        after: str | None = None,
+        limit: int = PAGE,
+    ) -> Page:
+        check_limit(limit)
+        check_filters(kind, principal, state)
+        self._check_open()
+        start = position(after)
+        records: list[Record] = []
+        broken: list[CorruptRecord] = []
+        while True:
+            low, high = bounds(kind, start)
+            index = key_of_index(self._prefix, principal)
+            names: list[bytes] = await self._pool.command("ZRANGEBYLEX", index, low, high, "LIMIT", 0, BATCH)
+            if not names:
+                return Page(tuple(records), None, tuple(broken))
+            for (row_kind, row_id), found, now in await self._fetch(names):
+                if len(records) + len(broken) == limit:
+                    return Page(tuple(records), cursor(*(start or ("", ""))), tuple(broken))
+                try:
+                    row = _row(row_kind, row_id, found)
+                    if matches(row.state(now), state) and row.principal == (principal or row.principal):
+                        records.append(self._codec.record(row, now))
+                except CorruptRecord as error:
+                    broken.append(error)
+                start = row_kind, row_id
+
+    async def _fetch(self, names: list[bytes]) -> list[tuple[tuple[str, str], list[Any], float]]:
+        """The rows of these names that are there, and the moment at which they were."""
+        commands: list[tuple[Any, ...]] = [("TIME",)]
+        commands += [("HMGET", f"{self._prefix}:r:".encode() + name, *FIELDS) for name in names]
+        (seconds, micros), *rows = await self._pool.commands(commands)
+        now = float(seconds) + float(micros) / 1e6 if self._injected is None else self._injected.now()
+        found: list[tuple[tuple[str, str], list[Any], float]] = []
+        for name, row in zip(names, rows, strict=True):
+            kind, _, id = name.decode().partition(SEPARATOR)
+            if any(field is not None for field in row):  # else the server forgot it, and its index will be reaped
+                found.append(((kind, id), row, now))
+        return found
+
+    async def count(
+        self, *, kind: str | None = None, principal: str | None = None, state: State | None = "live"
+    ) -> int:
+        check_filters(kind, principal, state)
+        self._check_open()
+        total = 0
+        for wanted in ("live", "expired", "ended") if state is None else (state,):
+            low, high = bounds(kind, None)
+            while True:
+                index = key_of_index(self._prefix, principal)
+                some, last = await self._run("count", index, low, high, str(BATCH), wanted)
+                total += some
+                if not last:
+                    break
+                low = b"(" + last
+        return total
+
+    async def reap(
+        self, *, kind: str | None = None, expired_for: float = 0.0, ended_for: float = TOMBSTONE_SECONDS
+    ) -> Reaped:
+        check_ages(kind, expired_for, ended_for)
+        expired = await self._reap("exp", kind, expired_for)
+        tombstones = await self._reap("dead", kind, ended_for)
+        self._tell(lambda at: RecordsReaped(at, self.url, expired, tombstones))
+        return Reaped(expired, tombstones)
+
+    async def _reap(self, index: str, kind: str | None, age: float) -> int:
+        total = skipped = 0
+        while True:
+            wanted = "" if kind is None else kind + SEPARATOR
+            removed, seen = await self._run("reap", index, _text(age), wanted, str(skipped), str(BATCH))
+            total += removed
+            skipped += seen - removed
+            if seen < BATCH:
+                return total
+
+    # Notices
+
+    async def publish(self, topic: str, data: JSON) -> None:
+        self._check_open()
+        check_name(topic, "topic")
+        body = self._codec.notice(topic, data)
+        try:
+            await self._pool.command("PUBLISH", f"{self._prefix}:n:{topic}", body)
+        except AnswerLost as lost:
+            raise self._unsettled(lost) from lost
+
+    @asynccontextmanager
+    async def listen(self, *topics: str) -> AsyncGenerator[AsyncIterator[Heard], None]:
+        self._check_open()
+        with self._listeners.register(topics) as ear:
+            await self._ear.ready(self._timeout)
+            yield ear
+
+    def _listener_failed(self, why: str) -> None:
+        self._tell(lambda at: ListenerFailed(at, self.url, why))
+
+    # Asking
+
+    async def _run(self, script: Script, name: str, *given: Any) -> Any:
+        self._check_open()
+        clock = ("", str(KEEP_SECONDS)) if self._injected is None else (_text(self._injected.now()), "")
+        return await self._pool.script(script, self._prefix, name, *clock, *given)
+
+    async def _change(self, script: Script, name: str, *given: Any) -> Any:
+        """A write that no nonce can settle: a lost answer is the caller's to judge."""
+        try:
+            return await self._run(script, name, *given)
+        except AnswerLost as lost:
+            raise self._unsettled(lost) from lost
+
+    def _unsettled(self, lost: AnswerLost) -> WriteUnsettled:
+        return WriteUnsettled(f"{lost.what}; whether it was done is unknown", store=self.url)
+
+    def _disagreement(self, step: str, kind: str, id: str) -> CorruptRecord:
+        """The script refused what the rules allow: a field that neither of us wrote."""
+        return corrupt(kind, id, f"the server would not {step} it")
+
+
+def _text(number: float | None) -> str:
+    return "" if number is None else repr(float(number))
+
+
+def _number(value: bytes | None) -> float | None:
+    return None if not value else float(value)
+
+
+def _row(kind: str, id: str, found: Sequence[bytes | None]) -> Row:
+    """A row from the hash's fields, in the order of FIELDS."""
+    principal, rev, body, last, created, touched, idle, max_age, ended, nonce = found
+    try:
+        fields = (
+            None if principal is None else principal.decode(),
+            int(rev or b""),
+            body,
+            int(last or b""),
+            float(created or b""),
+            float(touched or b""),
+            _number(idle),
+            _number(max_age),
+            _number(ended),
+            None if nonce is None else nonce.decode(),
+        )
+    except ValueError as error:
+        raise corrupt(kind, id, str(error)) from None
+    return checked_row(kind, id, fields)
+
+
+def _refusal(kind: str, id: str, found: Sequence[Any]) -> tuple[float, Row | None, Claim | None]:
+    """What a script found instead of writing: now, the row without its body, the claim."""
+    fields = list(found[2:11])
+    fields.insert(2, None)
+    row = None if fields[1] is None else _row(kind, id, fields)
+    return float(found[1]), row, _claim(kind, id, found[11:])
+
+
+def _claim(kind: str, id: str, found: Sequence[bytes | None] | None) -> Claim | None:
+    if not found or found[0] is None:
+        return None
+    try:
+        return Claim(kind, id, found[0].decode(), int(found[1] or b""), float(found[2] or b""))
+    except ValueError:
+        raise corrupt(kind, id, "its claim has fields of the wrong type") from None
+
+
+def _log_row(kind: str, id: str, packed: bytes, last: bytes) -> LogRow:
+    try:
+        rev, at, body = packed.split(b"|", 2)
+        return LogRow(int(float(last)), int(rev), float(at), body)
+    except ValueError:
+        raise corrupt(kind, id, "its log has fields of the wrong type") from None

@@ -1,0 +1,207 @@
+"""Connections to one Redis or Valkey: made, shared, asked and given up. The door to redis-py.
+
+It owns the pool and the one place where redis-py's errors become ours. It tells a refusal (nothing was done) from a
+lost answer (`AnswerLost`: it may have been). It refuses redis-py's own retries: a command is sent once.
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from contextlib import suppress
+from typing import Any, TypeAlias, cast
+
+from redis import exceptions
+from redis.asyncio.connection import Connection as TcpConnection
+from redis.asyncio.connection import parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from holdfast.errors import ConfigError, CorruptRecord, HoldfastError, StoreDown
+from holdfast.stores.redis_scripts import SCRIPTS, Script
+
+CONNECT_SECONDS = 4.0  # so that a wrong address is told within five
+
+Connection: TypeAlias = Any
+"""redis-py's connection, whose methods are typed only in part."""
+
+FAILURES = (exceptions.RedisError, OSError, TimeoutError)
+
+
+class AnswerLost(StoreDown):
+    """Sent, and no answer; the server may still be at work on it for `client`."""
+
+    def __init__(self, what: str, store: str, client: int | None) -> None:
+        super().__init__(what, store=store)
+        self.client = client
+
+
+class RedisPool:
+    """Up to `size` connections, opened when needed, the last used first."""
+
+    def __init__(self, dsn: str, url: str, timeout: float, size: int) -> None:
+        self.url = url
+        self._timeout = timeout
+        self._size = size
+        self._idle: deque[Connection] = deque()
+        self._turns = asyncio.Semaphore(size)
+        try:
+            settings = cast("dict[str, Any]", parse_url(dsn.replace("valkey", "redis", 1)))
+            self._class: Any = settings.pop("connection_class", TcpConnection)
+            self._settings: dict[str, Any] = {
+                **settings,
+                "protocol": 2,
+                "socket_timeout": None,  # one deadline around the whole exchange instead
+                "socket_connect_timeout": CONNECT_SECONDS,
+                "retry": Retry(NoBackoff(), 0),
+                "client_name": "holdfast",
+            }
+            self._class(**self._settings)
+        except (TypeError, ValueError, exceptions.RedisError) as error:
+            raise ConfigError(f"{url} can't be read as an address: {error}", store=url) from None
+
+    async def connect(self) -> Connection:
+        """A connection of one's own, or the reason why not."""
+        connection = self._class(**self._settings)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await connection.connect()
+                await connection.send_command("CLIENT", "ID")
+                connection.client_id = await connection.read_response()
+        except BaseException as error:
+            await self.drop(connection)
+            if isinstance(error, FAILURES):
+                raise self._unreachable(error) from error
+            raise
+        return connection
+
+    async def drop(self, connection: Connection) -> None:
+        with suppress(*FAILURES):
+            await connection.disconnect(nowait=True)
+
+    async def close(self) -> None:
+        while self._idle:
+            await self.drop(self._idle.pop())
+
+    async def command(self, *command: Any) -> Any:
+        return (await self.commands([command]))[0]
+
+    async def commands(self, commands: list[tuple[Any, ...]]) -> list[Any]:
+        """The answers to commands that are sent together; the first refusal is raised."""
+        connection = await self._acquire()
+        fine = False
+        try:
+            async with asyncio.timeout(self._timeout):
+                packed = (
+                    connection.pack_command(*commands[0]) if len(commands) == 1 else connection.pack_commands(commands)
+                )
+                await connection.send_packed_command(packed, check_health=False)
+                answers = [await self._answer(connection) for _ in commands]
+            fine = True
+        except FAILURES as error:
+            raise self._translate(error, connection) from error
+        finally:
+            if fine:
+                self._idle.append(connection)
+            else:
+                await self.drop(connection)
+            self._turns.release()
+        for answer in answers:
+            if isinstance(answer, exceptions.RedisError):
+                raise self._translate(answer, connection) from answer
+        return answers
+
+    async def script(self, script: Script, *given: Any) -> Any:
+        """What the script returned. A server that does not know it (yet, or after a restart) is told."""
+        text, digest = SCRIPTS[script]
+        try:
+            return await self.command("EVALSHA", digest, 0, *given)
+        except _UnknownScript:
+            return await self.command("EVAL", text, 0, *given)
+
+    async def _answer(self, connection: Connection) -> Any:
+        try:
+            return await connection.read_response(disconnect_on_error=False)
+        except exceptions.ResponseError as error:
+            return error  # of one command; the others' answers follow it
+
+    async def _acquire(self) -> Connection:
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise StoreDown(
+                f"{self.url} gave no connection within {self._timeout:g} s; {self._size} may be in use at once",
+                store=self.url,
+                remedy="raise ?connections= or ?timeout= if the server is well",
+            ) from None
+        try:
+            while self._idle:
+                connection = self._idle.pop()
+                # An end of file already there means that the server has gone since: nothing was sent, so take another.
+                if connection.is_connected and not await connection.can_read():
+                    return connection
+                await self.drop(connection)
+            return await self.connect()
+        except BaseException:
+            self._turns.release()
+            raise
+
+    def _translate(self, error: Exception, connection: Connection) -> HoldfastError:
+        """The one place where redis-py's errors become ours. A lost connection is told from a refusal."""
+        text = str(error)
+        match error:
+            case exceptions.NoScriptError():
+                return _UnknownScript(text, store=self.url)
+            case exceptions.BusyLoadingError():
+                return StoreDown(f"{self.url} is still loading its data", store=self.url)
+            case exceptions.AuthenticationError() | exceptions.NoPermissionError():
+                return self._unreachable(error)
+            case exceptions.OutOfMemoryError():
+                return StoreDown(f"{self.url} is out of memory", store=self.url, remedy="raise maxmemory, or reap")
+            case exceptions.ReadOnlyError():
+                return StoreDown(
+                    f"{self.url} is a replica now", store=self.url, remedy="use the address of the primary"
+                )
+            case exceptions.ResponseError() if "WRONGTYPE" in text:
+                return CorruptRecord(f"{self.url} has something else under one of our keys", store=self.url)
+            case exceptions.ResponseError():
+                return StoreDown(f"{self.url} refused: {text}", store=self.url)
+            case TimeoutError() | exceptions.TimeoutError():
+                what = f"{self.url} did not answer within {self._timeout:g} s"
+            case _:
+                what = f"{self.url} went away: {text}"
+        return AnswerLost(what, self.url, getattr(connection, "client_id", None))
+
+    def _unreachable(self, error: Exception) -> HoldfastError:
+        """Nothing was sent yet, or the server would not listen."""
+        text = str(error)
+        cause = error.__cause__ or error.__context__
+        if isinstance(error, ssl.SSLError) or isinstance(cause, ssl.SSLError) or "SSL" in text:
+            return ConfigError(
+                f"TLS with {self.url} failed: {cause or text}", store=self.url, remedy="check CA and host"
+            )
+        match error:
+            case exceptions.NoPermissionError():
+                return ConfigError(
+                    f"{self.url}: {text}", store=self.url, remedy="give this user ~holdfast* &holdfast* +@all -@admin"
+                )
+            case exceptions.AuthenticationError() | exceptions.AuthorizationError():
+                return ConfigError(
+                    f"{self.url} refuses this user or password", store=self.url, remedy="check both in the URL"
+                )
+            case exceptions.BusyLoadingError():
+                return StoreDown(f"{self.url} is still loading its data", store=self.url)
+            case exceptions.ResponseError() if "DB index" in text:
+                return ConfigError(f"{self.url}: {text}", store=self.url, remedy="name a database that exists, e.g. /0")
+            case exceptions.ResponseError() if "invalid password" in text or "WRONGPASS" in text or "NOAUTH" in text:
+                return ConfigError(
+                    f"{self.url} refuses this user or password", store=self.url, remedy="check both in the URL"
+                )
+            case TimeoutError() | exceptions.TimeoutError():
+                return StoreDown(f"{self.url} did not answer within {CONNECT_SECONDS:g} s", store=self.url)
+            case _:
+                return StoreDown(f"{self.url} can't be reached: {text}", store=self.url, remedy="is the server up?")
+
+
+class _UnknownScript(StoreDown):
+    """The server has not seen this script since it started."""

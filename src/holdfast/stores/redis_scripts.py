@@ -1,0 +1,236 @@
+"""What runs inside Redis or Valkey: small Lua scripts, each one atomic step. It owns keys, fields and indexes.
+
+A script writes, or returns what it found so that `core.records` can say why not. With the prefix P and the name M
+(kind, unit separator, id):
+
+    P:r:M   the record, a hash        P:ids        all names, ordered      P:exp    names by the moment they expire
+    P:l:M   its log, by last number   P:own:WHO    a principal's names     P:dead   names by the moment they ended
+    P:c:M   its claim, a hash         P:token      the last token          P:n:TOPIC  the channel of a topic
+"""
+
+import hashlib
+from typing import Literal, TypeAlias
+
+from holdfast.core.records import State
+
+Script: TypeAlias = Literal[
+    "get", "commit", "touch", "end", "claim", "renew", "release", "holder", "count", "reap", "log"
+]
+
+SEPARATOR = "\x1f"  # no name has a control character, and it sorts before every character that a name can have
+FIELDS = ("p", "r", "b", "l", "c", "t", "i", "m", "e", "n")
+
+# ARGV[1] prefix, ARGV[2] name, ARGV[3] the moment of an injected clock or '', ARGV[4] how long the dead are kept or ''.
+_HEAD = """
+local P, M = ARGV[1], ARGV[2]
+local rec, log, claim = P..':r:'..M, P..':l:'..M, P..':c:'..M
+local now
+if ARGV[3] ~= '' then now = tonumber(ARGV[3]) else
+  local t = redis.call('TIME')
+  now = tonumber(t[1]) + tonumber(t[2]) / 1000000
+end
+local function text(x) return string.format('%.17g', x) end
+local function expiry(created, touched, idle, max_age)
+  local a, b
+  if idle and idle ~= '' then a = tonumber(touched) + tonumber(idle) end
+  if max_age and max_age ~= '' then b = tonumber(created) + tonumber(max_age) end
+  if a and b then return math.min(a, b) end
+  return a or b
+end
+local function row() return redis.call('HMGET', rec, 'p', 'r', 'l', 'c', 't', 'i', 'm', 'e', 'n') end
+local function alive(r)
+  if not r[2] or (r[8] and r[8] ~= '') then return false end
+  local x = expiry(r[4], r[5], r[6], r[7])
+  return not x or x > now
+end
+local function held(fence)
+  local c = redis.call('HMGET', claim, 't', 'e')
+  return c[1] and c[1] == fence and tonumber(c[2]) > now
+end
+local function refusal()
+  local r = row()
+  local c = redis.call('HMGET', claim, 'o', 't', 'e')
+  return {0, text(now), r[1], r[2], r[3], r[4], r[5], r[6], r[7], r[8], r[9], c[1], c[2], c[3]}
+end
+local function keep(moment)
+  if ARGV[4] == '' then return end
+  for _, key in ipairs({rec, log}) do
+    if moment then
+      redis.call('PEXPIREAT', key, string.format('%.0f', (moment + tonumber(ARGV[4])) * 1000))
+    else redis.call('PERSIST', key) end
+  end
+end
+local function index(expires)
+  if expires then redis.call('ZADD', P..':exp', text(expires), M) else redis.call('ZREM', P..':exp', M) end
+  keep(expires)
+end
+"""
+
+_BODIES: dict[Script, str] = {
+    "get": """
+local r = redis.call('HMGET', rec, 'p', 'r', 'b', 'l', 'c', 't', 'i', 'm', 'e', 'n')
+if not r[2] then return false end
+table.insert(r, 1, text(now))
+return r
+""",
+    # 5 expect, 6 principal, 7 body, 8 count, 9 idle, 10 max_age, 11 created, 12 nonce, 13 entries, 14 fence
+    "commit": """
+local r = row()
+local lives = alive(r)
+if r[8] and r[8] ~= '' then return refusal() end
+if ARGV[14] ~= '' and not held(ARGV[14]) then return refusal() end
+local rev, created, last, before
+if ARGV[5] == '0' then
+  if lives then return refusal() end
+  rev, created, last = 1, text(now), 0
+  if r[2] then
+    redis.call('UNLINK', log)
+    if r[1] ~= ARGV[6] then redis.call('ZREM', P..':own:'..r[1], M) end
+  end
+  redis.call('ZADD', P..':ids', 0, M)
+  redis.call('ZADD', P..':own:'..ARGV[6], 0, M)
+else
+  if not lives or r[1] ~= ARGV[6] or r[2] ~= ARGV[5] then return refusal() end
+  if tonumber(ARGV[11]) ~= 0 and tonumber(ARGV[11]) ~= tonumber(r[4]) then return refusal() end
+  rev, created, last = tonumber(r[2]) + 1, r[4], tonumber(r[3])
+end
+last = last + tonumber(ARGV[8])
+local touched = text(now)
+redis.call('HSET', rec, 'p', ARGV[6], 'r', string.format('%d', rev), 'b', ARGV[7], 'l', string.format('%d', last),
+  'c', created, 't', touched, 'i', ARGV[9], 'm', ARGV[10], 'e', '', 'n', ARGV[12])
+if ARGV[8] ~= '0' then
+  redis.call('ZADD', log, last, string.format('%d', rev)..'|'..touched..'|'..ARGV[13])
+end
+index(expiry(created, touched, ARGV[9], ARGV[10]))
+return {1, rev, created, touched}
+""",
+    # 5 fence
+    "touch": """
+local r = row()
+if not alive(r) then return refusal() end
+if ARGV[5] ~= '' and not held(ARGV[5]) then return refusal() end
+redis.call('HSET', rec, 't', text(now))
+index(expiry(r[4], text(now), r[6], r[7]))
+return {1}
+""",
+    # 5 created, 6 fence
+    "end": """
+local r = row()
+if not r[2] or (r[8] and r[8] ~= '') then return refusal() end
+if ARGV[5] ~= '' and tonumber(ARGV[5]) ~= tonumber(r[4]) then return refusal() end
+if ARGV[6] ~= '' and not held(ARGV[6]) then return refusal() end
+redis.call('HDEL', rec, 'b')
+redis.call('HSET', rec, 'l', '0', 'e', text(now))
+redis.call('UNLINK', log)
+redis.call('ZREM', P..':exp', M)
+redis.call('ZADD', P..':dead', text(now), M)
+keep(now)
+return {1}
+""",
+    # 5 owner, 6 ttl
+    "claim": """
+local c = redis.call('HMGET', claim, 'o', 't', 'e')
+if c[1] and tonumber(c[3]) > now and c[1] ~= ARGV[5] then return {0, text(now), c[1], c[2], c[3]} end
+local token = redis.call('INCR', P..':token')
+local expires = now + tonumber(ARGV[6])
+redis.call('HSET', claim, 'o', ARGV[5], 't', string.format('%d', token), 'e', text(expires))
+if ARGV[4] ~= '' then redis.call('PEXPIREAT', claim, string.format('%.0f', (expires + 60) * 1000)) end
+return {1, token, text(expires)}
+""",
+    # 5 token, 6 ttl
+    "renew": """
+local c = redis.call('HMGET', claim, 'o', 't', 'e')
+if not held(ARGV[5]) then return {0, text(now), c[1], c[2], c[3]} end
+local expires = now + tonumber(ARGV[6])
+redis.call('HSET', claim, 'e', text(expires))
+if ARGV[4] ~= '' then redis.call('PEXPIREAT', claim, string.format('%.0f', (expires + 60) * 1000)) end
+return {1, c[1], text(expires)}
+""",
+    # 5 token
+    "release": """
+if not held(ARGV[5]) then return 0 end
+redis.call('DEL', claim)
+return 1
+""",
+    "holder": """
+local c = redis.call('HMGET', claim, 'o', 't', 'e')
+if not c[1] or tonumber(c[3]) <= now then return false end
+return c
+""",
+    # 5 after, 6 limit, 7 newest first
+    "log": """
+local r = row()
+if not alive(r) then return {} end
+local found
+if ARGV[7] == '1' then
+  found = redis.call('ZREVRANGEBYSCORE', log, '+inf', '('..ARGV[5], 'WITHSCORES', 'LIMIT', 0, ARGV[6])
+else
+  found = redis.call('ZRANGEBYSCORE', log, '('..ARGV[5], '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[6])
+end
+table.insert(found, 1, r[1])
+return found
+""",
+    # ARGV[2] is the index here: 5 from, 6 to, 7 how many to look at, 8 state
+    "count": """
+local names = redis.call('ZRANGEBYLEX', M, ARGV[5], ARGV[6], 'LIMIT', 0, ARGV[7])
+local count = 0
+for _, name in ipairs(names) do
+  local f = redis.call('HMGET', P..':r:'..name, 'c', 't', 'i', 'm', 'e')
+  if f[1] then
+    local state = 'live'
+    if f[5] and f[5] ~= '' then state = 'ended' else
+      local x = expiry(f[1], f[2], f[3], f[4])
+      if x and x <= now then state = 'expired' end
+    end
+    if state == ARGV[8] then count = count + 1 end
+  end
+end
+return {count, names[#names] or ''}
+""",
+    # ARGV[2] is 'exp' or 'dead' here: 5 age, 6 kind and separator or '', 7 offset, 8 how many
+    "reap": """
+local names = redis.call('ZRANGEBYSCORE', P..':'..M, '-inf', text(now - tonumber(ARGV[5])), 'LIMIT', ARGV[7], ARGV[8])
+local removed = 0
+for _, name in ipairs(names) do
+  if ARGV[6] == '' or string.sub(name, 1, #ARGV[6]) == ARGV[6] then
+    local owner = redis.call('HGET', P..':r:'..name, 'p')
+    redis.call('UNLINK', P..':r:'..name, P..':l:'..name)
+    for _, key in ipairs({':ids', ':exp', ':dead'}) do redis.call('ZREM', P..key, name) end
+    if owner then redis.call('ZREM', P..':own:'..owner, name) end
+    removed = removed + 1
+  end
+end
+return {removed, #names}
+""",
+}
+
+
+def _named(text: str) -> tuple[str, str]:
+    return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+SCRIPTS: dict[Script, tuple[str, str]] = {name: _named(_HEAD + body) for name, body in _BODIES.items()}
+"""The text of each, and the digest by which the server knows it."""
+
+
+def name_of(kind: str, id: str) -> str:
+    return f"{kind}{SEPARATOR}{id}"
+
+
+def bounds(kind: str | None, after: tuple[str, str] | None) -> tuple[bytes, bytes]:
+    """The range of names for ZRANGEBYLEX: of one kind or all, behind a cursor or from the start."""
+    low, high = b"-", b"+"
+    if kind is not None:
+        low, high = b"[" + kind.encode() + b"\x1f", b"(" + kind.encode() + b"\x20"
+    if after is not None:
+        behind = b"(" + name_of(*after).encode()
+        low = behind if kind is None or behind[1:] >= low[1:] else low
+    return low, high
+
+
+def key_of_index(prefix: str, principal: str | None) -> str:
+    return f"{prefix}:ids" if principal is None else f"{prefix}:own:{principal}"
+
+
+def matches(state: State, wanted: State | None) -> bool:
+    return wanted is None or state == wanted

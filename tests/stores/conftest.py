@@ -1,0 +1,30 @@
+"""Real servers, started once for the whole run, and the URLs that tests of several stores run against."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers import Postgres, Valkey
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    server = Postgres()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[Valkey]:
+    server = Valkey()
+    yield server
+    server.close()
+
+
+@pytest.fixture(params=["sqlite", "postgres", "valkey"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store that several processes share, of each kind in turn."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/shared.db"
+    return request.getfixturevalue(request.param).url
