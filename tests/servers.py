@@ -165,8 +165,10 @@ class Postgres(Server):
             _answers(probe),
             user,
         )
-        self.psql("CREATE DATABASE holdfast", database="postgres")
+        for name in ("holdfast", "sealed"):
+            self.psql(f"CREATE DATABASE {name}", database="postgres")
         self.url = f"postgresql://tester:tester@127.0.0.1:{self.port}/holdfast"
+        self.sealed_url = f"postgresql://tester:tester@127.0.0.1:{self.port}/sealed"
 
     def psql(self, sql: str, *, database: str = "holdfast") -> str:
         result = subprocess.run(
@@ -193,6 +195,7 @@ class Valkey(Server):
         ]
         super().__init__(folder, command, self._pings)
         self.url = f"redis://127.0.0.1:{self.port}"
+        self.sealed_url = f"{self.url}?prefix=sealed"
 
     def _pings(self) -> bool:
         try:

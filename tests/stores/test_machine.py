@@ -29,7 +29,7 @@ def _machine(url: str, **given: Any) -> type[StoreMachine]:
 def test_a_store_on_a_server_answers_like_the_memory_store(
     server: str, sealed: bool, request: pytest.FixtureRequest
 ) -> None:
-    url = request.getfixturevalue(server).url
+    url = request.getfixturevalue(server).sealed_url if sealed else request.getfixturevalue(server).url
     run_state_machine_as_test(_machine(url, keys=[new_key()] if sealed else None), settings=SETTINGS)
 
 

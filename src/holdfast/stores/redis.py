@@ -248,22 +248,32 @@ class RedisStore(Frame):
         start = position(after)
         records: list[Record] = []
         broken: list[CorruptRecord] = []
+        last = ("", "")
+
+        def full() -> bool:
+            return len(records) + len(broken) == limit
+
         while True:
             low, high = bounds(kind, start)
             index = key_of_index(self._prefix, principal)
             names: list[bytes] = await self._pool.command("ZRANGEBYLEX", index, low, high, "LIMIT", 0, BATCH)
             if not names:
                 return Page(tuple(records), None, tuple(broken))
-            for (row_kind, row_id), found, now in await self._fetch(names):
-                if len(records) + len(broken) == limit:
-                    return Page(tuple(records), cursor(*(start or ("", ""))), tuple(broken))
+            for key, found, now in await self._fetch(names):
                 try:
-                    row = _row(row_kind, row_id, found)
-                    if matches(row.state(now), state) and row.principal == (principal or row.principal):
-                        records.append(self._codec.record(row, now))
+                    row = _row(*key, found)
+                    if not matches(row.state(now), state) or row.principal != (principal or row.principal):
+                        continue
+                    if full():
+                        return Page(tuple(records), cursor(*last), tuple(broken))
+                    records.append(self._codec.record(row, now))
                 except CorruptRecord as error:
+                    if full():
+                        return Page(tuple(records), cursor(*last), tuple(broken))
                     broken.append(error)
-                start = row_kind, row_id
+                last = key
+            kind_of, _, id_of = names[-1].decode().partition(SEPARATOR)
+            start = kind_of, id_of
 
     async def _fetch(self, names: list[bytes]) -> list[tuple[tuple[str, str], list[Any], float]]:
         """The rows of these names that are there, and the moment at which they were."""
