@@ -4,6 +4,7 @@ They need no root and nothing installed; as root, PostgreSQL (which refuses to r
 of its binaries that this user may read. `supervise.py` takes them down with us, however we end.
 """
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -16,6 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tests.supervise import family
 
 SUPERVISOR = Path(__file__).parent / "supervise.py"
 START = 30.0
@@ -91,14 +94,9 @@ class Server:
         self._started()
 
     def _signal(self, number: int) -> None:
-        # The whole session: PostgreSQL's backends are processes of their own.
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    if os.getsid(int(entry.name)) == self.pid:
-                        os.kill(int(entry.name), number)
-                except (ProcessLookupError, PermissionError):
-                    continue
+        for member in family(self.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member, number)
 
     def pause(self) -> None:
         self._signal(signal.SIGSTOP)

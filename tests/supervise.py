@@ -10,6 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 
 def _start(command: list[str], folder: str, user: str | None) -> subprocess.Popen[bytes]:
@@ -23,11 +25,28 @@ def _start(command: list[str], folder: str, user: str | None) -> subprocess.Pope
     return server
 
 
+def family(pid: int) -> list[int]:
+    """The process and its children: PostgreSQL's backends have sessions of their own, so no group holds them all."""
+    found = [pid]
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                if int(parent) == pid:
+                    found.append(int(entry.name))
+    return found
+
+
 def _kill(server: subprocess.Popen[bytes]) -> None:
-    for number in (signal.SIGCONT, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, number)
+    members = family(server.pid)
+    for member in members:
+        for number in (signal.SIGCONT, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member, number)
     server.wait()
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{member}").exists() for member in members) and time.monotonic() < deadline:
+        time.sleep(0.005)  # the orphans are the system's to bury
 
 
 def main() -> None:
@@ -46,4 +65,5 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -23,14 +23,6 @@ from tests.stores.processes import (
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(scope="module", autouse=True)
-def forkserver() -> None:
-    """Started before the first leak check looks, since it stays for the whole run."""
-    from multiprocessing import forkserver
-
-    forkserver.ensure_running()
-
-
 @pytest.fixture
 def kind() -> str:
     return f"processes-{secrets.token_hex(6)}"

@@ -1,18 +1,23 @@
 """`holdfast store …`: look into a store, check it, clean it up."""
 
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any
 
 import typer
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cli.keys import VARIABLE, KeysFile, read_keys
 from holdfast.cli.output import JsonFlag, as_json, err, moment, out, print_json, printable, run, state_of
 from holdfast.core.models import Reaped, Record
 from holdfast.core.records import State
-from holdfast.errors import CorruptRecord
-from holdfast.stores import open_store
+from holdfast.errors import ConfigError, CorruptRecord
+from holdfast.stores import MAX_RECORD_BYTES, open_store
+from holdfast.stores.archive import Moved, copy_store, reseal_store
 from holdfast.stores.check import Checked, check_store
+from holdfast.stores.sealing import SealingCodec, new_key
 
 app = typer.Typer(help="Look into a store, check it, clean it up.", no_args_is_help=True)
 
@@ -24,13 +29,17 @@ _STATES: dict[str, State | None] = {"live": "live", "expired": "expired", "ended
 def check(
     url: Url,
     create: Annotated[bool, typer.Option("--create", help="Make the store if it does not exist.")] = False,
+    keys_file: KeysFile = None,
     json: JsonFlag = False,
 ) -> None:
     """Prove that a store keeps its promises, on scratch keys that are removed afterwards."""
 
     async def main() -> list[Checked]:
         lines: list[Checked] = []
-        async with open_store(url, create=create) as store, aclosing(check_store(store)) as checks:
+        async with (
+            open_store(url, keys=read_keys(keys_file), create=create) as store,
+            aclosing(check_store(store)) as checks,
+        ):
             async for line in checks:
                 lines.append(line)  # each line is shown as soon as it is known
                 if not json:
@@ -62,6 +71,7 @@ def list_records(
     principal: Annotated[str | None, typer.Option(help="Only records of this principal.")] = None,
     state: Annotated[str, typer.Option(help="live, expired, ended or all.")] = "live",
     limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 100,
+    keys_file: KeysFile = None,
     json: JsonFlag = False,
 ) -> None:
     """List records."""
@@ -72,7 +82,7 @@ def list_records(
         records: list[Record] = []
         corrupt: list[CorruptRecord] = []
         after = None
-        async with open_store(url, create=False) as store:
+        async with open_store(url, keys=read_keys(keys_file), create=False) as store:
             total = await store.count(kind=kind, principal=principal, state=_STATES[state])
             while len(records) < limit:
                 page = await store.scan(
@@ -112,12 +122,13 @@ def show(
     kind: Annotated[str, typer.Argument(help="The record's kind.", show_default=False)],
     id: Annotated[str, typer.Argument(help="The record's id.", show_default=False)],
     log: Annotated[int, typer.Option(min=0, help="Also show this many of the newest log entries.")] = 10,
+    keys_file: KeysFile = None,
     json: JsonFlag = False,
 ) -> None:
     """Show one record, its log and who holds a claim on it."""
 
     async def main() -> dict[str, Any] | None:
-        async with open_store(url, create=False) as store:
+        async with open_store(url, keys=read_keys(keys_file), create=False) as store:
             record = await store.get(kind, id, dead=True)
             holder = await store.holder(kind, id)
             entries = await store.log(kind, id, limit=log, newest_first=True) if log else []
@@ -170,3 +181,66 @@ def reap(
         print_json({"expired": reaped.expired, "tombstones": reaped.tombstones})
     else:
         out.print(f"removed {reaped.expired} expired records and {reaped.tombstones} old tombstones")
+
+
+@app.command()
+def key(json: JsonFlag = False) -> None:
+    """Make a new sealing key."""
+    made = new_key()
+    if json:
+        print_json({"key": made})
+    else:
+        out.print(made)
+
+
+@app.command()
+def reseal(url: Url, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
+    """Seal every record and log with the first key of the ring; what is sealed with the others, or not at all, too."""
+
+    async def main() -> dict[str, int]:
+        ring = read_keys(keys_file)
+        if ring is None:
+            raise ConfigError("there are no sealing keys", remedy=f"set {VARIABLE} or give --keys-file")
+        codec = SealingCodec(MAX_RECORD_BYTES, ring)
+        async with open_store(url, keys=ring, create=False) as store:
+            return await _move(reseal_store(store, codec), await store.count(state=None), "sealing", quiet=json)
+
+    done = run(main())
+    if json:
+        print_json({"records": sum(done.values()), "resealed": done["copied"]})
+    else:
+        out.print(f"{done['copied']} of {sum(done.values())} records sealed anew")
+
+
+@app.command()
+def copy(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The store to read.", show_default=False)],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The store to write.", show_default=False)],
+    json: JsonFlag = False,
+) -> None:
+    """Copy records, tombstones and logs to another store. After an interruption, run it again: it goes on.
+
+    Sealed records are copied as they are and need no keys. Nothing else should write to either store meanwhile.
+    """
+
+    async def main() -> dict[str, int]:
+        async with open_store(source, create=False) as origin, open_store(target) as destination:
+            return await _move(copy_store(origin, destination), await origin.count(state=None), "copying", quiet=json)
+
+    done = run(main())
+    if json:
+        print_json({"copied": done["copied"], "present": done["present"]})
+    else:
+        out.print(f"{done['copied']} records copied, {done['present']} were there already")
+
+
+async def _move(moves: AsyncGenerator[Moved, None], total: int, what: str, *, quiet: bool) -> dict[str, int]:
+    """Go through them under a progress bar."""
+    done = {"copied": 0, "present": 0}
+    with Progress(console=err, transient=True, disable=quiet or not err.is_terminal) as progress:
+        bar = progress.add_task(what, total=total)
+        async with aclosing(moves) as steps:
+            async for move in steps:
+                done["copied" if move.copied else "present"] += 1
+                progress.advance(bar)
+    return done

@@ -7,6 +7,7 @@ runs to its end without awaiting. It refuses to outlive its process; whoever nee
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from holdfast.core import values
 from holdfast.core.clock import Clock
@@ -189,6 +190,11 @@ class MemoryStore(Frame):
         with self._listeners.register(topics) as ear:
             yield ear
 
+    def archive(self) -> "MemoryArchive":
+        """For `copy_store` and `reseal_store`."""
+        self._check_open()
+        return MemoryArchive(self)
+
     def _matching(self, kind: str | None, principal: str | None, state: State | None, now: float) -> Iterable[Row]:
         return (
             row
@@ -202,6 +208,10 @@ class MemoryStore(Frame):
         check_key(kind, id)
         return self._rows.get((kind, id))
 
+    def raise_token(self, at_least: int) -> int:
+        self._token = max(self._token, at_least)
+        return self._token
+
     def _next_token(self) -> int:
         self._token += 1
         return self._token
@@ -209,3 +219,48 @@ class MemoryStore(Frame):
     async def _turn(self) -> None:
         await asyncio.sleep(0)
         self._check_open()
+
+
+class MemoryArchive:
+    """See `Archive`."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        # A friend of the store in the same file: these are its dictionaries, below its rules.
+        self._rows: dict[_Key, Row] = store.__dict__["_rows"]
+        self._logs: dict[_Key, list[LogRow]] = store.__dict__["_logs"]
+        self._store = store
+
+    async def rows(self, after: tuple[str, str] | None, limit: int) -> list[Row]:
+        return [self._rows[key] for key in sorted(self._rows) if after is None or key > after][:limit]
+
+    async def row(self, kind: str, id: str) -> Row | None:
+        return self._rows.get((kind, id))
+
+    async def log(self, kind: str, id: str, after: int, limit: int) -> list[LogRow]:
+        return [row for row in self._logs.get((kind, id), []) if row.last > after][:limit]
+
+    async def put(self, row: Row) -> None:
+        self._rows[row.kind, row.id] = row
+
+    async def put_log(self, kind: str, id: str, rows: Sequence[LogRow]) -> None:
+        log = {row.last: row for row in (*self._logs.get((kind, id), ()), *rows)}
+        self._logs[kind, id] = [log[last] for last in sorted(log)]
+
+    async def drop_log(self, kind: str, id: str) -> None:
+        self._logs.pop((kind, id), None)
+
+    async def swap(self, row: Row, body: bytes) -> bool:
+        if self._rows.get((row.kind, row.id)) != row:
+            return False
+        self._rows[row.kind, row.id] = replace(row, body=body)
+        return True
+
+    async def swap_log(self, kind: str, id: str, row: LogRow, body: bytes) -> bool:
+        log = self._logs.get((kind, id), [])
+        if row not in log:
+            return False
+        log[log.index(row)] = replace(row, body=body)
+        return True
+
+    async def tokens(self, at_least: int = 0) -> int:
+        return self._store.raise_token(at_least)

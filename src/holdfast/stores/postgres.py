@@ -38,6 +38,7 @@ from holdfast.stores.frame import Frame
 from holdfast.stores.paging import check_after, check_ages, check_filters, check_limit, cursor, position
 from holdfast.stores.postgres_ear import CHANNEL, PostgresEar
 from holdfast.stores.postgres_pool import AnswerLost, Connection, PostgresPool
+from holdfast.stores.sql_archive import SqlArchive
 
 OLDEST = 14  # the oldest major version that PostgreSQL's own team still mends
 REAP_ROWS = 500  # removed in one statement
@@ -113,7 +114,7 @@ class PostgresStore(Frame):
                 remedy=f'run as the owner: GRANT CREATE, USAGE ON SCHEMA "{where}" TO "{user}";',
             ) from error
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
-            raise self._pool.translate(error, connection) from error
+            raise self._pool.translate(error) from error
 
     # Records
 
@@ -355,6 +356,15 @@ class PostgresStore(Frame):
         self._tell(lambda at: ListenerFailed(at, self.url, why))
 
     # Asking
+
+    def archive(self) -> SqlArchive:
+        """For `copy_store` and `reseal_store`."""
+        self._check_open()
+
+        async def tokens(at_least: int) -> int:
+            return (await self._pool.row(sql.TOKENS, at_least))[0]
+
+        return SqlArchive(self._pool.rows, tokens)
 
     async def _row(self, statement: str, *given: object) -> Any:
         self._check_open()

@@ -21,21 +21,24 @@ CONNECT_SECONDS = 4.0  # so that a wrong address is told within five
 Connection: TypeAlias = Any
 """asyncpg's connection, which ships without types for its methods."""
 
-FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+Backend: TypeAlias = tuple[int, Any]
+"""The process that serves a connection: its pid and when it started."""
+
+FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 
 
 class AnswerLost(StoreDown):
     """Sent, and no answer; `backend` may still be at work on it."""
 
-    def __init__(self, what: str, store: str, connection: Connection = None) -> None:
+    def __init__(self, what: str, store: str, backend: Backend | None = None) -> None:
         super().__init__(what, store=store)
-        self.backend: tuple[int, Any] | None = getattr(connection, "backend", None)
+        self.backend = backend
 
 
 class _Connection(asyncpg.Connection):
     """asyncpg's, and which backend serves it."""
 
-    backend: tuple[int, Any] | None = None
+    backend: Backend | None = None
 
 
 class PostgresPool:
@@ -97,10 +100,16 @@ class PostgresPool:
             ) from error
         except FAILURES as error:
             raise self.unreachable(error) from error
+        backend = connection.backend  # known now; a lost connection can't be asked any more
         try:
             yield connection
         except FAILURES as error:
-            raise self.translate(error, connection) from error
+            lost = self.translate(error, backend)
+            if isinstance(lost, AnswerLost):
+                # After a lost answer asyncpg may take a broken connection for a free one; it must not come back.
+                with suppress(*FAILURES):
+                    connection.terminate()
+            raise lost from error
         finally:
             with suppress(*FAILURES):  # a broken connection is replaced by the pool
                 await pool.release(connection)
@@ -118,7 +127,7 @@ class PostgresPool:
         async with self.connection() as connection, connection.transaction():
             yield connection
 
-    def translate(self, error: Exception, connection: Any = None) -> HoldfastError:
+    def translate(self, error: Exception, backend: Backend | None = None) -> HoldfastError:
         """The one place where asyncpg's errors become ours. A lost connection is told from a refusal."""
         match error:
             case asyncpg.QueryCanceledError():
@@ -126,7 +135,7 @@ class PostgresPool:
                     f"{self.url} did not finish within {self._timeout:g} s", store=self.url, remedy="raise ?timeout="
                 )
             case asyncpg.AdminShutdownError() | asyncpg.CrashShutdownError():
-                return AnswerLost(f"{self.url} was shut down under a statement", self.url, connection)
+                return AnswerLost(f"{self.url} was shut down under a statement", self.url, backend)
             case asyncpg.CannotConnectNowError() | asyncpg.TooManyConnectionsError():
                 return StoreDown(f"{self.url} takes no connections now: {error}", store=self.url)
             case asyncpg.InsufficientPrivilegeError():
@@ -140,13 +149,13 @@ class PostgresPool:
             case asyncpg.DiskFullError():
                 return StoreDown(f"the disk of {self.url} is full", store=self.url, remedy="free some space and retry")
             case asyncpg.PostgresConnectionError():
-                return AnswerLost(f"{self.url} went away: {error}", self.url, connection)
+                return AnswerLost(f"{self.url} went away: {error}", self.url, backend)
             case asyncpg.PostgresError():
                 return StoreDown(f"{self.url}: {error}", store=self.url)
             case TimeoutError():
-                return AnswerLost(f"{self.url} did not answer within {self._timeout:g} s", self.url, connection)
+                return AnswerLost(f"{self.url} did not answer within {self._timeout:g} s", self.url, backend)
             case _:
-                return AnswerLost(f"{self.url} went away: {error}", self.url, connection)
+                return AnswerLost(f"{self.url} went away: {error}", self.url, backend)
 
     def unreachable(self, error: Exception) -> HoldfastError:
         """Nothing was sent yet."""

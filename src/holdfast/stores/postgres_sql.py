@@ -71,7 +71,10 @@ REAP = (
     "SELECT count(*), count(ended) FROM dead"
 )
 REAP_CLAIMS = f"DELETE FROM holdfast_claims c USING {CLOCK} WHERE c.expires <= clock.now - 86400"
-TOKENS = "SELECT CASE WHEN $1 > last_value THEN setval('holdfast_tokens', $1) ELSE last_value END FROM holdfast_tokens"
+TOKENS = (
+    "SELECT CASE WHEN $1::bigint > 0 AND $1 >= last_value THEN setval('holdfast_tokens', $1) "
+    "WHEN is_called THEN last_value ELSE 0 END FROM holdfast_tokens"
+)
 
 # A backend whose connection we lost may still be at work; once it is gone, what we read is final.
 STOP_BACKEND = (

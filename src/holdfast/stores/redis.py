@@ -15,8 +15,6 @@ from holdfast.core.clock import Clock
 from holdfast.core.events import ListenerFailed, RecordsReaped, Sink, StoreOpened, StoreWarned
 from holdfast.core.models import Claim, Heard, LogEntry, Page, Reaped, Record, check_key, check_name, check_seconds
 from holdfast.core.records import (
-    LogRow,
-    Row,
     State,
     Write,
     decide_claim,
@@ -29,11 +27,13 @@ from holdfast.core.records import (
 from holdfast.core.values import JSON
 from holdfast.errors import ConfigError, CorruptRecord, HoldfastError, StoreDown, WriteUnsettled
 from holdfast.stores.base import PAGE, TOMBSTONE_SECONDS
-from holdfast.stores.codec import Codec, checked_row, corrupt
+from holdfast.stores.codec import Codec, corrupt
 from holdfast.stores.frame import Frame
 from holdfast.stores.paging import check_after, check_ages, check_filters, check_limit, cursor, position
+from holdfast.stores.redis_archive import RedisArchive
 from holdfast.stores.redis_ear import RedisEar
 from holdfast.stores.redis_pool import AnswerLost, RedisPool
+from holdfast.stores.redis_rows import claim_from, log_row_from, refusal_from, row_from, text_of
 from holdfast.stores.redis_scripts import FIELDS, SEPARATOR, Script, bounds, key_of_index, matches, name_of
 
 OLDEST = (6, 2)
@@ -117,7 +117,7 @@ class RedisStore(Frame):
         if found is None:
             return None
         now = float(found[0])
-        row = _row(kind, id, found[1:])
+        row = row_from(kind, id, found[1:])
         return self._codec.record(row, now) if dead or row.state(now) == "live" else None
 
     async def commit(
@@ -128,13 +128,20 @@ class RedisStore(Frame):
             found = await self._run(
                 "commit",
                 name_of(write.kind, write.id),
-                *(str(expect), write.principal, write.body, str(write.count), _text(write.idle), _text(write.max_age)),
-                *(_text(write.created), write.nonce, write.entries or b"", "" if fence is None else str(fence)),
+                *(
+                    str(expect),
+                    write.principal,
+                    write.body,
+                    str(write.count),
+                    text_of(write.idle),
+                    text_of(write.max_age),
+                ),
+                *(text_of(write.created), write.nonce, write.entries or b"", "" if fence is None else str(fence)),
             )
         except AnswerLost as lost:
             return await self._settle(write, lost)
         if not found[0]:
-            now, row, claim = _refusal(write.kind, write.id, found)
+            now, row, claim = refusal_from(write.kind, write.id, found)
             refuse_commit(now, row, claim, write)
             raise self._disagreement("commit", write.kind, write.id)
         return Record(
@@ -157,11 +164,11 @@ class RedisStore(Frame):
                 # A command that we sent may still wait in the server's buffer; once the client is gone, it is void.
                 await self._pool.command("CLIENT", "KILL", "ID", lost.client)
             found = await self._run("get", name_of(write.kind, write.id))
-            happened = settle(_row(write.kind, write.id, found[1:]) if found else None, write)
+            happened = settle(row_from(write.kind, write.id, found[1:]) if found else None, write)
         except HoldfastError:
             pass  # not settled, which is what we say below
         if happened and found:
-            return self._codec.record(_row(write.kind, write.id, found[1:]), float(found[0]))
+            return self._codec.record(row_from(write.kind, write.id, found[1:]), float(found[0]))
         if happened is False:
             raise StoreDown(lost.what, store=self.url, kind=write.kind, id=write.id) from lost
         raise WriteUnsettled(
@@ -176,17 +183,17 @@ class RedisStore(Frame):
         check_key(kind, id)
         found = await self._change("touch", name_of(kind, id), "" if fence is None else str(fence))
         if not found[0]:
-            now, row, claim = _refusal(kind, id, found)
+            now, row, claim = refusal_from(kind, id, found)
             decide_touch(now, row, claim, kind, id, fence)
             raise self._disagreement("touch", kind, id)
 
     async def end(self, kind: str, id: str, *, created: float | None = None, fence: int | None = None) -> bool:
         check_key(kind, id)
-        given = "" if created is None else _text(created), "" if fence is None else str(fence)
+        given = "" if created is None else text_of(created), "" if fence is None else str(fence)
         found = await self._change("end", name_of(kind, id), *given)
         if found[0]:
             return True
-        now, row, claim = _refusal(kind, id, found)
+        now, row, claim = refusal_from(kind, id, found)
         if decide_end(now, row, claim, created=created, fence=fence) is not None:
             raise self._disagreement("end", kind, id)
         return False
@@ -201,7 +208,7 @@ class RedisStore(Frame):
         if not found:
             return []
         principal, *rest = found
-        rows = [_log_row(kind, id, body, last) for body, last in zip(rest[::2], rest[1::2], strict=True)]
+        rows = [log_row_from(kind, id, body, last) for body, last in zip(rest[::2], rest[1::2], strict=True)]
         return self._codec.log(kind, id, principal.decode(), rows, after, limit, newest_first)
 
     # Claims
@@ -210,17 +217,17 @@ class RedisStore(Frame):
         check_key(kind, id)
         check_name(owner, "owner")
         check_seconds(ttl, "ttl")
-        found = await self._change("claim", name_of(kind, id), owner, _text(ttl))
+        found = await self._change("claim", name_of(kind, id), owner, text_of(ttl))
         if not found[0]:
-            decide_claim(float(found[1]), _claim(kind, id, found[2:]), kind, id, owner, ttl, lambda: 0)
+            decide_claim(float(found[1]), claim_from(kind, id, found[2:]), kind, id, owner, ttl, lambda: 0)
             raise self._disagreement("claim", kind, id)
         return Claim(kind, id, owner, found[1], float(found[2]))
 
     async def renew(self, claim: Claim, *, ttl: float) -> Claim:
         check_seconds(ttl, "ttl")
-        found = await self._change("renew", name_of(claim.kind, claim.id), str(claim.token), _text(ttl))
+        found = await self._change("renew", name_of(claim.kind, claim.id), str(claim.token), text_of(ttl))
         if not found[0]:
-            decide_renew(float(found[1]), _claim(claim.kind, claim.id, found[2:]), claim, ttl)
+            decide_renew(float(found[1]), claim_from(claim.kind, claim.id, found[2:]), claim, ttl)
             raise self._disagreement("renew", claim.kind, claim.id)
         return Claim(claim.kind, claim.id, found[1].decode(), claim.token, float(found[2]))
 
@@ -229,7 +236,7 @@ class RedisStore(Frame):
 
     async def holder(self, kind: str, id: str) -> Claim | None:
         check_key(kind, id)
-        return _claim(kind, id, await self._run("holder", name_of(kind, id)))
+        return claim_from(kind, id, await self._run("holder", name_of(kind, id)))
 
     # Many records
 
@@ -261,7 +268,7 @@ class RedisStore(Frame):
                 return Page(tuple(records), None, tuple(broken))
             for key, found, now in await self._fetch(names):
                 try:
-                    row = _row(*key, found)
+                    row = row_from(*key, found)
                     if not matches(row.state(now), state) or row.principal != (principal or row.principal):
                         continue
                     if full():
@@ -318,7 +325,7 @@ class RedisStore(Frame):
         total = skipped = 0
         while True:
             wanted = "" if kind is None else kind + SEPARATOR
-            removed, seen = await self._run("reap", index, _text(age), wanted, str(skipped), str(BATCH))
+            removed, seen = await self._run("reap", index, text_of(age), wanted, str(skipped), str(BATCH))
             total += removed
             skipped += seen - removed
             if seen < BATCH:
@@ -347,9 +354,14 @@ class RedisStore(Frame):
 
     # Asking
 
+    def archive(self) -> RedisArchive:
+        """For `copy_store` and `reseal_store`."""
+        self._check_open()
+        return RedisArchive(self._pool, self._prefix, KEEP_SECONDS if self._injected is None else None, self._run)
+
     async def _run(self, script: Script, name: str, *given: Any) -> Any:
         self._check_open()
-        clock = ("", str(KEEP_SECONDS)) if self._injected is None else (_text(self._injected.now()), "")
+        clock = ("", str(KEEP_SECONDS)) if self._injected is None else (text_of(self._injected.now()), "")
         return await self._pool.script(script, self._prefix, name, *clock, *given)
 
     async def _change(self, script: Script, name: str, *given: Any) -> Any:
@@ -365,57 +377,3 @@ class RedisStore(Frame):
     def _disagreement(self, step: str, kind: str, id: str) -> CorruptRecord:
         """The script refused what the rules allow: a field that neither of us wrote."""
         return corrupt(kind, id, f"the server would not {step} it")
-
-
-def _text(number: float | None) -> str:
-    return "" if number is None else repr(float(number))
-
-
-def _number(value: bytes | None) -> float | None:
-    return None if not value else float(value)
-
-
-def _row(kind: str, id: str, found: Sequence[bytes | None]) -> Row:
-    """A row from the hash's fields, in the order of FIELDS."""
-    principal, rev, body, last, created, touched, idle, max_age, ended, nonce = found
-    try:
-        fields = (
-            None if principal is None else principal.decode(),
-            int(rev or b""),
-            body,
-            int(last or b""),
-            float(created or b""),
-            float(touched or b""),
-            _number(idle),
-            _number(max_age),
-            _number(ended),
-            None if nonce is None else nonce.decode(),
-        )
-    except ValueError as error:
-        raise corrupt(kind, id, str(error)) from None
-    return checked_row(kind, id, fields)
-
-
-def _refusal(kind: str, id: str, found: Sequence[Any]) -> tuple[float, Row | None, Claim | None]:
-    """What a script found instead of writing: now, the row without its body, the claim."""
-    fields = list(found[2:11])
-    fields.insert(2, None)
-    row = None if fields[1] is None else _row(kind, id, fields)
-    return float(found[1]), row, _claim(kind, id, found[11:])
-
-
-def _claim(kind: str, id: str, found: Sequence[bytes | None] | None) -> Claim | None:
-    if not found or found[0] is None:
-        return None
-    try:
-        return Claim(kind, id, found[0].decode(), int(found[1] or b""), float(found[2] or b""))
-    except ValueError:
-        raise corrupt(kind, id, "its claim has fields of the wrong type") from None
-
-
-def _log_row(kind: str, id: str, packed: bytes, last: bytes) -> LogRow:
-    try:
-        rev, at, body = packed.split(b"|", 2)
-        return LogRow(int(float(last)), int(rev), float(at), body)
-    except ValueError:
-        raise corrupt(kind, id, "its log has fields of the wrong type") from None

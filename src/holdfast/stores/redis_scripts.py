@@ -14,7 +14,20 @@ from typing import Literal, TypeAlias
 from holdfast.core.records import State
 
 Script: TypeAlias = Literal[
-    "get", "commit", "touch", "end", "claim", "renew", "release", "holder", "count", "reap", "log"
+    "get",
+    "commit",
+    "touch",
+    "end",
+    "log",
+    "claim",
+    "renew",
+    "release",
+    "holder",
+    "count",
+    "reap",
+    "swap",
+    "swap_log",
+    "tokens",
 ]
 
 SEPARATOR = "\x1f"  # no name has a control character, and it sorts before every character that a name can have
@@ -201,6 +214,25 @@ for _, name in ipairs(names) do
   end
 end
 return {removed, #names}
+""",
+    # 5 rev, 6 nonce, 7 body
+    "swap": """
+local r = redis.call('HMGET', rec, 'r', 'n', 'e')
+if r[1] ~= ARGV[5] or r[2] ~= ARGV[6] or r[3] ~= '' then return 0 end
+redis.call('HSET', rec, 'b', ARGV[7])
+return 1
+""",
+    # 5 last, 6 the packed entry as it is, 7 as it shall be
+    "swap_log": """
+if redis.call('ZREM', log, ARGV[6]) == 0 then return 0 end
+redis.call('ZADD', log, ARGV[5], ARGV[7])
+return 1
+""",
+    # 5 at least
+    "tokens": """
+local token = tonumber(redis.call('GET', P..':token') or '0')
+if token < tonumber(ARGV[5]) then redis.call('SET', P..':token', ARGV[5]) token = tonumber(ARGV[5]) end
+return token
 """,
 }
 

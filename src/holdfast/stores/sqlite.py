@@ -26,6 +26,7 @@ from holdfast.stores.base import CLOSE_SECONDS, PAGE, TOMBSTONE_SECONDS
 from holdfast.stores.codec import Codec, checked_log, checked_row
 from holdfast.stores.frame import Frame
 from holdfast.stores.paging import check_after, check_ages, check_filters, check_limit, cursor, position
+from holdfast.stores.sql_archive import SqlArchive
 from holdfast.stores.sqlite_thread import FileReplaced, SqliteThread
 
 POLL_SECONDS = 0.05  # how late a notice of another process may come; asking costs 0.1 ms
@@ -315,6 +316,18 @@ class SqliteStore(Frame):
                         await self._published.wait()
 
     # The two threads
+
+    def archive(self) -> SqlArchive:
+        """For `copy_store` and `reseal_store`."""
+        self._check_open()
+
+        async def ask(sql: str, *given: object) -> list[Any]:
+            return await self._change(sqlite_steps.run, sql, given)
+
+        async def tokens(at_least: int) -> int:
+            return await self._change(sqlite_steps.tokens, at_least)
+
+        return SqlArchive(ask, tokens)
 
     async def _read(self, sql: str, given: Sequence[object]) -> list[Any]:
         self._check_open()

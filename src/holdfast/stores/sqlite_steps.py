@@ -6,6 +6,7 @@ It owns the SQL. It refuses to wait for anything but SQLite, and to decide: `cor
 import sqlite3
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from holdfast.core.clock import Clock
 from holdfast.core.models import ANONYMOUS, Claim
@@ -253,3 +254,15 @@ def _put_claim(db: sqlite3.Connection, claim: Claim) -> None:
 def _head(db: sqlite3.Connection, kind: str, id: str) -> Row | None:
     found = db.execute(_HEAD, (kind, id)).fetchone()
     return None if found is None else checked_row(kind, id, found)
+
+
+def run(db: sqlite3.Connection, clock: Clock, sql: str, given: Sequence[object]) -> list[Any]:
+    """One statement with numbered values, as `SqlArchive` writes them."""
+    with transaction(db):
+        return db.execute(sql.replace("$", "?"), given).fetchall()
+
+
+def tokens(db: sqlite3.Connection, clock: Clock, at_least: int) -> int:
+    with transaction(db):
+        db.execute("UPDATE holdfast_meta SET value = max(value, ?) WHERE name = 'token'", (at_least,))
+        return db.execute(_READ_TOKEN).fetchone()[0]

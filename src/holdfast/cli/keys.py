@@ -1,0 +1,28 @@
+"""Sealing keys for the command line. They come from a file or the environment, never from an argument."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.errors import ConfigError
+
+VARIABLE = "HOLDFAST_KEYS"
+
+KeysFile = Annotated[
+    Path | None,
+    typer.Option("--keys-file", help=f"Sealing keys, one a line, the sealing one first. Default: ${VARIABLE}."),
+]
+
+
+def read_keys(file: Path | None) -> list[str] | None:
+    """The ring, or None if there is none."""
+    if file is not None:
+        try:
+            text = file.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the keys file {file} can't be read: {error}", remedy="check the path") from None
+    else:
+        text = os.environ.get(VARIABLE, "")
+    return text.replace(",", " ").split() or None

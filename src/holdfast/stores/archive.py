@@ -1,0 +1,127 @@
+"""Whole stores: moving one into another, and sealing one anew. It owns the loops; a store's `Archive` owns the rows.
+
+Rows move as they are kept: same revs, times, nonces and sealed bytes, tombstones and logs included. It refuses to
+overwrite what is newer, and claims are left behind: they are about processes, not about data.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from holdfast.core.records import LogRow, Row
+from holdfast.errors import Conflict, UsageError
+from holdfast.stores.base import Store
+from holdfast.stores.codec import Name
+from holdfast.stores.sealing import SealingCodec
+
+ROWS = 100  # held in memory at once
+
+
+class Archive(Protocol):
+    """Rows as they are kept, below the rules: for moving and mending, never for daily work."""
+
+    async def rows(self, after: tuple[str, str] | None, limit: int) -> list[Row]:
+        """Rows behind `after`, dead ones too, ordered by kind and id."""
+        ...
+
+    async def row(self, kind: str, id: str) -> Row | None: ...
+
+    async def log(self, kind: str, id: str, after: int, limit: int) -> list[LogRow]: ...
+
+    async def put(self, row: Row) -> None:
+        """Write the row as it is, over whatever was there."""
+        ...
+
+    async def put_log(self, kind: str, id: str, rows: Sequence[LogRow]) -> None:
+        """Write log rows as they are; those that are there already are replaced."""
+        ...
+
+    async def drop_log(self, kind: str, id: str) -> None: ...
+
+    async def swap(self, row: Row, body: bytes) -> bool:
+        """Another body for the same content. False if the row was written meanwhile."""
+        ...
+
+    async def swap_log(self, kind: str, id: str, row: LogRow, body: bytes) -> bool: ...
+
+    async def tokens(self, at_least: int = 0) -> int:
+        """The last fencing token, after raising it to `at_least`."""
+        ...
+
+
+class Archived(Protocol):
+    def archive(self) -> Archive: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """How far it is: one row more, copied or found to be there already."""
+
+    kind: str
+    id: str
+    copied: bool
+
+
+def archive_of(store: Store) -> Archive:
+    if not hasattr(store, "archive"):
+        raise UsageError(f"{type(store).__name__} can't be copied or sealed anew: it has no archive()")
+    return cast("Archived", store).archive()
+
+
+async def copy_store(source: Store, target: Store) -> AsyncGenerator[Moved, None]:
+    """Copy every record, tombstone and log. Run it again after an interruption: what is there is passed over."""
+    origin, destination = archive_of(source), archive_of(target)
+    await destination.tokens(await origin.tokens())
+    after = None
+    while found := await origin.rows(after, ROWS):
+        for row in found:
+            yield Moved(row.kind, row.id, await _copy_row(origin, destination, row))
+            after = row.kind, row.id
+
+
+async def _copy_row(origin: Archive, destination: Archive, row: Row) -> bool:
+    there = await destination.row(row.kind, row.id)
+    if there == row:
+        return False
+    if there is not None and (there.created, there.rev) > (row.created, row.rev):
+        raise Conflict(
+            f"{row.kind}/{row.id} is newer in the target (rev {there.rev}) than in the source (rev {row.rev})",
+            expect=row.rev,
+            actual=there.rev,
+            kind=row.kind,
+            id=row.id,
+            remedy="copy into an empty store",
+        )
+    if there is not None and there.created != row.created:
+        await destination.drop_log(row.kind, row.id)
+    after = 0
+    while log := await origin.log(row.kind, row.id, after, ROWS):
+        await destination.put_log(row.kind, row.id, log)
+        after = log[-1].last
+    await destination.put(row)  # last, so that a row which is there has its log
+    return True
+
+
+async def reseal_store(store: Store, codec: SealingCodec) -> AsyncGenerator[Moved, None]:
+    """Seal every body with the first key of the ring. Safe beside other writers: whatever they write is new anyway."""
+    archive = archive_of(store)
+    after = None
+    while found := await archive.rows(after, ROWS):
+        for row in found:
+            yield Moved(row.kind, row.id, await _reseal_row(archive, codec, row))
+            after = row.kind, row.id
+
+
+async def _reseal_row(archive: Archive, codec: SealingCodec, row: Row) -> bool:
+    changed = False
+    if row.body is not None and not codec.is_current(row.body):
+        name: Name = (row.kind, row.id, row.principal, row.rev, "data")
+        changed = await archive.swap(row, codec.reseal(name, row.body))
+    seen = 0
+    while log := await archive.log(row.kind, row.id, seen, ROWS):
+        for entry in log:
+            if not codec.is_current(entry.body):
+                name = (row.kind, row.id, row.principal, entry.rev, "entries")
+                changed |= await archive.swap_log(row.kind, row.id, entry, codec.reseal(name, entry.body))
+        seen = log[-1].last
+    return changed

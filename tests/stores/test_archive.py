@@ -1,0 +1,124 @@
+"""Whole stores moved from one database to another: revs, times, logs, tombstones, sealed bytes; restartable."""
+
+import secrets
+from contextlib import aclosing
+
+import pytest
+
+import holdfast
+from holdfast import ManualClock, Record
+from holdfast.stores.archive import archive_of, copy_store
+from holdfast.stores.sealing import new_key
+from tests.servers import Postgres, Valkey
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def places(tmp_path, postgres: Postgres, valkey: Valkey) -> dict[str, str]:
+    name = f"t{secrets.token_hex(4)}"
+    postgres.psql(f"CREATE DATABASE {name}")
+    return {
+        "memory": "memory:",
+        "sqlite": f"sqlite:///{tmp_path}/copy.db",
+        "postgres": postgres.url.replace("/holdfast", f"/{name}"),
+        "valkey": f"{valkey.url}?prefix={name}",
+    }
+
+
+async def _fill(store: holdfast.Store, clock: ManualClock) -> None:
+    for n in range(120):
+        made = await store.commit(Record("k", f"r{n:03}", data={"n": n}, idle=1000.5), expect=0, entries=[n])
+        if n % 10 == 0:
+            clock.advance(0.125)
+            await store.commit(made.with_data(["changed", n]), expect=1, entries=["a", {"b": 2**70}])
+    await store.commit(Record("other", "forever", holdfast.Principal("ä"), None), expect=0)
+    await store.commit(Record("k", "expired", data="x", idle=1), expect=0, entries=["gone"])
+    await store.commit(Record("k", "ended", data="x"), expect=0)
+    await store.end("k", "ended")
+    await store.claim("k", "r000", owner="me", ttl=5)
+    clock.advance(10)
+
+
+async def _everything(store: holdfast.Store) -> list[object]:
+    archive = archive_of(store)
+    rows = await archive.rows(None, 1000)
+    return [(row, await archive.log(row.kind, row.id, 0, 100)) for row in rows]
+
+
+@pytest.mark.promise("store.copy")
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("memory", "sqlite"),
+        ("sqlite", "postgres"),
+        ("postgres", "valkey"),
+        ("valkey", "memory"),
+        ("valkey", "postgres"),
+        ("sqlite", "valkey"),
+    ],
+)
+@pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
+async def test_everything_arrives_as_it_was(places: dict[str, str], source: str, target: str, sealed: bool) -> None:
+    clock = ManualClock()
+    keys = [new_key()] if sealed else None
+    async with holdfast.open_store(places[source], clock=clock, keys=keys) as origin:
+        await _fill(origin, clock)
+        # Sealed bytes travel as they are: the copy itself needs no key.
+        async with holdfast.open_store(places[target], clock=clock) as destination:
+            moves = [move async for move in copy_store(origin, destination)]
+            assert len(moves) == 123
+            assert all(move.copied for move in moves)
+            assert await _everything(destination) == await _everything(origin)
+            again = [move async for move in copy_store(origin, destination)]
+            assert not any(move.copied for move in again)
+            claim = await destination.claim("k", "r000", owner="new", ttl=5)
+            assert claim.token > (await archive_of(origin).tokens())
+            if target == "memory":
+                return
+        async with holdfast.open_store(places[target], clock=clock, keys=keys) as destination:
+            for id in ("r010", "r011", "expired", "ended"):
+                assert await destination.get("k", id, dead=True) == await origin.get("k", id, dead=True)
+                assert await destination.log("k", id) == await origin.log("k", id)
+            assert await destination.count(kind="k") == await origin.count(kind="k") == 120
+            assert await destination.count(principal="ä") == 1
+            record = await destination.get("k", "r010")
+            assert record is not None
+            await destination.commit(record.with_data("goes on"), expect=record.rev, entries=["more"])
+            assert [e.seq for e in await destination.log("k", "r010")] == [1, 2, 3, 4]
+            reaped = await destination.reap(kind="k", ended_for=0)
+            assert (reaped.expired, reaped.tombstones) == (1, 1)
+
+
+@pytest.mark.promise("store.copy")
+async def test_an_interrupted_copy_goes_on_where_it_was(places: dict[str, str]) -> None:
+    clock = ManualClock()
+    async with (
+        holdfast.open_store(places["sqlite"], clock=clock) as origin,
+        holdfast.open_store(places["valkey"], clock=clock) as destination,
+    ):
+        await _fill(origin, clock)
+        done = 0
+        async with aclosing(copy_store(origin, destination)) as moves:
+            async for _ in moves:
+                done += 1
+                if done == 50:
+                    break
+        again = [move.copied async for move in copy_store(origin, destination)]
+        assert again == [False] * 50 + [True] * 73
+        assert await _everything(destination) == await _everything(origin)
+
+
+@pytest.mark.promise("store.copy")
+async def test_what_is_newer_in_the_target_is_not_overwritten(places: dict[str, str]) -> None:
+    async with holdfast.open_store("memory:") as origin, holdfast.open_store(places["sqlite"]) as destination:
+        await origin.commit(Record("k", "a", data="old"), expect=0)
+        async for _ in copy_store(origin, destination):
+            pass
+        record = await destination.get("k", "a")
+        assert record is not None
+        await destination.commit(record.with_data("newer"), expect=1)
+        with pytest.raises(holdfast.Conflict, match="newer in the target"):
+            async for _ in copy_store(origin, destination):
+                pass
+        assert (await destination.get("k", "a")).data == "newer"  # type: ignore[union-attr]
