@@ -14,7 +14,9 @@ from holdfast import Record
 
 # Children are forked from a server that has imported everything once: ten milliseconds each instead of half a second.
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["holdfast.stores.sqlite", "tests.stores.processes"])
+context.set_forkserver_preload(
+    ["holdfast.stores.sqlite", "holdfast.stores.postgres", "holdfast.stores.redis", "tests.stores.processes"]
+)
 
 WAIT = 60.0
 
@@ -78,9 +80,11 @@ def plus_one(data: Any) -> Any:
     return {**data, "count": data["count"] + 1}
 
 
-async def edit_many(pipe: Connection, url: str, kind: str, tasks: int, edits: int) -> None:
+async def edit_many(
+    pipe: Connection, url: str, kind: str, tasks: int, edits: int, keys: list[str] | None = None
+) -> None:
     """Edit one record; say when ready, wait for the word, say when done."""
-    async with holdfast.open_store(url) as store:
+    async with holdfast.open_store(url, keys=keys) as store:
 
         async def edit(name: str) -> None:
             for n in range(edits):

@@ -9,6 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import Notice, Record
+from holdfast.stores.sealing import new_key
 from tests.stores.processes import (
     WAIT,
     Worker,
@@ -28,15 +29,21 @@ def kind() -> str:
     return f"processes-{secrets.token_hex(6)}"
 
 
-async def _create(url: str, kind: str) -> None:
-    async with holdfast.open_store(url) as store:
+async def _create(url: str, kind: str, keys: list[str] | None = None) -> None:
+    async with holdfast.open_store(url, keys=keys) as store:
         await store.commit(Record(kind, "shared", data={"count": 0}), expect=0)
 
 
 @pytest.mark.promise("store.processes")
-async def test_four_processes_with_five_tasks_lose_none_of_a_thousand_edits(url: str, kind: str) -> None:
-    await _create(url, kind)
-    crew = [Worker(edit_many, url, kind, 5, 50) for _ in range(4)]
+@pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
+async def test_four_processes_with_five_tasks_lose_none_of_a_thousand_edits(
+    url: str, kind: str, sealed: bool, request: pytest.FixtureRequest
+) -> None:
+    keys = [new_key()] if sealed else None
+    if sealed and not url.startswith("sqlite"):  # sealed and plain records do not mix in one place
+        url = request.getfixturevalue("postgres" if url.startswith("postgresql") else "valkey").sealed_url
+    await _create(url, kind, keys)
+    crew = [Worker(edit_many, url, kind, 5, 50, keys) for _ in range(4)]
     with workers(*crew):
         for worker in crew:
             assert worker.receive() == "ready"
@@ -45,7 +52,7 @@ async def test_four_processes_with_five_tasks_lose_none_of_a_thousand_edits(url:
         for worker in crew:
             assert await asyncio.to_thread(worker.receive) == "done"
             worker.join()
-    async with holdfast.open_store(url) as store:
+    async with holdfast.open_store(url, keys=keys) as store:
         record = await store.get(kind, "shared")
         assert record is not None
         assert (record.data, record.rev) == ({"count": 1000}, 1001)

@@ -34,11 +34,12 @@ from holdfast.stores.redis_archive import RedisArchive
 from holdfast.stores.redis_ear import RedisEar
 from holdfast.stores.redis_pool import AnswerLost, RedisPool
 from holdfast.stores.redis_rows import claim_from, log_row_from, refusal_from, row_from, text_of
-from holdfast.stores.redis_scripts import FIELDS, SEPARATOR, Script, bounds, key_of_index, matches, name_of
+from holdfast.stores.redis_scripts import SEPARATOR, Script, bounds, key_of_index, matches, name_of
 
 OLDEST = (6, 2)
 KEEP_SECONDS = 7 * 86_400.0  # the server forgets the dead by itself after this, should nobody reap
 BATCH = 200  # names looked at in one command: well under a millisecond
+BATCH_BYTES = 256 * 1024  # of bodies in one answer, beyond which it is cut short
 
 _log = logging.getLogger("holdfast")
 _warned: set[tuple[str, str]] = set()
@@ -260,15 +261,19 @@ class RedisStore(Frame):
         def full() -> bool:
             return len(records) + len(broken) == limit
 
+        index = key_of_index(self._prefix, principal)
         while True:
-            low, high = bounds(kind, start)
-            index = key_of_index(self._prefix, principal)
-            names: list[bytes] = await self._pool.command("ZRANGEBYLEX", index, low, high, "LIMIT", 0, BATCH)
-            if not names:
+            moment, *found = await self._run("page", index, *bounds(kind, start), str(BATCH), str(BATCH_BYTES))
+            now = float(moment)
+            if not found:
                 return Page(tuple(records), None, tuple(broken))
-            for key, found, now in await self._fetch(names):
+            for name, fields in zip(found[::2], found[1::2], strict=True):
+                row_kind, _, row_id = name.decode().partition(SEPARATOR)
+                start = row_kind, row_id
+                if all(field is None for field in fields):
+                    continue  # the server forgot it, and its index will be reaped
                 try:
-                    row = row_from(*key, found)
+                    row = row_from(row_kind, row_id, fields)
                     if not matches(row.state(now), state) or row.principal != (principal or row.principal):
                         continue
                     if full():
@@ -278,22 +283,7 @@ class RedisStore(Frame):
                     if full():
                         return Page(tuple(records), cursor(*last), tuple(broken))
                     broken.append(error)
-                last = key
-            kind_of, _, id_of = names[-1].decode().partition(SEPARATOR)
-            start = kind_of, id_of
-
-    async def _fetch(self, names: list[bytes]) -> list[tuple[tuple[str, str], list[Any], float]]:
-        """The rows of these names that are there, and the moment at which they were."""
-        commands: list[tuple[Any, ...]] = [("TIME",)]
-        commands += [("HMGET", f"{self._prefix}:r:".encode() + name, *FIELDS) for name in names]
-        (seconds, micros), *rows = await self._pool.commands(commands)
-        now = float(seconds) + float(micros) / 1e6 if self._injected is None else self._injected.now()
-        found: list[tuple[tuple[str, str], list[Any], float]] = []
-        for name, row in zip(names, rows, strict=True):
-            kind, _, id = name.decode().partition(SEPARATOR)
-            if any(field is not None for field in row):  # else the server forgot it, and its index will be reaped
-                found.append(((kind, id), row, now))
-        return found
+                last = start
 
     async def count(
         self, *, kind: str | None = None, principal: str | None = None, state: State | None = "live"

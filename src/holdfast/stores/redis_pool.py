@@ -156,6 +156,8 @@ class RedisPool:
                 return StoreDown(f"{self.url} is still loading its data", store=self.url)
             case exceptions.AuthenticationError() | exceptions.NoPermissionError():
                 return self._unreachable(error)
+            case exceptions.ResponseError() if "ACL failure" in text:
+                return self._unreachable(exceptions.NoPermissionError(text))
             case exceptions.OutOfMemoryError():
                 return StoreDown(f"{self.url} is out of memory", store=self.url, remedy="raise maxmemory, or reap")
             case exceptions.ReadOnlyError():
@@ -198,7 +200,14 @@ class RedisPool:
                     f"{self.url} refuses this user or password", store=self.url, remedy="check both in the URL"
                 )
             case TimeoutError() | exceptions.TimeoutError():
-                return StoreDown(f"{self.url} did not answer within {CONNECT_SECONDS:g} s", store=self.url)
+                secure = self.url.startswith(("rediss", "valkeys"))  # a server without TLS waits for more, in silence
+                return StoreDown(
+                    f"{self.url} did not answer within {CONNECT_SECONDS:g} s",
+                    store=self.url,
+                    remedy="does it speak TLS on this port? If not, write redis://"
+                    if secure
+                    else "is the server well?",
+                )
             case _:
                 return StoreDown(f"{self.url} can't be reached: {text}", store=self.url, remedy="is the server up?")
 

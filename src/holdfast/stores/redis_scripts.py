@@ -23,6 +23,7 @@ Script: TypeAlias = Literal[
     "renew",
     "release",
     "holder",
+    "page",
     "count",
     "reap",
     "swap",
@@ -181,6 +182,19 @@ else
   found = redis.call('ZRANGEBYSCORE', log, '('..ARGV[5], '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[6])
 end
 table.insert(found, 1, r[1])
+return found
+""",
+    # ARGV[2] is the index here: 5 from, 6 to, 7 how many to look at, 8 how many bytes to return
+    "page": """
+local names = redis.call('ZRANGEBYLEX', M, ARGV[5], ARGV[6], 'LIMIT', 0, ARGV[7])
+local found, bytes = {text(now)}, 0
+for _, name in ipairs(names) do
+  local r = redis.call('HMGET', P..':r:'..name, 'p', 'r', 'b', 'l', 'c', 't', 'i', 'm', 'e', 'n')
+  found[#found + 1] = name
+  found[#found + 1] = r
+  if r[3] then bytes = bytes + #r[3] end
+  if bytes > tonumber(ARGV[8]) then break end
+end
 return found
 """,
     # ARGV[2] is the index here: 5 from, 6 to, 7 how many to look at, 8 state
