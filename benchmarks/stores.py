@@ -1,28 +1,24 @@
 """Stores beside their raw drivers: the same statements by hand, in the same run, in alternating rounds."""
 
 import asyncio
-import json
 import sqlite3
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import aiosqlite
 from rich.console import Console
 from rich.progress import Progress
 
 import holdfast
+from benchmarks.raw import DATA, TASKS, Operation, Subject, raw_postgres, raw_redis, raw_sqlite
 from holdfast import JSON, Record
+from tests.servers import Postgres, Valkey
 
 ROUNDS = 7
 OPERATIONS = ("get", "edit", "append", "claim")
-TASKS = (1, 16)
-DATA: dict[str, Any] = {"session": "s" * 32, "backends": {f"b{n}": {"id": "x" * 32, "era": "2025"} for n in range(5)}}
 
 LEGEND = (
     "Microseconds an operation, median of 7 alternating rounds; `raw` is the same statements by hand on the driver, "
@@ -30,9 +26,6 @@ LEGEND = (
     "`claim` a claim and its release. On SQLite ours is below 1 because a transaction is one hop to the driver's "
     "thread, and by hand every statement is one."
 )
-
-Operation = Callable[[int], Awaitable[object]]
-Subject = dict[str, Operation]  # operation name → what one task does, given its number
 
 
 @dataclass
@@ -84,74 +77,10 @@ async def subject_of(store: holdfast.Store) -> Subject:
     return {"get": get, "edit": edit, "append": append, "claim": claim}
 
 
-@asynccontextmanager
-async def raw_sqlite(path: Path) -> AsyncIterator[Subject]:
-    """The same tables and statements, written by hand on aiosqlite, without checks, translation or decisions."""
+async def _made(path: Path) -> None:
+    """The tables and the records that the statements by hand work on."""
     async with holdfast.open_store(f"sqlite:///{path}") as store:
         await subject_of(store)
-    db = await aiosqlite.connect(path, isolation_level=None)
-    await db.execute("PRAGMA synchronous = FULL")
-    lock = asyncio.Lock()
-    revs = [1] * max(TASKS)
-    lasts = [0] * max(TASKS)
-    read = "SELECT principal, rev, body, last, created, touched, idle, max_age, ended FROM holdfast_records"
-    one = "WHERE kind = 'bench' AND id = ?"
-
-    async def fetch(sql: str, *given: object) -> Any:
-        async with db.execute(sql, given) as cursor:
-            return await cursor.fetchone()
-
-    async def get(number: int) -> Any:
-        row = await fetch(f"{read} {one}", str(number))
-        return row[1], json.loads(row[2])
-
-    async def write(number: int, data: object, entry: object = None) -> None:
-        body = json.dumps(data).encode()
-        now = time.time()
-        async with lock:
-            await db.execute("BEGIN IMMEDIATE")
-            rev, last = await fetch(f"SELECT rev, last FROM holdfast_records {one}", str(number))
-            last += entry is not None
-            await db.execute(
-                f"UPDATE holdfast_records SET rev = ?, body = ?, last = ?, touched = ?, nonce = 'x' {one}",
-                (rev + 1, body, last, now, str(number)),
-            )
-            if entry is not None:
-                await db.execute(
-                    "INSERT INTO holdfast_log (kind, id, last, rev, at, body) VALUES ('bench', ?, ?, ?, ?, ?)",
-                    (str(number), last, rev + 1, now, json.dumps([entry]).encode()),
-                )
-            await db.execute("COMMIT")
-        revs[number], lasts[number] = rev + 1, last
-
-    async def edit(number: int) -> None:
-        _, data = await get(number)
-        await write(number, {**data, "n": data["n"] + 1})
-
-    async def append(number: int) -> None:
-        await write(number, DATA, {"did": "append"})
-
-    async def claim(number: int) -> None:
-        async with lock:
-            await db.execute("BEGIN IMMEDIATE")
-            await fetch(f"SELECT owner, token, expires FROM holdfast_claims {one}", str(number))
-            await db.execute("UPDATE holdfast_meta SET value = value + 1 WHERE name = 'token'")
-            token = (await fetch("SELECT value FROM holdfast_meta WHERE name = 'token'"))[0]
-            await db.execute(
-                "INSERT OR REPLACE INTO holdfast_claims VALUES ('bench', ?, 'bench', ?, ?)",
-                (str(number), token, time.time() + 60),
-            )
-            await db.execute("COMMIT")
-        async with lock:
-            await db.execute("BEGIN IMMEDIATE")
-            await fetch(f"SELECT token FROM holdfast_claims {one}", str(number))
-            await db.execute(f"DELETE FROM holdfast_claims {one}", (str(number),))
-            await db.execute("COMMIT")
-
-    try:
-        yield {"get": get, "edit": edit, "append": append, "claim": claim}
-    finally:
-        await db.close()
 
 
 async def compare(contest: Contest, progress: Progress) -> list[tuple[str, ...]]:
@@ -229,9 +158,20 @@ async def run(scale: float) -> str:
             memory = await stack.enter_async_context(holdfast.open_store("memory:"))
             rows += await compare(Contest("memory", await subject_of(memory), None, int(4000 * scale)), progress)
             sqlite = await stack.enter_async_context(holdfast.open_store(f"sqlite:///{folder}/ours.db"))
+            await _made(folder / "raw.db")
             raw = await stack.enter_async_context(raw_sqlite(folder / "raw.db"))
             rows += await compare(Contest("sqlite", await subject_of(sqlite), raw, int(640 * scale)), progress)
         sizes = await get_cost_by_size(folder, scale)
+        async with AsyncExitStack() as stack:
+            postgres, valkey = Postgres(), Valkey("--appendfsync", "everysec")
+            stack.callback(postgres.close)
+            stack.callback(valkey.close)
+            store = await stack.enter_async_context(holdfast.open_store(postgres.url))
+            raw = await stack.enter_async_context(raw_postgres(postgres.url))
+            rows += await compare(Contest("postgresql", await subject_of(store), raw, int(1600 * scale)), progress)
+            store = await stack.enter_async_context(holdfast.open_store(valkey.url))
+            raw = await stack.enter_async_context(raw_redis(valkey.url))
+            rows += await compare(Contest("valkey", await subject_of(store), raw, int(3200 * scale)), progress)
     text = "\n\n".join(
         (
             "## Stores",

@@ -16,6 +16,14 @@ MAX_DEPTH = 100  # far beyond real state, well below the recursion limit of any 
 MAX_INT_BITS = 14_000  # about 4,200 digits: Python itself refuses to read more than 4,300
 
 _LEAVES = frozenset((str, bool, type(None)))
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+# Made once: json.dumps and json.loads with settings make a new one a call.
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False)
 
 
@@ -31,28 +39,27 @@ def encode(value: object, path: str = "data") -> bytes:
 
 def decode(body: bytes) -> JSON:
     """The value that `encode` was given; ValueError for anything that `encode` could not have written."""
-    return cast("JSON", json.loads(body, parse_constant=_no_constant))
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+    return cast("JSON", _DECODER.decode(body.decode()))
 
 
 def _is_plain(value: object, depth: int) -> bool:
+    """The quick look that every write takes; leaves of containers are told without a call."""
     kind = type(value)
-    if kind in _LEAVES:
+    if kind is dict and depth:
+        for key, item in cast("dict[object, object]", value).items():
+            if type(key) is not str or not (type(item) in _LEAVES or _is_plain(item, depth - 1)):
+                return False
+        return True
+    if kind is list and depth:
+        for item in cast("list[object]", value):
+            if not (type(item) in _LEAVES or _is_plain(item, depth - 1)):
+                return False
         return True
     if kind is int:
         return cast("int", value).bit_length() <= MAX_INT_BITS
     if kind is float:
         return math.isfinite(cast("float", value))
-    if depth == 0:
-        return False
-    if kind is dict:
-        return all(type(k) is str and _is_plain(v, depth - 1) for k, v in cast("dict[object, object]", value).items())
-    if kind is list:
-        return all(_is_plain(v, depth - 1) for v in cast("list[object]", value))
-    return False
+    return kind in _LEAVES
 
 
 def _refuse(value: object, path: str) -> NoReturn:

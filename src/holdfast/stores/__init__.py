@@ -69,7 +69,7 @@ def open_store(
                 codec=codec,
                 on_event=on_event,
                 timeout=address.seconds(settings, "timeout", 5.0),
-                connections=address.number(settings, "connections", 10),
+                connections=address.number(settings, "connections", 16),
             )
         case "redis" | "rediss" | "valkey" | "valkeys" | "unix":
             try:

@@ -58,7 +58,7 @@ class PostgresStore(Frame):
         codec: Codec,
         on_event: Sink | None = None,
         timeout: float = 5.0,
-        connections: int = 10,
+        connections: int = 16,
     ) -> None:
         super().__init__(url, clock=clock, codec=codec, on_event=on_event)
         self._injected = clock
@@ -74,7 +74,7 @@ class PostgresStore(Frame):
             before = await self._migrate(connection)
         finally:
             await connection.close(timeout=CLOSE_SECONDS)
-        await self._pool.open()
+        self._pool.open()
         self._ear = PostgresEar(self._pool, self._listeners, self._listener_failed)
         version = len(schema.MIGRATIONS)
         if before != version:

@@ -15,6 +15,7 @@ import asyncpg
 from holdfast.errors import ConfigError, HoldfastError, StoreDown
 from holdfast.stores import postgres_sql as sql
 from holdfast.stores.base import CLOSE_SECONDS
+from holdfast.stores.slots import Slots
 
 CONNECT_SECONDS = 4.0  # so that a wrong address is told within five
 
@@ -42,29 +43,27 @@ class _Connection(asyncpg.Connection):
 
 
 class PostgresPool:
-    """Up to `size` connections, opened when needed. `timeout` bounds each wait for a connection and each statement."""
+    """Up to `size` connections, opened when needed, the last used first. `timeout` bounds each wait.
+
+    Not asyncpg's own pool: taking a connection from that one costs as much as a statement on a local server.
+    """
 
     def __init__(self, dsn: str, url: str, timeout: float, size: int) -> None:
         self.url = url
         self._dsn = dsn
         self._timeout = timeout
-        self._size = size
-        self._pool: Any = None
+        self._slots: Slots[Connection] = Slots(url, size, timeout, self.connect)
+        self._open = False
 
-    async def open(self) -> None:
-        self._pool = await cast("Any", asyncpg.create_pool)(
-            min_size=0, init_size=0, max_size=self._size, connect=self._connect, reset=_nothing_to_reset
-        )
+    def open(self) -> None:
+        self._open = True
 
     async def close(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is None:
-            return
-        try:
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await pool.close()
-        except (*FAILURES, asyncio.CancelledError):
-            pool.terminate()
+        """What is idle is closed at once; what is in use is closed when it comes back."""
+        self._open = False
+        for connection in self._slots.take_all():
+            with suppress(*FAILURES):
+                await connection.close(timeout=CLOSE_SECONDS)
 
     async def connect(self) -> Connection:
         """A connection of one's own, or the reason why not."""
@@ -86,41 +85,55 @@ class PostgresPool:
             connection.backend = tuple(await connection.fetchrow(sql.BACKEND))
             return connection
 
-    @asynccontextmanager
-    async def connection(self) -> AsyncGenerator[Connection, None]:
-        """One of the pool, for a while. What goes wrong inside is translated."""
-        pool = self._pool
-        try:
-            connection = await pool.acquire(timeout=self._timeout)
-        except TimeoutError as error:
-            raise StoreDown(
-                f"{self.url} gave no connection within {self._timeout:g} s; {self._size} may be in use at once",
-                store=self.url,
-                remedy="raise ?connections= or ?timeout= if the server is well",
-            ) from error
-        except FAILURES as error:
-            raise self.unreachable(error) from error
-        backend = connection.backend  # known now; a lost connection can't be asked any more
-        try:
-            yield connection
-        except FAILURES as error:
-            lost = self.translate(error, backend)
-            if isinstance(lost, AnswerLost):
-                # After a lost answer asyncpg may take a broken connection for a free one; it must not come back.
-                with suppress(*FAILURES):
-                    connection.terminate()
-            raise lost from error
-        finally:
-            with suppress(*FAILURES):  # a broken connection is replaced by the pool
-                await pool.release(connection)
+    async def _take(self) -> Connection:
+        while (connection := self._slots.take_idle()) is not None:
+            if not connection.is_closed():
+                return connection
+            self._slots.lose()
+        return await self._slots.take()
+
+    def _give_back(self, connection: Connection, *, fine: bool) -> None:
+        """Into the pool again if the exchange came to its end; else it may be in any state, and must not come back."""
+        if fine and self._open and not connection.is_closed():
+            self._slots.give_back(connection)
+            return
+        self._slots.lose()
+        with suppress(*FAILURES):
+            connection.terminate()
 
     async def row(self, statement: str, *given: object) -> Any:
-        async with self.connection() as connection:
-            return await connection.fetchrow(statement, *given)
+        connection = await self._take()
+        fine = False
+        try:
+            found = await connection.fetchrow(statement, *given)
+            fine = True
+            return found
+        except FAILURES as error:
+            fine = isinstance(error, asyncpg.PostgresError)  # the server answered, if only with a no
+            raise self.translate(error, connection.backend) from error
+        finally:
+            self._give_back(connection, fine=fine)
 
     async def rows(self, statement: str, *given: object) -> list[Any]:
         async with self.connection() as connection:
             return await connection.fetch(statement, *given)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncGenerator[Connection, None]:
+        """One of the pool, for a while. What goes wrong inside is translated."""
+        connection = await self._take()
+        fine = False
+        try:
+            yield connection
+            fine = True
+        except HoldfastError:
+            fine = True  # ours, about the data; the transaction around it was rolled back
+            raise
+        except FAILURES as error:
+            fine = isinstance(error, asyncpg.PostgresError)
+            raise self.translate(error, connection.backend) from error
+        finally:
+            self._give_back(connection, fine=fine)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Connection, None]:
@@ -186,7 +199,3 @@ class PostgresPool:
                 return error
             case _:
                 return StoreDown(f"{self.url} can't be reached: {error}", store=self.url, remedy="is the server up?")
-
-
-async def _nothing_to_reset(connection: Connection) -> None:
-    """We set nothing on a connection that the next user would have to fear."""

@@ -15,6 +15,7 @@ from holdfast.core.clock import Clock
 from holdfast.core.events import ListenerFailed, RecordsReaped, Sink, StoreOpened, StoreWarned
 from holdfast.core.models import Claim, Heard, LogEntry, Page, Reaped, Record, check_key, check_name, check_seconds
 from holdfast.core.records import (
+    Row,
     State,
     Write,
     decide_claim,
@@ -72,6 +73,7 @@ class RedisStore(Frame):
     # Opening and closing
 
     async def _open(self) -> None:
+        self._pool.open()
         self._ear = RedisEar(self._pool, self._prefix, self._listeners, self._listener_failed)
         text = (await self._pool.command("INFO", "everything")).decode()
         info = dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
@@ -117,8 +119,7 @@ class RedisStore(Frame):
         found = await self._run("get", name_of(kind, id))
         if found is None:
             return None
-        now = float(found[0])
-        row = row_from(kind, id, found[1:])
+        now, row = _got(kind, id, found)
         return self._codec.record(row, now) if dead or row.state(now) == "live" else None
 
     async def commit(
@@ -159,17 +160,19 @@ class RedisStore(Frame):
 
     async def _settle(self, write: Write, lost: AnswerLost) -> Record:
         """The answer to a commit was lost. The record, if it was written all the same; or what became of it."""
-        happened = found = None
+        happened = row = None
+        now = 0.0
         try:
             if lost.client is not None:
                 # A command that we sent may still wait in the server's buffer; once the client is gone, it is void.
                 await self._pool.command("CLIENT", "KILL", "ID", lost.client)
             found = await self._run("get", name_of(write.kind, write.id))
-            happened = settle(row_from(write.kind, write.id, found[1:]) if found else None, write)
+            now, row = _got(write.kind, write.id, found) if found else (0.0, None)
+            happened = settle(row, write)
         except HoldfastError:
             pass  # not settled, which is what we say below
-        if happened and found:
-            return self._codec.record(row_from(write.kind, write.id, found[1:]), float(found[0]))
+        if happened and row:
+            return self._codec.record(row, now)
         if happened is False:
             raise StoreDown(lost.what, store=self.url, kind=write.kind, id=write.id) from lost
         raise WriteUnsettled(
@@ -367,3 +370,8 @@ class RedisStore(Frame):
     def _disagreement(self, step: str, kind: str, id: str) -> CorruptRecord:
         """The script refused what the rules allow: a field that neither of us wrote."""
         return corrupt(kind, id, f"the server would not {step} it")
+
+
+def _got(kind: str, id: str, found: list[Any]) -> tuple[float, Row]:
+    """What the `get` script returns: the fields, and behind them the time in seconds and microseconds."""
+    return float(found[10]) + float(found[11]) / 1e6, row_from(kind, id, found[:10])

@@ -6,10 +6,11 @@ lost answer (`AnswerLost`: it may have been). It refuses redis-py's own retries:
 
 import asyncio
 import ssl
-from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeAlias, cast
 
+import hiredis
 from redis import exceptions
 from redis.asyncio.connection import Connection as TcpConnection
 from redis.asyncio.connection import parse_url
@@ -18,11 +19,14 @@ from redis.backoff import NoBackoff
 
 from holdfast.errors import ConfigError, CorruptRecord, HoldfastError, StoreDown
 from holdfast.stores.redis_scripts import SCRIPTS, Script
+from holdfast.stores.slots import Slots
 
 CONNECT_SECONDS = 4.0  # so that a wrong address is told within five
 
 Connection: TypeAlias = Any
 """redis-py's connection, whose methods are typed only in part."""
+
+_pack = cast("Callable[[tuple[Any, ...]], bytes]", hiredis.pack_command)  # in C, where redis-py's own is in Python
 
 FAILURES = (exceptions.RedisError, OSError, TimeoutError)
 
@@ -41,9 +45,8 @@ class RedisPool:
     def __init__(self, dsn: str, url: str, timeout: float, size: int) -> None:
         self.url = url
         self._timeout = timeout
-        self._size = size
-        self._idle: deque[Connection] = deque()
-        self._turns = asyncio.Semaphore(size)
+        self._slots: Slots[Connection] = Slots(url, size, timeout, self.connect)
+        self._open = False
         try:
             settings = cast("dict[str, Any]", parse_url(dsn.replace("valkey", "redis", 1)))
             self._class: Any = settings.pop("connection_class", TcpConnection)
@@ -78,33 +81,36 @@ class RedisPool:
         with suppress(*FAILURES):
             await connection.disconnect(nowait=True)
 
+    def open(self) -> None:
+        self._open = True
+
     async def close(self) -> None:
-        while self._idle:
-            await self.drop(self._idle.pop())
+        """What is idle is closed at once; what is in use is closed when it comes back."""
+        self._open = False
+        for connection in self._slots.take_all():
+            await self.drop(connection)
 
     async def command(self, *command: Any) -> Any:
         return (await self.commands([command]))[0]
 
     async def commands(self, commands: list[tuple[Any, ...]]) -> list[Any]:
         """The answers to commands that are sent together; the first refusal is raised."""
-        connection = await self._acquire()
+        connection = await self._take()
         fine = False
         try:
             async with asyncio.timeout(self._timeout):
-                packed = (
-                    connection.pack_command(*commands[0]) if len(commands) == 1 else connection.pack_commands(commands)
-                )
+                packed = _pack(commands[0]) if len(commands) == 1 else b"".join(map(_pack, commands))
                 await connection.send_packed_command(packed, check_health=False)
                 answers = [await self._answer(connection) for _ in commands]
             fine = True
         except FAILURES as error:
             raise self._translate(error, connection) from error
         finally:
-            if fine:
-                self._idle.append(connection)
+            if fine and self._open:
+                self._slots.give_back(connection)
             else:
+                self._slots.lose()
                 await self.drop(connection)
-            self._turns.release()
         for answer in answers:
             if isinstance(answer, exceptions.RedisError):
                 raise self._translate(answer, connection) from answer
@@ -124,27 +130,14 @@ class RedisPool:
         except exceptions.ResponseError as error:
             return error  # of one command; the others' answers follow it
 
-    async def _acquire(self) -> Connection:
-        try:
-            async with asyncio.timeout(self._timeout):
-                await self._turns.acquire()
-        except TimeoutError:
-            raise StoreDown(
-                f"{self.url} gave no connection within {self._timeout:g} s; {self._size} may be in use at once",
-                store=self.url,
-                remedy="raise ?connections= or ?timeout= if the server is well",
-            ) from None
-        try:
-            while self._idle:
-                connection = self._idle.pop()
-                # An end of file already there means that the server has gone since: nothing was sent, so take another.
-                if connection.is_connected and not await connection.can_read():
-                    return connection
-                await self.drop(connection)
-            return await self.connect()
-        except BaseException:
-            self._turns.release()
-            raise
+    async def _take(self) -> Connection:
+        while (connection := self._slots.take_idle()) is not None:
+            # An end of file already there means that the server has gone since: nothing was sent, so take another.
+            if connection.is_connected and not await connection.can_read():
+                return connection
+            self._slots.lose()
+            await self.drop(connection)
+        return await self._slots.take()
 
     def _translate(self, error: Exception, connection: Connection) -> HoldfastError:
         """The one place where redis-py's errors become ours. A lost connection is told from a refusal."""
