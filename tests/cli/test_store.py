@@ -154,6 +154,49 @@ def test_reap_says_how_many(filled: str) -> None:
     assert json.loads(run.invoke(app, ["store", "reap", filled, "--json"]).output) == {"expired": 0, "tombstones": 0}
 
 
+@pytest.mark.promise("cli.seal")
+def test_a_store_is_sealed_copied_and_read_with_its_keys(
+    filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, newer = (run.invoke(app, ["store", "key"]).output.strip() for _ in range(2))
+    assert key != newer
+    assert run.invoke(app, ["store", "reseal", filled]).exit_code == 2
+    monkeypatch.setenv("HOLDFAST_KEYS", key)
+    sealed = run.invoke(app, ["store", "reseal", filled])
+    assert sealed.output == "3 of 4 records sealed anew\n"  # a tombstone has nothing to seal
+    assert run.invoke(app, ["store", "show", filled, "draft", "d1"]).exit_code == 0
+
+    copy = f"sqlite:///{tmp_path}/copy.db"
+    monkeypatch.delenv("HOLDFAST_KEYS")  # sealed bytes are copied as they are
+    assert run.invoke(app, ["store", "copy", filled, copy]).output == "4 records copied, 0 were there already\n"
+    again = json.loads(run.invoke(app, ["store", "copy", filled, copy, "--json"]).output)
+    assert again == {"copied": 0, "present": 4}
+    locked = run.invoke(app, ["store", "show", copy, "draft", "d1"])
+    assert (locked.exit_code, "opened without keys" in locked.stderr) == (2, True)
+
+    file = tmp_path / "keys"
+    file.write_text(f"{newer}\n{key}\n")
+    for command in (["reseal", copy], ["show", copy, "draft", "d1"], ["ls", copy], ["check", copy]):
+        result = run.invoke(app, ["store", *command, "--keys-file", str(file)])
+        assert result.exit_code == 0, result.output + result.stderr
+    file.write_text(newer)
+    shown = json.loads(
+        run.invoke(app, ["store", "show", copy, "draft", "d1", "--keys-file", str(file), "--json"]).output
+    )
+    assert shown["record"]["data"] == {"text": "ä"}
+    assert [entry["data"]["did"] for entry in shown["log"]] == ["edit", "more"]
+
+
+@pytest.mark.promise("cli.seal")
+def test_bad_keys_are_explained_and_never_shown(filled: str, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("s3cret-but-short")
+    for given, says in ((file, "sealing key 1 is not 32 bytes"), (tmp_path / "none", "can't be read")):
+        result = run.invoke(app, ["store", "ls", filled, "--keys-file", str(given)])
+        assert (result.exit_code, says in result.stderr) == (2, True)
+        assert "s3cret" not in result.stderr
+
+
 @pytest.mark.promise("cli.errors")
 @pytest.mark.parametrize("command", [["ls"], ["show"], ["reap"], ["check"]])
 def test_an_error_is_one_line_and_a_remedy(command: list[str], tmp_path: Path) -> None:
@@ -170,7 +213,9 @@ def test_an_error_is_one_line_and_a_remedy(command: list[str], tmp_path: Path) -
 
 
 @pytest.mark.promise("cli.help")
-@pytest.mark.parametrize("command", [[], ["store"], *(["store", name] for name in ("check", "ls", "show", "reap"))])
+@pytest.mark.parametrize(
+    "command", [[], ["store"], *(["store", name] for name in ("check", "ls", "show", "reap", "key", "reseal", "copy"))]
+)
 def test_help_everywhere(command: list[str]) -> None:
     result = run.invoke(app, [*command, "--help"])
     assert (result.exit_code, "Usage" in result.output) == (0, True)

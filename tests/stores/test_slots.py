@@ -21,7 +21,7 @@ def _slots(size: int, timeout: float = 5.0, fail: int = 0) -> Slots[int]:
             raise holdfast.StoreDown("no")
         return next(numbers)
 
-    return Slots("test", size, timeout, connect)
+    return Slots("test", size, timeout, connect, lambda _: None)
 
 
 @pytest.mark.promise("store.slots")
@@ -88,3 +88,26 @@ async def test_lost_connections_and_failed_connects_free_their_place() -> None:
     await asyncio.sleep(0)
     slots.lose()
     assert await waiting not in (one, two)
+
+
+@pytest.mark.promise("store.slots")
+async def test_an_exchange_that_takes_too_long_is_cut() -> None:
+    cut: list[int] = []
+    done = asyncio.Event()
+
+    async def connect() -> int:
+        return 7
+
+    def note(connection: int) -> None:
+        cut.append(connection)
+        done.set()
+
+    slots = Slots("test", 2, 0.05, connect, note)
+    slots.begin(1, 0.01)
+    slots.begin(2, 60)
+    async with asyncio.timeout(5):
+        await done.wait()
+    assert cut == [1]
+    assert slots.end(1) is False
+    assert slots.end(2) is True
+    slots.take_all()

@@ -144,6 +144,9 @@ def checked_row(kind: object, id: object, fields: Sequence[object]) -> Row:
     row = Row(cast("str", kind), cast("str", id), *fields)  # type: ignore[arg-type]  # checked just above
     if row.rev < 1 or row.last < 0:
         raise corrupt(row.kind, row.id, f"rev {row.rev}, last entry {row.last}")
+    for span in (row.idle, row.max_age):
+        if span is not None and not span > 0:  # or it would read as expired, and so as absent
+            raise corrupt(row.kind, row.id, f"a span of {span} seconds")
     return row
 
 

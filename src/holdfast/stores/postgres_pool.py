@@ -18,6 +18,7 @@ from holdfast.stores.base import CLOSE_SECONDS
 from holdfast.stores.slots import Slots
 
 CONNECT_SECONDS = 4.0  # so that a wrong address is told within five
+_STATEMENTS = 2  # timeouts that a transaction of several statements may take
 
 Connection: TypeAlias = Any
 """asyncpg's connection, which ships without types for its methods."""
@@ -40,6 +41,12 @@ class _Connection(asyncpg.Connection):
     """asyncpg's, and which backend serves it."""
 
     backend: Backend | None = None
+    statements: dict[str, Any]
+
+
+def _cut(connection: Connection) -> None:
+    with suppress(*FAILURES):
+        connection.terminate()
 
 
 class PostgresPool:
@@ -52,7 +59,7 @@ class PostgresPool:
         self.url = url
         self._dsn = dsn
         self._timeout = timeout
-        self._slots: Slots[Connection] = Slots(url, size, timeout, self.connect)
+        self._slots: Slots[Connection] = Slots(url, size, timeout, self.connect, _cut)
         self._open = False
 
     def open(self) -> None:
@@ -78,10 +85,10 @@ class PostgresPool:
         async with asyncio.timeout(CONNECT_SECONDS):
             connection: Any = await cast("Any", asyncpg.connect)(
                 self._dsn,
-                command_timeout=self._timeout,
                 server_settings={"statement_timeout": str(int(self._timeout * 1000)), "application_name": "holdfast"},
                 connection_class=_Connection,
             )
+            connection.statements = {}
             connection.backend = tuple(await connection.fetchrow(sql.BACKEND))
             return connection
 
@@ -103,15 +110,20 @@ class PostgresPool:
 
     async def row(self, statement: str, *given: object) -> Any:
         connection = await self._take()
+        self._slots.begin(connection, self._timeout)
         fine = False
         try:
-            found = await connection.fetchrow(statement, *given)
+            prepared = connection.statements.get(statement)
+            if prepared is None:
+                prepared = connection.statements[statement] = await connection.prepare(statement)
+            found = await prepared.fetchrow(*given)
             fine = True
             return found
         except FAILURES as error:
             fine = isinstance(error, asyncpg.PostgresError)  # the server answered, if only with a no
-            raise self.translate(error, connection.backend) from error
+            raise self._explain(error, connection) from error
         finally:
+            self._slots.end(connection)
             self._give_back(connection, fine=fine)
 
     async def rows(self, statement: str, *given: object) -> list[Any]:
@@ -122,6 +134,7 @@ class PostgresPool:
     async def connection(self) -> AsyncGenerator[Connection, None]:
         """One of the pool, for a while. What goes wrong inside is translated."""
         connection = await self._take()
+        self._slots.begin(connection, self._timeout * _STATEMENTS)
         fine = False
         try:
             yield connection
@@ -131,9 +144,15 @@ class PostgresPool:
             raise
         except FAILURES as error:
             fine = isinstance(error, asyncpg.PostgresError)
-            raise self.translate(error, connection.backend) from error
+            raise self._explain(error, connection) from error
         finally:
+            self._slots.end(connection)
             self._give_back(connection, fine=fine)
+
+    def _explain(self, error: Exception, connection: Connection) -> HoldfastError:
+        connection.statements.clear()  # they may be what is wrong: prepared for a table that has changed since
+        late = not self._slots.end(connection)
+        return self.translate(TimeoutError() if late else error, connection.backend)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Connection, None]:

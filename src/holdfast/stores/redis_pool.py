@@ -45,7 +45,7 @@ class RedisPool:
     def __init__(self, dsn: str, url: str, timeout: float, size: int) -> None:
         self.url = url
         self._timeout = timeout
-        self._slots: Slots[Connection] = Slots(url, size, timeout, self.connect)
+        self._slots: Slots[Connection] = Slots(url, size, timeout, self.connect, _cut)
         self._open = False
         try:
             settings = cast("dict[str, Any]", parse_url(dsn.replace("valkey", "redis", 1)))
@@ -96,16 +96,18 @@ class RedisPool:
     async def commands(self, commands: list[tuple[Any, ...]]) -> list[Any]:
         """The answers to commands that are sent together; the first refusal is raised."""
         connection = await self._take()
+        self._slots.begin(connection, self._timeout)
         fine = False
         try:
-            async with asyncio.timeout(self._timeout):
-                packed = _pack(commands[0]) if len(commands) == 1 else b"".join(map(_pack, commands))
-                await connection.send_packed_command(packed, check_health=False)
-                answers = [await self._answer(connection) for _ in commands]
+            packed = _pack(commands[0]) if len(commands) == 1 else b"".join(map(_pack, commands))
+            await connection.send_packed_command(packed, check_health=False)
+            answers = [await self._answer(connection) for _ in commands]
             fine = True
         except FAILURES as error:
-            raise self._translate(error, connection) from error
+            late = not self._slots.end(connection)
+            raise self._translate(TimeoutError() if late else error, connection) from error
         finally:
+            self._slots.end(connection)
             if fine and self._open:
                 self._slots.give_back(connection)
             else:
@@ -203,6 +205,14 @@ class RedisPool:
                 )
             case _:
                 return StoreDown(f"{self.url} can't be reached: {text}", store=self.url, remedy="is the server up?")
+
+
+def _cut(connection: Connection) -> None:
+    """Close it under whoever reads from it: the read ends with an end of file."""
+    # redis-py's own way to disconnect is a coroutine, and would wait for the reader.
+    writer = connection._writer  # noqa: SLF001
+    if writer is not None:
+        writer.transport.abort()
 
 
 class _UnknownScript(StoreDown):

@@ -12,15 +12,27 @@ from holdfast.errors import StoreDown
 
 C = TypeVar("C")
 
+LOOKS = 20  # a timeout: how often overdue exchanges are looked for, so they end at most a twentieth late
+
 
 class Slots(Generic[C]):
     """At most `size` connections at a time. Taking one that is idle does not wait, not even for the event loop."""
 
-    def __init__(self, url: str, size: int, timeout: float, connect: Callable[[], Awaitable[C]]) -> None:
+    def __init__(
+        self,
+        url: str,
+        size: int,
+        timeout: float,
+        connect: Callable[[], Awaitable[C]],
+        cut: Callable[[C], None],
+    ) -> None:
         self._url = url
         self._size = size
         self._timeout = timeout
         self._connect = connect
+        self._cut = cut
+        self._deadlines: dict[C, float] = {}
+        self._watchman: asyncio.TimerHandle | None = None
         self._idle: deque[C] = deque()
         self._open = 0
         self._waiting: deque[asyncio.Future[C | None]] = deque()
@@ -74,11 +86,34 @@ class Slots(Generic[C]):
         else:
             self._open -= 1
 
+    # A timer for each exchange would cost more than the exchange; one look around for all of them costs nothing.
+
+    def begin(self, connection: C, seconds: float) -> None:
+        """An exchange has so long; then the connection is cut, and the exchange fails."""
+        loop = asyncio.get_running_loop()
+        self._deadlines[connection] = loop.time() + seconds
+        if self._watchman is None:
+            self._watchman = loop.call_later(self._timeout / LOOKS, self._look, loop)
+
+    def end(self, connection: C) -> bool:
+        """The exchange is over, one way or the other. False if it was cut for taking too long."""
+        return self._deadlines.pop(connection, None) is not None
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for connection in [c for c, deadline in self._deadlines.items() if deadline < now]:
+            del self._deadlines[connection]
+            self._cut(connection)
+        self._watchman = loop.call_later(self._timeout / LOOKS, self._look, loop) if self._deadlines else None
+
     def take_all(self) -> list[C]:
         """Every idle one, for good."""
         found = list(self._idle)
         self._idle.clear()
         self._open -= len(found)
+        if not self._open and self._watchman is not None:
+            self._watchman.cancel()
+            self._watchman = None
         return found
 
     def _next(self) -> "asyncio.Future[C | None] | None":
