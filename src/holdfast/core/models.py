@@ -26,28 +26,33 @@ ANONYMOUS = Principal("anonymous")
 MAX_NAME = 512  # characters of an id, principal, owner or topic
 MAX_KIND = 64  # characters; with an id of four-byte characters still within the 2,704 bytes of PostgreSQL's index
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+").fullmatch
 
 
 def check_name(value: str, what: str, longest: int = MAX_NAME) -> str:
     """A name as given, or `UnstorableValue` that says what is wrong with which name."""
+    if type(value) is str and len(value) <= longest and _NAME(value):
+        return value
+    raise _bad_name(value, what, longest)
+
+
+def _bad_name(value: object, what: str, longest: int) -> UnstorableValue:
     if type(value) is not str:
-        raise UnstorableValue(f"{what}: {type(value).__name__}", path=what, remedy=f"give the {what} as a str")
+        return UnstorableValue(f"{what}: {type(value).__name__}", path=what, remedy=f"give the {what} as a str")
     if not value:
-        raise UnstorableValue(f"{what} is empty", path=what, remedy=f"give the {what} at least one character")
+        return UnstorableValue(f"{what} is empty", path=what, remedy=f"give the {what} at least one character")
     if len(value) > longest:
-        raise UnstorableValue(
+        return UnstorableValue(
             f"{what} has {len(value)} characters, more than {longest}",
             path=what,
             remedy="shorten it, or use a digest of it",
         )
-    if found := _CONTROL.search(value):
-        raise UnstorableValue(
-            f"{what} has the control character {found.group()!r} at position {found.start()}",
-            path=what,
-            remedy="use printable characters only",
-        )
-    return value
+    place = next(place for place, character in enumerate(value) if not _NAME(character))
+    return UnstorableValue(
+        f"{what} has the control character {value[place]!r} at position {place}",
+        path=what,
+        remedy="use printable characters only",
+    )
 
 
 def check_key(kind: str, id: str) -> None:
@@ -57,12 +62,6 @@ def check_key(kind: str, id: str) -> None:
 
 
 MAX_SPAN = 1e11  # seconds, three thousand years: beyond it a moment can't be written as a date
-
-
-def check_span(value: float | None, what: str) -> None:
-    """A length of time in seconds, or None for no limit."""
-    if value is not None:
-        check_seconds(value, what)
 
 
 def check_seconds(value: float, what: str, *, zero: bool = False) -> None:
@@ -93,8 +92,10 @@ class Record:
     def __post_init__(self) -> None:
         check_key(self.kind, self.id)
         check_name(self.principal, "principal")
-        check_span(self.idle, "idle")
-        check_span(self.max_age, "max_age")
+        if self.idle is not None:
+            check_seconds(self.idle, "idle")
+        if self.max_age is not None:
+            check_seconds(self.max_age, "max_age")
 
     @property
     def expires(self) -> float | None:

@@ -120,11 +120,12 @@ class PostgresStore(Frame):
 
     async def get(self, kind: str, id: str, *, dead: bool = False) -> Record | None:
         check_key(kind, id)
-        found = await self._row(sql.GET, kind, id)
+        self._check_open()
+        found = await self._pool.row(sql.GET, self._given_time(), kind, id)
         if found is None:
             return None
-        now, *fields = found
-        row = checked_row(kind, id, fields)
+        now = found[0]
+        row = checked_row(kind, id, found[1:])
         return self._codec.record(row, now) if dead or row.state(now) == "live" else None
 
     async def commit(

@@ -8,21 +8,21 @@ from functools import cache
 
 from holdfast.core.records import State
 
-CLOCK = "(SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS clock"
-NOW = "coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8)"
+# One moment for the whole statement, however often it is named.
+NOW = "coalesce($1::float8, extract(epoch FROM statement_timestamp())::float8)"
 FIELDS = "r.principal, r.rev, r.body, r.last, r.created, r.touched, r.idle, r.max_age, r.ended, r.nonce"
 HEAD = FIELDS.replace("r.body", "NULL::bytea")
 
-GET = f"SELECT clock.now, {FIELDS} FROM {CLOCK}, holdfast_records r WHERE r.kind = $2 AND r.id = $3"
+GET = f"SELECT {NOW}, {FIELDS} FROM holdfast_records r WHERE r.kind = $2 AND r.id = $3"
 LOOK = (
-    f"SELECT clock.now, {HEAD}, c.owner, c.token, c.expires FROM {CLOCK} "
+    f"SELECT {NOW}, {HEAD}, c.owner, c.token, c.expires FROM (VALUES (1)) AS one "
     "LEFT JOIN holdfast_records r ON r.kind = $2 AND r.id = $3 "
     "LEFT JOIN holdfast_claims c ON c.kind = $2 AND c.id = $3"
 )
 LOCK = f"SELECT {HEAD} FROM holdfast_records r WHERE r.kind = $1 AND r.id = $2 FOR UPDATE"
 LOCK_CLAIM = "SELECT owner, token, expires FROM holdfast_claims WHERE kind = $1 AND id = $2 FOR SHARE"
 
-_ALIVE = "r.ended IS NULL AND (r.expires IS NULL OR r.expires > clock.now)"
+_ALIVE = f"r.ended IS NULL AND (r.expires IS NULL OR r.expires > {NOW})"
 
 REPLACE = (
     "UPDATE holdfast_records SET principal = $3, rev = $4, body = $5, last = $6, created = $7, touched = $8, "
@@ -31,12 +31,12 @@ REPLACE = (
 ADD_LOG = "INSERT INTO holdfast_log (kind, id, last, rev, at, body) VALUES ($1, $2, $3, $4, $5, $6)"
 DROP_LOG = "DELETE FROM holdfast_log WHERE kind = $1 AND id = $2"
 TOUCH = (
-    "UPDATE holdfast_records r SET touched = clock.now, expires = LEAST(clock.now + r.idle, r.created + r.max_age) "
-    f"FROM {CLOCK} WHERE r.kind = $2 AND r.id = $3 AND {_ALIVE} RETURNING 1"
+    f"UPDATE holdfast_records r SET touched = {NOW}, expires = LEAST({NOW} + r.idle, r.created + r.max_age) "
+    f"WHERE r.kind = $2 AND r.id = $3 AND {_ALIVE} RETURNING 1"
 )
 END = "UPDATE holdfast_records SET body = NULL, last = 0, ended = $3 WHERE kind = $1 AND id = $2"
 _LOG = (
-    f"SELECT l.last, l.rev, l.at, l.body, r.principal FROM {CLOCK}, holdfast_log l JOIN holdfast_records r "
+    f"SELECT l.last, l.rev, l.at, l.body, r.principal FROM holdfast_log l JOIN holdfast_records r "
     f"USING (kind, id) WHERE kind = $2 AND id = $3 AND l.last > $4 AND {_ALIVE} ORDER BY l.last"
 )
 LOG = f"{_LOG} LIMIT $5"
@@ -46,31 +46,30 @@ LOG_NEWEST = f"{_LOG} DESC LIMIT $5"
 # has run out, for the same reason, until `reap` finds it a day old.
 CLAIM = (
     "INSERT INTO holdfast_claims AS c (kind, id, owner, token, expires) "
-    f"SELECT $2, $3, $4, nextval('holdfast_tokens'), clock.now + $5 FROM {CLOCK} "
+    f"VALUES ($2, $3, $4, nextval('holdfast_tokens'), {NOW} + $5) "
     "ON CONFLICT (kind, id) DO UPDATE SET owner = excluded.owner, token = nextval('holdfast_tokens'), "
     f"expires = {NOW} + $5 WHERE c.expires <= {NOW} OR c.owner = excluded.owner RETURNING token, expires"
 )
 RENEW = (
-    f"UPDATE holdfast_claims c SET expires = clock.now + $5 FROM {CLOCK} "
-    "WHERE c.kind = $2 AND c.id = $3 AND c.token = $4 AND c.expires > clock.now RETURNING c.owner, c.expires"
+    f"UPDATE holdfast_claims c SET expires = {NOW} + $5 "
+    f"WHERE c.kind = $2 AND c.id = $3 AND c.token = $4 AND c.expires > {NOW} RETURNING c.owner, c.expires"
 )
 RELEASE = (
-    f"UPDATE holdfast_claims c SET expires = clock.now FROM {CLOCK} "
-    "WHERE c.kind = $2 AND c.id = $3 AND c.token = $4 AND c.expires > clock.now RETURNING 1"
+    f"UPDATE holdfast_claims c SET expires = {NOW} "
+    f"WHERE c.kind = $2 AND c.id = $3 AND c.token = $4 AND c.expires > {NOW} RETURNING 1"
 )
 HOLDER = (
-    f"SELECT c.owner, c.token, c.expires FROM {CLOCK}, holdfast_claims c "
-    "WHERE c.kind = $2 AND c.id = $3 AND c.expires > clock.now"
+    f"SELECT c.owner, c.token, c.expires FROM holdfast_claims c WHERE c.kind = $2 AND c.id = $3 AND c.expires > {NOW}"
 )
 REAP = (
-    f"WITH dead AS (SELECT r.kind, r.id, r.ended FROM {CLOCK}, holdfast_records r "
-    "WHERE ($2::text IS NULL OR r.kind = $2) AND ((r.ended IS NULL AND r.expires <= clock.now - $3::float8) "
-    "OR r.ended <= clock.now - $4::float8) LIMIT $5 FOR UPDATE OF r SKIP LOCKED), "
+    "WITH dead AS (SELECT r.kind, r.id, r.ended FROM holdfast_records r "
+    f"WHERE ($2::text IS NULL OR r.kind = $2) AND ((r.ended IS NULL AND r.expires <= {NOW} - $3::float8) "
+    f"OR r.ended <= {NOW} - $4::float8) LIMIT $5 FOR UPDATE OF r SKIP LOCKED), "
     "logs AS (DELETE FROM holdfast_log l USING dead WHERE l.kind = dead.kind AND l.id = dead.id), "
     "gone AS (DELETE FROM holdfast_records r USING dead WHERE r.kind = dead.kind AND r.id = dead.id) "
     "SELECT count(*), count(ended) FROM dead"
 )
-REAP_CLAIMS = f"DELETE FROM holdfast_claims c USING {CLOCK} WHERE c.expires <= clock.now - 86400"
+REAP_CLAIMS = f"DELETE FROM holdfast_claims c WHERE c.expires <= {NOW} - 86400"
 TOKENS = (
     "SELECT CASE WHEN $1::bigint > 0 AND $1 >= last_value THEN setval('holdfast_tokens', $1) "
     "WHEN is_called THEN last_value ELSE 0 END FROM holdfast_tokens"
@@ -101,23 +100,23 @@ def commit_sql(*, creates: bool, fenced: bool, logs: bool) -> str:
     if fenced:
         values += 1
         held = (
-            f"held AS MATERIALIZED (SELECT 1 FROM holdfast_claims c, {CLOCK} WHERE c.kind = $2 AND c.id = $3 "
-            f"AND c.token = ${values}::bigint AND c.expires > clock.now FOR SHARE OF c), "
+            "held AS MATERIALIZED (SELECT 1 FROM holdfast_claims c WHERE c.kind = $2 AND c.id = $3 "
+            f"AND c.token = ${values}::bigint AND c.expires > {NOW} FOR SHARE OF c), "
         )
     guard = "EXISTS (SELECT FROM held)" if fenced else "TRUE"
     returning = "RETURNING rev, created, touched, last" if creates else "RETURNING r.rev, r.created, r.touched, r.last"
     if creates:
         write = (
             "INSERT INTO holdfast_records (kind, id, principal, rev, body, last, created, touched, idle, max_age, "
-            "nonce, expires) SELECT $2, $3, $4, 1, $5, $6, clock.now, clock.now, $7, $8, $9, "
-            f"LEAST(clock.now + $7::float8, clock.now + $8::float8) FROM {CLOCK} WHERE {guard} "
+            f"nonce, expires) SELECT $2, $3, $4, 1, $5, $6, {NOW}, {NOW}, $7, $8, $9, "
+            f"LEAST({NOW} + $7::float8, {NOW} + $8::float8) WHERE {guard} "
             f"ON CONFLICT DO NOTHING {returning}"
         )
     else:
         write = (
-            "UPDATE holdfast_records r SET rev = r.rev + 1, body = $5, last = r.last + $6, touched = clock.now, "
-            "idle = $7, max_age = $8, nonce = $9, expires = LEAST(clock.now + $7::float8, r.created + $8::float8) "
-            f"FROM {CLOCK} WHERE r.kind = $2 AND r.id = $3 AND r.principal = $4{condition} AND {_ALIVE} AND {guard} "
+            f"UPDATE holdfast_records r SET rev = r.rev + 1, body = $5, last = r.last + $6, touched = {NOW}, "
+            f"idle = $7, max_age = $8, nonce = $9, expires = LEAST({NOW} + $7::float8, r.created + $8::float8) "
+            f"WHERE r.kind = $2 AND r.id = $3 AND r.principal = $4{condition} AND {_ALIVE} AND {guard} "
             f"{returning}"
         )
     if not fenced and not logs:
@@ -142,7 +141,7 @@ def matching(kind: str | None, principal: str | None, state: State | None) -> tu
     elif state == "live":
         parts.append(_ALIVE)
     elif state == "expired":
-        parts.append("r.ended IS NULL AND r.expires <= clock.now")
+        parts.append(f"r.ended IS NULL AND r.expires <= {NOW}")
     return " AND ".join(parts), given
 
 
@@ -151,10 +150,10 @@ def scan_sql(condition: str, given: int, resumes: bool) -> str:
     further = f" AND (r.kind, r.id) > (${given + 2}, ${given + 3})" if resumes else ""
     limit = given + (4 if resumes else 2)
     return (
-        f"SELECT clock.now, r.kind, r.id, {FIELDS} FROM {CLOCK}, holdfast_records r WHERE {condition}{further} "
+        f"SELECT {NOW}, r.kind, r.id, {FIELDS} FROM holdfast_records r WHERE {condition}{further} "
         f"ORDER BY r.kind, r.id LIMIT ${limit}"
     )
 
 
 def count_sql(condition: str) -> str:
-    return f"SELECT count(*) FROM {CLOCK}, holdfast_records r WHERE {condition}"
+    return f"SELECT count(*) FROM holdfast_records r WHERE {condition} AND ($1::float8 IS NULL OR TRUE)"
