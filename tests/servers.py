@@ -25,9 +25,13 @@ START = 30.0
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Below 55,536, so that a cluster's second port, ten thousand higher, exists too."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        if port < 55_536:
+            return port
 
 
 def _package(name: str) -> Path:

@@ -162,7 +162,9 @@ def test_a_store_is_sealed_copied_and_read_with_its_keys(
     assert key != newer
     assert run.invoke(app, ["store", "reseal", filled]).exit_code == 2
     monkeypatch.setenv("HOLDFAST_KEYS", key)
-    sealed = run.invoke(app, ["store", "reseal", filled])
+    refused = run.invoke(app, ["store", "reseal", filled])
+    assert (refused.exit_code, "not sealed" in refused.stderr) == (2, True)
+    sealed = run.invoke(app, ["store", "reseal", filled, "--plaintext"])
     assert sealed.output == "3 of 4 records sealed anew\n"  # a tombstone has nothing to seal
     assert run.invoke(app, ["store", "show", filled, "draft", "d1"]).exit_code == 0
 
@@ -191,7 +193,12 @@ def test_a_store_is_sealed_copied_and_read_with_its_keys(
 def test_bad_keys_are_explained_and_never_shown(filled: str, tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("s3cret-but-short")
-    for given, says in ((file, "sealing key 1 is not 32 bytes"), (tmp_path / "none", "can't be read")):
+    (tmp_path / "empty").write_text("\n")
+    for given, says in (
+        (tmp_path / "empty", "has no key in it"),
+        (file, "sealing key 1 is not 32 bytes"),
+        (tmp_path / "none", "can't be read"),
+    ):
         result = run.invoke(app, ["store", "ls", filled, "--keys-file", str(given)])
         assert (result.exit_code, says in result.stderr) == (2, True)
         assert "s3cret" not in result.stderr

@@ -64,6 +64,14 @@ async def test_a_server_that_is_not_there_or_says_nothing(scheme: str, silent_po
 @pytest.mark.parametrize(
     ("url", "words"),
     [
+        ("postgresql://app:123/hunter2@db/x", ("out of place", "%2F")),
+        ("postgresql:/app:hunter2@db/x", ("out of place", "%40")),
+        ("redis:/:hunter2@h/0", ("out of place",)),
+        ("postgresql://app:hunter2/et@db/x", ("can't be read", "%2F")),
+        ("redis://:hun#ter2@h/0", ("can't be read", "%23")),
+        ("redis://h/0#hunter2", ("out of place", "%23")),
+        ("//app:hunter2@db/x", ("not the URL",)),
+        ("sqlite://app:hunter2@x/y", ("no host",)),
         ("postgresql://127.0.0.1:99999/x", ("can't be read", "port")),
         ("redis://127.0.0.1:abc", ("can't be read", "port")),
         ("redis://127.0.0.1?connections=many", ("connections=many",)),
@@ -73,7 +81,7 @@ async def test_a_server_that_is_not_there_or_says_nothing(scheme: str, silent_po
     ],
 )
 async def test_an_address_that_can_not_be_read(url: str, words: tuple[str, ...]) -> None:
-    with _named(holdfast.ConfigError, *words):
+    with _named(holdfast.ConfigError, *words, never="hunter2"):
         await _open(url)
 
 
@@ -132,6 +140,16 @@ async def test_a_redis_user_without_rights_is_told_which_it_needs(valkey: Valkey
             await store._pool.command("ACL", "SETUSER", "limited", "on", ">pw", "~other*", "+@all")  # type: ignore[attr-defined]
         with _named(holdfast.ConfigError, "~holdfast*"):
             await _open(limited.url.replace("127.0.0.1", "limited:pw@127.0.0.1"))
+        async with holdfast.open_store(limited.url) as store:
+            await store._pool.command("ACL", "SETUSER", "mute", "on", ">pw", "~*", "+@all", "resetchannels")  # type: ignore[attr-defined]
+        failures: list[object] = []
+        mute = limited.url.replace("127.0.0.1", "mute:pw@127.0.0.1")
+        async with holdfast.open_store(mute, on_event=failures.append) as store:
+            with _named(holdfast.ConfigError, "&holdfast*"):
+                async with store.listen("t"):
+                    pass
+            assert await store.count() == 0
+        assert len(failures) < 10, "a refused listener must not try again and again"
     finally:
         limited.close()
 

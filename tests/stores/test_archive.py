@@ -122,3 +122,32 @@ async def test_what_is_newer_in_the_target_is_not_overwritten(places: dict[str, 
             async for _ in copy_store(origin, destination):
                 pass
         assert (await destination.get("k", "a")).data == "newer"  # type: ignore[union-attr]
+
+
+@pytest.mark.promise("store.copy")
+async def test_a_copy_neither_revives_the_ended_nor_keeps_a_dead_log(places: dict[str, str]) -> None:
+    clock = ManualClock()
+    async with (
+        holdfast.open_store("memory:", clock=clock) as origin,
+        holdfast.open_store(places["sqlite"], clock=clock) as destination,
+    ):
+        await origin.commit(Record("k", "a", data=1), expect=0, entries=["x"])
+        await origin.commit(Record("k", "b", data=1, idle=1), expect=0, entries=["l1", "l2", "l3"])
+        async for _ in copy_store(origin, destination):
+            pass
+        # Interrupted between log and row: the log of a life whose row never came.
+        await archive_of(destination).put_log("k", "c", await archive_of(origin).log("k", "b", 0, 10))
+        await origin.commit(Record("k", "c"), expect=0, entries=["only"])
+        clock.advance(5)
+        await origin.commit(Record("k", "b", data=2), expect=0, entries=["new life"])
+        await origin.end("k", "a")
+        async for _ in copy_store(origin, destination):
+            pass
+        assert await archive_of(destination).log("k", "a", 0, 10) == []
+        assert [e.data for e in await destination.log("k", "b")] == ["new life"]
+        assert [e.data for e in await destination.log("k", "c")] == ["only"]
+        await destination.end("k", "b")
+        with pytest.raises(holdfast.Conflict, match="was ended in the target"):
+            async for _ in copy_store(origin, destination):
+                pass
+        assert await destination.get("k", "b") is None

@@ -11,6 +11,7 @@ import pytest
 import holdfast
 from holdfast import JSON, Gap, Notice, Record
 from holdfast.core import events
+from holdfast.stores import postgres_ear, redis_ear
 from holdfast.stores.sealing import new_key
 from tests.servers import Postgres, Server, Valkey
 from tests.stores.processes import Worker, edit_for_ever, publish_many, workers
@@ -223,6 +224,46 @@ async def test_ten_thousand_notices_of_another_process_and_a_gap_after_a_cut(
                 await store.publish(kind, "after the cut")
                 assert await anext(heard) == Notice(kind, "after the cut")
             assert any(isinstance(event, events.ListenerFailed) for event in seen)
+
+
+@pytest.mark.promise("store.gap")
+async def test_a_listening_connection_that_went_silent_is_noticed(
+    server: Server, url: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (postgres_ear, redis_ear):
+        monkeypatch.setattr(module, "PROOF_SECONDS", 0.2)
+    failed = asyncio.Event()
+
+    def note(event: object) -> None:
+        if isinstance(event, events.ListenerFailed):
+            failed.set()
+
+    async with holdfast.open_store(url, on_event=note) as store, store.listen(kind) as heard:
+        server.pause()
+        try:
+            async with asyncio.timeout(WAIT):
+                await failed.wait()
+        finally:
+            server.resume()
+        async with asyncio.timeout(WAIT):
+            assert await anext(heard) == Gap()
+            await store.publish(kind, 1)
+            assert await anext(heard) == Notice(kind, 1)
+
+
+@pytest.mark.promise("store.closed")
+async def test_closing_waits_for_what_is_under_way_and_refuses_what_waits(url: str, kind: str) -> None:
+    store = holdfast.open_store(f"{url}&connections=2")
+    async with store:
+        await store.commit(Record(kind, "a", data=0), expect=0)
+        calls = [asyncio.create_task(store.commit(Record(kind, f"c{n}"), expect=0)) for n in range(20)]
+        await asyncio.sleep(0)
+    async with asyncio.timeout(WAIT):
+        results = await asyncio.gather(*calls, return_exceptions=True)
+    done = [r for r in results if isinstance(r, Record)]
+    assert all(isinstance(r, Record | holdfast.LeaseClosed | holdfast.UsageError) for r in results), results
+    async with store:
+        assert await store.count(kind=kind) == len(done) + 1
 
 
 @pytest.mark.promise("store.sigkill")

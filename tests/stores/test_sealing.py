@@ -158,7 +158,7 @@ async def test_keys_rotate_while_others_write(any_url: str, key: str) -> None:
         await store.commit(Record("k", "new", data="new"), expect=0)
         written = False
         moves = []
-        async for move in reseal_store(store, SealingCodec(1 << 20, ring)):
+        async for move in reseal_store(store, SealingCodec(1 << 20, ring), plaintext=True):
             moves.append(move)
             if not written:  # somebody else's write, in the middle
                 record = await store.get("k", "old4")
@@ -178,3 +178,34 @@ async def test_keys_rotate_while_others_write(any_url: str, key: str) -> None:
         }
         assert [e.data for e in await store.log("k", "old4")] == [4, "again", "meanwhile"]
         assert [e.data for e in await store.log("k", "plain3")] == [3, 3]
+
+
+@pytest.mark.promise("sealing.rotate")
+async def test_rotating_does_not_turn_planted_plaintext_into_sealed_data(any_url: str, key: str) -> None:
+    ring = [new_key(), key]
+    async with holdfast.open_store(any_url, keys=[key]) as store:
+        await store.commit(Record("k", "a", data="true"), expect=0)
+        row = await archive_of(store).row("k", "a")
+        assert row is not None
+        assert await archive_of(store).swap(row, b'"planted"')
+        with pytest.raises(holdfast.CorruptRecord, match="not sealed"):
+            async for _ in reseal_store(store, SealingCodec(1 << 20, ring)):
+                pass
+    async with holdfast.open_store(any_url, keys=ring) as store:
+        with pytest.raises(holdfast.CorruptRecord):
+            await store.get("k", "a")
+
+
+@pytest.mark.promise("sealing.bound")
+async def test_a_log_put_out_of_order_is_noticed(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "s.db"
+    async with holdfast.open_store(f"sqlite:///{path}", keys=[key]) as store:
+        record = await store.commit(Record("k", "a"), expect=0, entries=["first"])
+        await store.commit(record, expect=1, entries=["second"])
+        with sqlite3.connect(path) as db:
+            db.execute("UPDATE holdfast_log SET last = last + 10")
+            db.execute("UPDATE holdfast_log SET last = 13 - last")
+        db.close()
+        for newest in (False, True):
+            with pytest.raises(holdfast.CorruptRecord, match="out of order"):
+                await store.log("k", "a", newest_first=newest)

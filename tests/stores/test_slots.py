@@ -45,7 +45,7 @@ async def test_a_hundred_tasks_share_three_connections_in_order() -> None:
     await asyncio.gather(*(use(n) for n in range(100)))
     assert most == 3
     assert served == list(range(100))
-    assert len(slots.take_all()) == 3
+    assert len(await slots.close(5)) == 3
 
 
 @pytest.mark.promise("store.slots")
@@ -110,4 +110,22 @@ async def test_an_exchange_that_takes_too_long_is_cut() -> None:
     assert cut == [1]
     assert slots.end(1) is False
     assert slots.end(2) is True
-    slots.take_all()
+    await slots.close(0)
+
+
+@pytest.mark.promise("store.slots")
+async def test_closing_refuses_the_waiting_and_waits_for_those_in_use() -> None:
+    slots = _slots(1)
+    held = await slots.take()
+    waiting = asyncio.create_task(slots.take())
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(slots.close(5))
+    with pytest.raises(holdfast.LeaseClosed):
+        await waiting
+    with pytest.raises(holdfast.LeaseClosed):
+        await slots.take()
+    assert not closing.done()
+    slots.give_back(held)
+    assert await closing == [held]
+    slots.open()
+    assert await slots.take() != held

@@ -65,7 +65,7 @@ async def test_records_outlive_the_store_object(url: str) -> None:
         ("sqlite:///{tmp}/letter.txt", "not an SQLite database", "another file"),
         ("sqlite:///", "names no file", "memory:"),
         ("sqlite:///:memory:", "names no file", "memory:"),
-        ("sqlite://host/s.db", "takes no host", "sqlite:///host/s.db"),
+        ("sqlite://host/s.db", "takes no host", "sqlite:///file.db"),
         ("sqlite:s.db", "no slashes", "sqlite:///s.db"),
         ("sqlite:///./:memory:", "names no file", "memory:"),
         ("sqlite:///jobs#1.db", "has a #", "%23"),

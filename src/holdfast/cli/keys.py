@@ -25,4 +25,7 @@ def read_keys(file: Path | None) -> list[str] | None:
             raise ConfigError(f"the keys file {file} can't be read: {error}", remedy="check the path") from None
     else:
         text = os.environ.get(VARIABLE, "")
-    return text.replace(",", " ").split() or None
+    ring = text.replace(",", " ").split()
+    if file is not None and not ring:
+        raise ConfigError(f"the keys file {file} has no key in it", remedy="write one with `holdfast store key`")
+    return ring or None

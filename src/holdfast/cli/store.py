@@ -194,8 +194,13 @@ def key(json: JsonFlag = False) -> None:
 
 
 @app.command()
-def reseal(url: Url, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
-    """Seal every record and log with the first key of the ring; what is sealed with the others, or not at all, too."""
+def reseal(
+    url: Url,
+    keys_file: KeysFile = None,
+    plaintext: Annotated[bool, typer.Option("--plaintext", help="Trust and seal what is not sealed yet, too.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Seal every record and log with the first key of the ring."""
 
     async def main() -> dict[str, int]:
         ring = read_keys(keys_file)
@@ -203,7 +208,9 @@ def reseal(url: Url, keys_file: KeysFile = None, json: JsonFlag = False) -> None
             raise ConfigError("there are no sealing keys", remedy=f"set {VARIABLE} or give --keys-file")
         codec = SealingCodec(MAX_RECORD_BYTES, ring)
         async with open_store(url, keys=ring, create=False) as store:
-            return await _move(reseal_store(store, codec), await store.count(state=None), "sealing", quiet=json)
+            return await _move(
+                reseal_store(store, codec, plaintext=plaintext), await store.count(state=None), "sealing", quiet=json
+            )
 
     done = run(main())
     if json:

@@ -200,12 +200,15 @@ def settle(row: Row | None, write: Write) -> bool | None:
 
     Only for a row that the lost write can no longer reach: its sender is known to be gone.
     """
+    brief = write.expect == 0 and (write.idle is not None or write.max_age is not None)
     if row is None:
-        return False if write.expect == 0 else None
+        return False if write.expect == 0 and not brief else None
     if row.nonce == write.nonce:
         return True
     if row.ended is not None or (write.created and row.created != write.created):
         return None
+    if brief:
+        return None  # it may have been created, have expired, and been created anew by another
     # At the rev that it would have made stands another's write; below it, nothing was written.
     return False if row.rev <= write.rev else None
 

@@ -90,7 +90,7 @@ def open_store(
             )
         case scheme:
             raise ConfigError(
-                f"no store has the scheme {scheme!r}" if scheme else f"{url!r} is not the URL of a store",
+                f"no store has the scheme {scheme!r}" if scheme else "that is not the URL of a store",
                 remedy=f"known are {_KNOWN}",
             )
 

@@ -10,6 +10,9 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urls
 
 from holdfast.errors import ConfigError
 
+# What such a URL holds is never shown: the part that is out of place may be half of a password.
+_ESCAPE = "write %2F, %23, %3F and %40 for / # ? and @ in a password"
+
 
 @dataclass
 class Address:
@@ -23,8 +26,12 @@ class Address:
         try:
             parts = urlsplit(url)
             _ = parts.port
-        except ValueError as error:
-            raise ConfigError(f"the URL of the store can't be read: {error}", remedy="check host and port") from None
+        except ValueError:
+            raise ConfigError("the URL of the store can't be read", remedy=f"check host and port; {_ESCAPE}") from None
+        if parts.scheme not in ("memory", "sqlite", "unix") and (
+            "@" in parts.path or "@" in parts.fragment or parts.fragment or "@" in parts.query
+        ):
+            raise ConfigError(f"the URL of the store ({parts.scheme}:) has a part that is out of place", remedy=_ESCAPE)
         return cls(parts, parse_qsl(parts.query, keep_blank_values=True))
 
     @property
@@ -75,8 +82,8 @@ class Address:
         shown = self.shown()
         if host:
             raise ConfigError(
-                f"{shown}: sqlite: takes no host, and {host!r} stands where one would",
-                remedy=f"write sqlite:///{host}{path} for a relative path",
+                f"{shown}: sqlite: takes no host, and something stands where one would",
+                remedy="write sqlite:///file.db for a relative path",
             )
         if not path.startswith("/"):
             raise ConfigError(f"{shown} has no slashes", remedy=f"write sqlite:///{path or 'file.db'}")

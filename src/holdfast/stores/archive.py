@@ -92,8 +92,15 @@ async def _copy_row(origin: Archive, destination: Archive, row: Row) -> bool:
             id=row.id,
             remedy="copy into an empty store",
         )
-    if there is not None and there.created != row.created:
-        await destination.drop_log(row.kind, row.id)
+    if there is not None and there.ended is not None and row.ended is None and there.created == row.created:
+        raise Conflict(
+            f"{row.kind}/{row.id} was ended in the target, and lives in the source",
+            kind=row.kind,
+            id=row.id,
+            remedy="end it in the source too, or copy into an empty store",
+        )
+    if there is None or there.created != row.created or row.ended is not None:
+        await destination.drop_log(row.kind, row.id)  # of another life, or of a copy that was interrupted
     after = 0
     while log := await origin.log(row.kind, row.id, after, ROWS):
         await destination.put_log(row.kind, row.id, log)
@@ -102,26 +109,31 @@ async def _copy_row(origin: Archive, destination: Archive, row: Row) -> bool:
     return True
 
 
-async def reseal_store(store: Store, codec: SealingCodec) -> AsyncGenerator[Moved, None]:
-    """Seal every body with the first key of the ring. Safe beside other writers: whatever they write is new anyway."""
+async def reseal_store(store: Store, codec: SealingCodec, *, plaintext: bool = False) -> AsyncGenerator[Moved, None]:
+    """Seal every body with the first key of the ring; those that are not sealed at all only if told to trust them.
+
+    Safe beside other writers: whatever they write is sealed with that key anyway.
+    """
     archive = archive_of(store)
     after = None
     while found := await archive.rows(after, ROWS):
         for row in found:
-            yield Moved(row.kind, row.id, await _reseal_row(archive, codec, row))
+            yield Moved(row.kind, row.id, await _reseal_row(archive, codec, row, plaintext))
             after = row.kind, row.id
 
 
-async def _reseal_row(archive: Archive, codec: SealingCodec, row: Row) -> bool:
+async def _reseal_row(archive: Archive, codec: SealingCodec, row: Row, plaintext: bool) -> bool:
     changed = False
     if row.body is not None and not codec.is_current(row.body):
         name: Name = (row.kind, row.id, row.principal, row.rev, "data")
-        changed = await archive.swap(row, codec.reseal(name, row.body))
+        changed = await archive.swap(row, codec.reseal(name, row.body, plaintext=plaintext))
     seen = 0
     while log := await archive.log(row.kind, row.id, seen, ROWS):
         for entry in log:
             if not codec.is_current(entry.body):
                 name = (row.kind, row.id, row.principal, entry.rev, "entries")
-                changed |= await archive.swap_log(row.kind, row.id, entry, codec.reseal(name, entry.body))
+                changed |= await archive.swap_log(
+                    row.kind, row.id, entry, codec.reseal(name, entry.body, plaintext=plaintext)
+                )
         seen = log[-1].last
     return changed

@@ -5,6 +5,7 @@ It refuses what would not come back equal, and reads nothing that it could not h
 
 import secrets
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import TypeAlias, cast
 
 from holdfast.core import values
@@ -14,6 +15,7 @@ from holdfast.core.values import JSON
 from holdfast.errors import ConfigError, CorruptRecord, LimitReached, UsageError
 
 SEALED = b"\x01hf"  # how a sealed body begins, which no JSON text does
+MAX_NUMBER = 2**53  # of revs and tokens: exact in every store, and out of reach
 MAX_NOTICE_BYTES = 4096  # a notice is a hint; PostgreSQL carries 8,000 bytes in all
 
 Name: TypeAlias = tuple[str, str, str, int, str]
@@ -28,8 +30,9 @@ class Codec:
 
     def write(self, record: Record, expect: int, entries: Sequence[JSON], fence: int | None) -> Write:
         """A commit, checked and encoded."""
-        if type(expect) is not int or expect < 0:
-            raise UsageError(f"expect must be the rev that was read, or 0 to create, not {expect!r}")
+        if type(expect) is not int or not 0 <= expect < MAX_NUMBER:
+            raise UsageError(f"expect must be the rev that was read, or 0 to create, not {expect!r:.80}")
+        check_fence(fence)
         if record.ended is not None:
             raise UsageError(f"{record.kind}/{record.id} is dead; a tombstone can't be committed")
         if isinstance(entries, str | bytes | dict):
@@ -75,7 +78,10 @@ class Codec:
     ) -> list[LogEntry]:
         """A page of entries from the rows that hold them."""
         found = [e for row in rows for e in self.entries(kind, id, principal, row) if e.seq > after]
-        return sorted(found, key=lambda entry: entry.seq, reverse=newest_first)[:limit]
+        found.sort(key=lambda entry: entry.seq)
+        if any(later.rev < earlier.rev for earlier, later in pairwise(found)):
+            raise corrupt(kind, id, "its log is out of order")
+        return found[: -limit - 1 : -1] if newest_first else found[:limit]
 
     def notice(self, topic: str, data: JSON) -> bytes:
         """The body of a notice. Notices are never sealed: they are hints, and carry no state."""
@@ -122,6 +128,11 @@ class Codec:
             return values.decode(self.unseal((kind, id, principal, rev, part), body))
         except (ValueError, RecursionError) as error:
             raise corrupt(kind, id, f"its {part} can't be read: {error}") from None
+
+
+def check_fence(fence: int | None) -> None:
+    if fence is not None and (type(fence) is not int or abs(fence) >= MAX_NUMBER):
+        raise UsageError(f"fence must be the token of a claim, not {fence!r:.80}", remedy="give claim.token")
 
 
 def corrupt(kind: str, id: str, why: str) -> CorruptRecord:

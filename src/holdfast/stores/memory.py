@@ -27,7 +27,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.values import JSON
 from holdfast.stores.base import PAGE, TOMBSTONE_SECONDS
-from holdfast.stores.codec import Codec
+from holdfast.stores.codec import Codec, check_fence
 from holdfast.stores.frame import Frame
 from holdfast.stores.paging import check_after, check_ages, check_filters, check_limit, cursor, position
 
@@ -74,11 +74,13 @@ class MemoryStore(Frame):
         return record_of(row, now, values.decode(write.plain))
 
     async def touch(self, kind: str, id: str, *, fence: int | None = None) -> None:
+        check_fence(fence)
         await self._turn()
         row, claim = self._row(kind, id), self._claims.get((kind, id))
         self._rows[kind, id] = decide_touch(self._clock.now(), row, claim, kind, id, fence)
 
     async def end(self, kind: str, id: str, *, created: float | None = None, fence: int | None = None) -> bool:
+        check_fence(fence)
         await self._turn()
         row, claim = self._row(kind, id), self._claims.get((kind, id))
         tombstone = decide_end(self._clock.now(), row, claim, created=created, fence=fence)

@@ -76,7 +76,7 @@ class Listeners:
             if topic in ear.topics and number > ear.since:
                 try:
                     ear.put(Notice(topic, values.decode(body)))
-                except ValueError:
+                except (ValueError, RecursionError):
                     ear.put(Gap())
 
     def gap(self) -> None:

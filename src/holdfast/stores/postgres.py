@@ -4,6 +4,7 @@ Each write is one statement; if it wrote nothing, the row is read and `core.reco
 a lost answer: it stops the old backend, reads the nonce back, and raises `WriteUnsettled` if even that can't be done.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -32,8 +33,8 @@ from holdfast.core.values import JSON
 from holdfast.errors import Busy, ConfigError, CorruptRecord, HoldfastError, StoreDown, WriteUnsettled
 from holdfast.stores import postgres_sql as sql
 from holdfast.stores import schema
-from holdfast.stores.base import CLOSE_SECONDS, PAGE, TOMBSTONE_SECONDS
-from holdfast.stores.codec import Codec, checked_log, checked_row
+from holdfast.stores.base import PAGE, TOMBSTONE_SECONDS
+from holdfast.stores.codec import Codec, check_fence, checked_log, checked_row
 from holdfast.stores.frame import Frame
 from holdfast.stores.paging import check_after, check_ages, check_filters, check_limit, cursor, position
 from holdfast.stores.postgres_ear import CHANNEL, PostgresEar
@@ -41,6 +42,7 @@ from holdfast.stores.postgres_pool import AnswerLost, Connection, PostgresPool
 from holdfast.stores.sql_archive import SqlArchive
 
 OLDEST = 14  # the oldest major version that PostgreSQL's own team still mends
+MIGRATION_SECONDS = 10.0  # for the tables, behind other processes that make them too
 REAP_ROWS = 500  # removed in one statement
 _MIGRATION_LOCK = 0x486F6C64  # one number for all of us, so that ten processes may start at once
 _RACES = 20  # how often a commit may find the record changed between its refusal and the reading of the reason
@@ -71,9 +73,14 @@ class PostgresStore(Frame):
     async def _open(self) -> None:
         connection = await self._pool.connect()
         try:
-            before = await self._migrate(connection)
+            async with asyncio.timeout(MIGRATION_SECONDS):
+                before = await self._migrate(connection)
+        except TimeoutError:
+            raise StoreDown(
+                f"{self.url} did not finish opening within {MIGRATION_SECONDS:g} s", store=self.url
+            ) from None
         finally:
-            await connection.close(timeout=CLOSE_SECONDS)
+            connection.terminate()
         self._pool.open()
         self._ear = PostgresEar(self._pool, self._listeners, self._listener_failed)
         version = len(schema.MIGRATIONS)
@@ -186,10 +193,10 @@ class PostgresStore(Frame):
         """The answer to a commit was lost. The record, if it was written all the same; or what became of it."""
         happened = found = None
         try:
-            if lost.backend is not None:
-                await self._pool.row(sql.STOP_BACKEND, *lost.backend)
+            stopped = lost.backend and await self._pool.row(sql.STOP_BACKEND, *lost.backend, int(self._timeout * 500))
             found = await self._row(sql.GET, write.kind, write.id)
-            happened = settle(checked_row(write.kind, write.id, found[1:]) if found else None, write)
+            if stopped is None or stopped[0]:  # else it would not die, and may still write
+                happened = settle(checked_row(write.kind, write.id, found[1:]) if found else None, write)
         except HoldfastError:
             pass  # not settled, which is what we say below
         if happened and found:
@@ -219,16 +226,21 @@ class PostgresStore(Frame):
         return now, None if found is None else checked_row(kind, id, tuple(found)), _claim(kind, id, held)
 
     async def touch(self, kind: str, id: str, *, fence: int | None = None) -> None:
+        check_fence(fence)
         check_key(kind, id)
-        if fence is None and await self._row(sql.TOUCH, kind, id) is not None:
+        if fence is None and await self._change(sql.TOUCH, kind, id) is not None:
             return
         self._check_open()
-        async with self._pool.transaction() as connection:
-            now, row, claim = await self._lock(connection, kind, id)
-            decide_touch(now, row, claim, kind, id, fence)
-            await connection.execute(sql.TOUCH, now, kind, id)
+        try:
+            async with self._pool.transaction() as connection:
+                now, row, claim = await self._lock(connection, kind, id)
+                decide_touch(now, row, claim, kind, id, fence)
+                await connection.execute(sql.TOUCH, now, kind, id)
+        except AnswerLost as lost:
+            raise self._unsettled(lost) from lost
 
     async def end(self, kind: str, id: str, *, created: float | None = None, fence: int | None = None) -> bool:
+        check_fence(fence)
         check_key(kind, id)
         self._check_open()
         try:
@@ -325,13 +337,13 @@ class PostgresStore(Frame):
         check_ages(kind, expired_for, ended_for)
         total = tombstones = 0
         while True:
-            found = await self._row(sql.REAP, kind, float(expired_for), float(ended_for), REAP_ROWS)
+            found = await self._change(sql.REAP, kind, float(expired_for), float(ended_for), REAP_ROWS)
             removed, ended = found or (0, 0)
             total += removed
             tombstones += ended
             if removed < REAP_ROWS:
                 break
-        await self._row(sql.REAP_CLAIMS)
+        await self._change(sql.REAP_CLAIMS)
         self._tell(lambda at: RecordsReaped(at, self.url, total - tombstones, tombstones))
         return Reaped(total - tombstones, tombstones)
 

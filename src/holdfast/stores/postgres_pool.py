@@ -64,13 +64,18 @@ class PostgresPool:
 
     def open(self) -> None:
         self._open = True
+        self._slots.open()
 
     async def close(self) -> None:
         """What is idle is closed at once; what is in use is closed when it comes back."""
         self._open = False
-        for connection in self._slots.take_all():
-            with suppress(*FAILURES):
-                await connection.close(timeout=CLOSE_SECONDS)
+        idle = await self._slots.close(CLOSE_SECONDS)
+        closing = [asyncio.ensure_future(connection.close(timeout=CLOSE_SECONDS / 2)) for connection in idle]
+        if closing:
+            await asyncio.wait(closing, timeout=CLOSE_SECONDS)
+        for connection, task in zip(idle, closing, strict=True):
+            if not task.done() or task.cancelled() or task.exception() is not None:
+                connection.terminate()
 
     async def connect(self) -> Connection:
         """A connection of one's own, or the reason why not."""
@@ -89,7 +94,11 @@ class PostgresPool:
                 connection_class=_Connection,
             )
             connection.statements = {}
-            connection.backend = tuple(await connection.fetchrow(sql.BACKEND))
+            try:
+                connection.backend = tuple(await connection.fetchrow(sql.BACKEND))
+            except BaseException:
+                connection.terminate()
+                raise
             return connection
 
     async def _take(self) -> Connection:

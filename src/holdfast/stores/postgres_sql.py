@@ -8,8 +8,11 @@ from functools import cache
 
 from holdfast.core.records import State
 
-# One moment for the whole statement, however often it is named.
+# One moment for the whole statement, however often it is named: for what is read and what is written.
 NOW = "coalesce($1::float8, extract(epoch FROM statement_timestamp())::float8)"
+# The moment itself: for conditions. A statement that waited for a row's lock looks at the row again, and must look at
+# the clock again too, or a claim that was released meanwhile would seem to be held.
+CLOCK = "coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8)"
 FIELDS = "r.principal, r.rev, r.body, r.last, r.created, r.touched, r.idle, r.max_age, r.ended, r.nonce"
 HEAD = FIELDS.replace("r.body", "NULL::bytea")
 
@@ -22,7 +25,7 @@ LOOK = (
 LOCK = f"SELECT {HEAD} FROM holdfast_records r WHERE r.kind = $1 AND r.id = $2 FOR UPDATE"
 LOCK_CLAIM = "SELECT owner, token, expires FROM holdfast_claims WHERE kind = $1 AND id = $2 FOR SHARE"
 
-_ALIVE = f"r.ended IS NULL AND (r.expires IS NULL OR r.expires > {NOW})"
+_ALIVE = f"r.ended IS NULL AND (r.expires IS NULL OR r.expires > {CLOCK})"
 
 REPLACE = (
     "UPDATE holdfast_records SET principal = $3, rev = $4, body = $5, last = $6, created = $7, touched = $8, "
@@ -48,15 +51,15 @@ CLAIM = (
     "INSERT INTO holdfast_claims AS c (kind, id, owner, token, expires) "
     f"VALUES ($2, $3, $4, nextval('holdfast_tokens'), {NOW} + $5) "
     "ON CONFLICT (kind, id) DO UPDATE SET owner = excluded.owner, token = nextval('holdfast_tokens'), "
-    f"expires = {NOW} + $5 WHERE c.expires <= {NOW} OR c.owner = excluded.owner RETURNING token, expires"
+    f"expires = {CLOCK} + $5 WHERE c.expires <= {CLOCK} OR c.owner = excluded.owner RETURNING token, expires"
 )
 RENEW = (
     f"UPDATE holdfast_claims c SET expires = {NOW} + $5 "
-    f"WHERE c.kind = $2 AND c.id = $3 AND c.token = $4 AND c.expires > {NOW} RETURNING c.owner, c.expires"
+    f"WHERE c.kind = $2 AND c.id = $3 AND c.token = $4 AND c.expires > {CLOCK} RETURNING c.owner, c.expires"
 )
 RELEASE = (
-    f"UPDATE holdfast_claims c SET expires = {NOW} "
-    f"WHERE c.kind = $2 AND c.id = $3 AND c.token = $4 AND c.expires > {NOW} RETURNING 1"
+    f"UPDATE holdfast_claims c SET expires = {CLOCK} "
+    f"WHERE c.kind = $2 AND c.id = $3 AND c.token = $4 AND c.expires > {CLOCK} RETURNING 1"
 )
 HOLDER = (
     f"SELECT c.owner, c.token, c.expires FROM holdfast_claims c WHERE c.kind = $2 AND c.id = $3 AND c.expires > {NOW}"
@@ -77,7 +80,7 @@ TOKENS = (
 
 # A backend whose connection we lost may still be at work; once it is gone, what we read is final.
 STOP_BACKEND = (
-    "SELECT pg_terminate_backend(pid, 2000) FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2::timestamptz"
+    "SELECT pg_terminate_backend(pid, $3) FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2::timestamptz"
 )
 BACKEND = "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
 
@@ -101,7 +104,7 @@ def commit_sql(*, creates: bool, fenced: bool, logs: bool) -> str:
         values += 1
         held = (
             "held AS MATERIALIZED (SELECT 1 FROM holdfast_claims c WHERE c.kind = $2 AND c.id = $3 "
-            f"AND c.token = ${values}::bigint AND c.expires > {NOW} FOR SHARE OF c), "
+            f"AND c.token = ${values}::bigint AND c.expires > {CLOCK} FOR SHARE OF c), "
         )
     guard = "EXISTS (SELECT FROM held)" if fenced else "TRUE"
     returning = "RETURNING rev, created, touched, last" if creates else "RETURNING r.rev, r.created, r.touched, r.last"

@@ -28,7 +28,7 @@ from holdfast.core.records import (
 from holdfast.core.values import JSON
 from holdfast.errors import ConfigError, CorruptRecord, HoldfastError, StoreDown, WriteUnsettled
 from holdfast.stores.base import PAGE, TOMBSTONE_SECONDS
-from holdfast.stores.codec import Codec, corrupt
+from holdfast.stores.codec import Codec, check_fence, corrupt
 from holdfast.stores.frame import Frame
 from holdfast.stores.paging import check_after, check_ages, check_filters, check_limit, cursor, position
 from holdfast.stores.redis_archive import RedisArchive
@@ -165,7 +165,8 @@ class RedisStore(Frame):
         try:
             if lost.client is not None:
                 # A command that we sent may still wait in the server's buffer; once the client is gone, it is void.
-                await self._pool.command("CLIENT", "KILL", "ID", lost.client)
+                # By number and address: after a restart of the server the number alone may be somebody else's.
+                await self._pool.command("CLIENT", "KILL", "ID", lost.client[0], "ADDR", lost.client[1])
             found = await self._run("get", name_of(write.kind, write.id))
             now, row = _got(write.kind, write.id, found) if found else (0.0, None)
             happened = settle(row, write)
@@ -184,6 +185,7 @@ class RedisStore(Frame):
         ) from lost
 
     async def touch(self, kind: str, id: str, *, fence: int | None = None) -> None:
+        check_fence(fence)
         check_key(kind, id)
         found = await self._change("touch", name_of(kind, id), "" if fence is None else str(fence))
         if not found[0]:
@@ -192,6 +194,7 @@ class RedisStore(Frame):
             raise self._disagreement("touch", kind, id)
 
     async def end(self, kind: str, id: str, *, created: float | None = None, fence: int | None = None) -> bool:
+        check_fence(fence)
         check_key(kind, id)
         given = "" if created is None else text_of(created), "" if fence is None else str(fence)
         found = await self._change("end", name_of(kind, id), *given)
@@ -298,7 +301,7 @@ class RedisStore(Frame):
             low, high = bounds(kind, None)
             while True:
                 index = key_of_index(self._prefix, principal)
-                some, last = await self._run("count", index, low, high, str(BATCH), wanted)
+                some, last = await self._run("count", index, low, high, str(BATCH), wanted, principal or "")
                 total += some
                 if not last:
                     break
@@ -318,7 +321,7 @@ class RedisStore(Frame):
         total = skipped = 0
         while True:
             wanted = "" if kind is None else kind + SEPARATOR
-            removed, seen = await self._run("reap", index, text_of(age), wanted, str(skipped), str(BATCH))
+            removed, seen = await self._change("reap", index, text_of(age), wanted, str(skipped), str(BATCH))
             total += removed
             skipped += seen - removed
             if seen < BATCH:

@@ -18,6 +18,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from holdfast.errors import ConfigError, CorruptRecord, HoldfastError, StoreDown
+from holdfast.stores.base import CLOSE_SECONDS
 from holdfast.stores.redis_scripts import SCRIPTS, Script
 from holdfast.stores.slots import Slots
 
@@ -34,7 +35,7 @@ FAILURES = (exceptions.RedisError, OSError, TimeoutError)
 class AnswerLost(StoreDown):
     """Sent, and no answer; the server may still be at work on it for `client`."""
 
-    def __init__(self, what: str, store: str, client: int | None) -> None:
+    def __init__(self, what: str, store: str, client: tuple[int, str] | None) -> None:
         super().__init__(what, store=store)
         self.client = client
 
@@ -68,8 +69,9 @@ class RedisPool:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await connection.connect()
-                await connection.send_command("CLIENT", "ID")
-                connection.client_id = await connection.read_response()
+                await connection.send_command("CLIENT", "INFO")
+                said = dict(field.split("=", 1) for field in (await connection.read_response()).decode().split())
+                connection.client = int(said["id"]), said["addr"]
         except BaseException as error:
             await self.drop(connection)
             if isinstance(error, FAILURES):
@@ -83,11 +85,12 @@ class RedisPool:
 
     def open(self) -> None:
         self._open = True
+        self._slots.open()
 
     async def close(self) -> None:
         """What is idle is closed at once; what is in use is closed when it comes back."""
         self._open = False
-        for connection in self._slots.take_all():
+        for connection in await self._slots.close(CLOSE_SECONDS):
             await self.drop(connection)
 
     async def command(self, *command: Any) -> Any:
@@ -105,7 +108,7 @@ class RedisPool:
             fine = True
         except FAILURES as error:
             late = not self._slots.end(connection)
-            raise self._translate(TimeoutError() if late else error, connection) from error
+            raise self.translate(TimeoutError() if late else error, connection) from error
         finally:
             self._slots.end(connection)
             if fine and self._open:
@@ -115,7 +118,7 @@ class RedisPool:
                 await self.drop(connection)
         for answer in answers:
             if isinstance(answer, exceptions.RedisError):
-                raise self._translate(answer, connection) from answer
+                raise self.translate(answer, connection) from answer
         return answers
 
     async def script(self, script: Script, *given: Any) -> Any:
@@ -135,13 +138,18 @@ class RedisPool:
     async def _take(self) -> Connection:
         while (connection := self._slots.take_idle()) is not None:
             # An end of file already there means that the server has gone since: nothing was sent, so take another.
-            if connection.is_connected and not await connection.can_read():
+            usable = False
+            try:
+                usable = connection.is_connected and not await connection.can_read()
+            finally:
+                if not usable:
+                    self._slots.lose()
+            if usable:
                 return connection
-            self._slots.lose()
             await self.drop(connection)
         return await self._slots.take()
 
-    def _translate(self, error: Exception, connection: Connection) -> HoldfastError:
+    def translate(self, error: Exception, connection: Connection) -> HoldfastError:
         """The one place where redis-py's errors become ours. A lost connection is told from a refusal."""
         text = str(error)
         match error:
@@ -167,7 +175,7 @@ class RedisPool:
                 what = f"{self.url} did not answer within {self._timeout:g} s"
             case _:
                 what = f"{self.url} went away: {text}"
-        return AnswerLost(what, self.url, getattr(connection, "client_id", None))
+        return AnswerLost(what, self.url, getattr(connection, "client", None))
 
     def _unreachable(self, error: Exception) -> HoldfastError:
         """Nothing was sent yet, or the server would not listen."""
@@ -180,7 +188,7 @@ class RedisPool:
         match error:
             case exceptions.NoPermissionError():
                 return ConfigError(
-                    f"{self.url}: {text}", store=self.url, remedy="give this user ~holdfast* &holdfast* +@all -@admin"
+                    f"{self.url}: {text}", store=self.url, remedy="give this user ~holdfast* &holdfast* +@all"
                 )
             case exceptions.AuthenticationError() | exceptions.AuthorizationError():
                 return ConfigError(

@@ -191,13 +191,13 @@ for _, name in ipairs(names) do
 end
 return found
 """,
-    # ARGV[2] is the index here: 5 from, 6 to, 7 how many to look at, 8 state
+    # ARGV[2] is the index here: 5 from, 6 to, 7 how many to look at, 8 state, 9 principal or ''
     "count": """
 local names = redis.call('ZRANGEBYLEX', M, ARGV[5], ARGV[6], 'LIMIT', 0, ARGV[7])
 local count = 0
 for _, name in ipairs(names) do
-  local f = redis.call('HMGET', P..':r:'..name, 'c', 't', 'i', 'm', 'e')
-  if f[1] then
+  local f = redis.call('HMGET', P..':r:'..name, 'c', 't', 'i', 'm', 'e', 'p')
+  if f[1] and (ARGV[9] == '' or f[6] == ARGV[9]) then
     local state = 'live'
     if f[5] and f[5] ~= '' then state = 'ended' else
       local x = expiry(f[1], f[2], f[3], f[4])

@@ -1,7 +1,8 @@
 """Sealed bodies: AES-256-GCM under a ring of keys. It owns the form of a sealed body and what it is bound to.
 
-Each body is bound to (kind, id, principal, rev, part): copied to another row, put back after a newer one, or replaced
-by plaintext, it is refused. It refuses to hide names, principals and times; those must stay searchable.
+Each body is bound to (kind, id, principal, rev, part): copied to another row, put back under a newer rev, or replaced
+by plaintext, it is refused. It can't notice a whole row that was put back, rev and all, and it refuses to hide names,
+principals and times; those must stay searchable.
 """
 
 import base64
@@ -84,9 +85,12 @@ class SealingCodec(Codec):
         """Sealed with the first key."""
         return body.startswith(SEALED + self._first)
 
-    def reseal(self, name: Name, body: bytes) -> bytes:
-        """The same content under the first key. Plaintext is taken as it is: this is how a store becomes sealed."""
-        return self.seal(name, self.unseal(name, body) if body.startswith(SEALED) else body)
+    def reseal(self, name: Name, body: bytes, *, plaintext: bool) -> bytes:
+        """The same content under the first key. With `plaintext`, bodies that are not sealed are trusted as they are:
+        so a store becomes sealed, once. Without, they are refused like everywhere else."""
+        if plaintext and not body.startswith(SEALED):
+            return self.seal(name, body)
+        return self.seal(name, self.unseal(name, body))
 
 
 def _mark(key: bytes) -> bytes:

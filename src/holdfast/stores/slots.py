@@ -6,9 +6,10 @@ It refuses to know what a connection is; whoever took one says whether it can be
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
-from holdfast.errors import StoreDown
+from holdfast.errors import LeaseClosed, StoreDown
 
 C = TypeVar("C")
 
@@ -33,6 +34,8 @@ class Slots(Generic[C]):
         self._cut = cut
         self._deadlines: dict[C, float] = {}
         self._watchman: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._returned = asyncio.Event()
         self._idle: deque[C] = deque()
         self._open = 0
         self._waiting: deque[asyncio.Future[C | None]] = deque()
@@ -42,6 +45,8 @@ class Slots(Generic[C]):
 
     async def take(self) -> C:
         """An idle one, or a new one, or the next that comes free; `StoreDown` if none does in time."""
+        if self._closed:
+            raise self._refusal()
         if self._idle:
             return self._idle.pop()
         if self._open < self._size:
@@ -62,8 +67,8 @@ class Slots(Generic[C]):
             async with asyncio.timeout(self._timeout):
                 return await turn
         except BaseException as error:
-            if turn.done() and not turn.cancelled():  # our turn came too late; somebody else takes it
-                handed = turn.result()
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                handed = turn.result()  # our turn came too late; somebody else takes it
                 self.lose() if handed is None else self.give_back(handed)
             if not isinstance(error, TimeoutError):
                 raise
@@ -78,6 +83,7 @@ class Slots(Generic[C]):
             turn.set_result(connection)
         else:
             self._idle.append(connection)
+        self._returned.set()
 
     def lose(self) -> None:
         """One that was taken does not come back."""
@@ -85,6 +91,7 @@ class Slots(Generic[C]):
             turn.set_result(None)
         else:
             self._open -= 1
+        self._returned.set()
 
     # A timer for each exchange would cost more than the exchange; one look around for all of them costs nothing.
 
@@ -106,15 +113,31 @@ class Slots(Generic[C]):
             self._cut(connection)
         self._watchman = loop.call_later(self._timeout / LOOKS, self._look, loop) if self._deadlines else None
 
-    def take_all(self) -> list[C]:
-        """Every idle one, for good."""
+    def open(self) -> None:
+        self._closed = False
+
+    async def close(self, seconds: float) -> list[C]:
+        """Nobody gets a connection any more; wait for those in use, no longer than this, and hand over all of them."""
+        self._closed = True
+        while (turn := self._next()) is not None:
+            turn.set_exception(self._refusal())
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while self._open > len(self._idle) and (left := deadline - loop.time()) > 0:
+            self._returned.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._returned.wait()
+        if self._watchman is not None:
+            self._watchman.cancel()
+            self._watchman = None
         found = list(self._idle)
         self._idle.clear()
         self._open -= len(found)
-        if not self._open and self._watchman is not None:
-            self._watchman.cancel()
-            self._watchman = None
         return found
+
+    def _refusal(self) -> LeaseClosed:
+        return LeaseClosed(f"the store {self._url} was closed", store=self._url)
 
     def _next(self) -> "asyncio.Future[C | None] | None":
         while self._waiting:

@@ -23,7 +23,7 @@ from holdfast.core.values import JSON
 from holdfast.errors import ConfigError, CorruptRecord, HoldfastError, StoreDown, WriteUnsettled
 from holdfast.stores import schema, sqlite_steps
 from holdfast.stores.base import CLOSE_SECONDS, PAGE, TOMBSTONE_SECONDS
-from holdfast.stores.codec import Codec, checked_log, checked_row
+from holdfast.stores.codec import Codec, check_fence, checked_log, checked_row
 from holdfast.stores.frame import Frame
 from holdfast.stores.paging import check_after, check_ages, check_filters, check_limit, cursor, position
 from holdfast.stores.sql_archive import SqlArchive
@@ -181,10 +181,12 @@ class SqliteStore(Frame):
         ) from lost
 
     async def touch(self, kind: str, id: str, *, fence: int | None = None) -> None:
+        check_fence(fence)
         check_key(kind, id)
         await self._change(sqlite_steps.touch, kind, id, fence)
 
     async def end(self, kind: str, id: str, *, created: float | None = None, fence: int | None = None) -> bool:
+        check_fence(fence)
         check_key(kind, id)
         return await self._change(sqlite_steps.end, kind, id, created, fence)
 

@@ -1,9 +1,11 @@
 """Claims: one owner at a time, tokens that only grow, and fenced commits."""
 
+import asyncio
 from dataclasses import replace
+from typing import Any
 
-from holdfast.core.models import Record
-from holdfast.errors import Busy, Conflict
+from holdfast.core.models import Claim, Record
+from holdfast.errors import Busy, Conflict, UsageError
 from holdfast.testing.contracts.given import Contract, Given, contract, refused
 
 
@@ -112,6 +114,28 @@ class ClaimContract(Contract):
         renewed = await given.store.renew(replace(mine, owner="forged"), ttl=20)
         assert renewed.owner == "me"
         assert await given.store.holder(given.kind, "a") == renewed
+
+    @contract("store.claim")
+    async def test_a_released_claim_stays_released_however_many_renew_it(self, given: Given) -> None:
+        for turn in range(30):
+            mine = await given.store.claim(given.kind, f"c{turn}", owner="me", ttl=60)
+            calls = [given.store.renew(mine, ttl=60) for _ in range(8)]
+            calls.insert(turn % 8, given.store.release(mine))  # type: ignore[arg-type]
+            results = await asyncio.gather(*calls, return_exceptions=True)
+            assert True in results
+            assert all(isinstance(r, Claim | Conflict | bool) for r in results), results
+            assert await given.store.holder(given.kind, f"c{turn}") is None
+
+    @contract("store.bad-input")
+    async def test_a_fence_must_be_a_token(self, given: Given) -> None:
+        record = await given.create()
+        claim = await given.store.claim(given.kind, "a", owner="me", ttl=10)
+        bad: Any
+        for bad in (claim, "1", 1.5, True, 2**63):
+            await refused(UsageError, given.store.commit(record, expect=1, fence=bad))
+            await refused(UsageError, given.store.touch(given.kind, "a", fence=bad))
+            await refused(UsageError, given.store.end(given.kind, "a", fence=bad))
+        await refused(UsageError, given.store.commit(record, expect=2**63))
 
     @contract("store.fence")
     async def test_tokens_grow_even_after_claims_were_reaped(self, given: Given) -> None:
