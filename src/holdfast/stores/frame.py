@@ -1,21 +1,28 @@
-"""What every store has around it: opening once, closing to the end, telling events. It owns no data.
+"""What every store has around it: opening once, closing to the end, settling lost answers, telling events.
 
-It refuses to be entered twice, to be used from another event loop, and to leave anything behind when cancelled.
+It owns no data. It refuses to be entered twice, to be used from another event loop, and to leave anything behind when
+cancelled.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.events import Event, Sink, StoreClosed
-from holdfast.errors import LeaseClosed, UsageError
+from holdfast.core.models import Record
+from holdfast.core.records import Row, Write, settle
+from holdfast.errors import HoldfastError, LeaseClosed, StoreDown, UsageError, WriteUnsettled
 from holdfast.stores.codec import Codec
 from holdfast.stores.notices import Listeners
 
 T = TypeVar("T")
+
+Look: TypeAlias = tuple[float, Row | None]
+"""What was read, and when by the store's clock."""
 
 _log = logging.getLogger("holdfast")
 
@@ -61,6 +68,33 @@ class Frame:
         self._listeners.close()
         await to_the_end(self._close())
         self._tell(lambda at: StoreClosed(at, self.url))
+
+    async def _settle(self, write: Write, lost: StoreDown, look: Callable[[], Awaitable[Look | None]]) -> Record:
+        """The answer to a commit was lost. The record, if it was written all the same; or what became of it.
+
+        `look` first makes sure that the lost write can do nothing more, and then reads; None if it can't be sure.
+        """
+        seen = None
+        with suppress(HoldfastError):
+            seen = await look()
+        if seen is not None:
+            now, row = seen
+            happened = settle(row, write)
+            if happened and row is not None:
+                return self._codec.record(row, now)
+            if happened is False:
+                raise StoreDown(lost.what, store=self.url, kind=write.kind, id=write.id) from lost
+        raise WriteUnsettled(
+            f"whether {write.kind}/{write.id} was written as rev {write.rev} is unknown: {lost.what}",
+            kind=write.kind,
+            id=write.id,
+            store=self.url,
+            remedy="read it again when the store is back",
+        ) from lost
+
+    def _unsettled(self, lost: StoreDown) -> WriteUnsettled:
+        """The same for a write that no nonce can settle."""
+        return WriteUnsettled(f"{lost.what}; whether it was done is unknown", store=self.url)
 
     def _check_open(self) -> None:
         if self._loop is None:

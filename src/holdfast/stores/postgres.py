@@ -7,6 +7,7 @@ a lost answer: it stops the old backend, reads the nonce back, and raises `Write
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, cast
 
 import asyncpg
@@ -27,15 +28,14 @@ from holdfast.core.records import (
     decide_touch,
     record_of,
     refuse_commit,
-    settle,
 )
 from holdfast.core.values import JSON
-from holdfast.errors import Busy, ConfigError, CorruptRecord, HoldfastError, StoreDown, WriteUnsettled
+from holdfast.errors import Busy, ConfigError, CorruptRecord, StoreDown
 from holdfast.stores import postgres_sql as sql
 from holdfast.stores import schema
 from holdfast.stores.base import PAGE, TOMBSTONE_SECONDS
 from holdfast.stores.codec import Codec, check_fence, checked_log, checked_row
-from holdfast.stores.frame import Frame
+from holdfast.stores.frame import Frame, Look
 from holdfast.stores.paging import check_after, check_ages, check_filters, check_limit, cursor, position
 from holdfast.stores.postgres_ear import CHANNEL, PostgresEar
 from holdfast.stores.postgres_pool import AnswerLost, Connection, PostgresPool
@@ -157,7 +157,7 @@ class PostgresStore(Frame):
                         continue  # nothing stands against it any more: it changed between the two statements
                     return record_of(begun, begun.touched, values.decode(write.plain))
             except AnswerLost as lost:
-                return await self._settle(write, lost)
+                return await self._settle(write, lost, partial(self._look_back, write, lost))
             rev, created, touched, _ = found
             return Record(
                 write.kind,
@@ -189,27 +189,13 @@ class PostgresStore(Frame):
                 await connection.execute(sql.ADD_LOG, row.kind, row.id, row.last, row.rev, now, write.entries)
             return row
 
-    async def _settle(self, write: Write, lost: AnswerLost) -> Record:
-        """The answer to a commit was lost. The record, if it was written all the same; or what became of it."""
-        happened = found = None
-        try:
-            stopped = lost.backend and await self._pool.row(sql.STOP_BACKEND, *lost.backend, int(self._timeout * 500))
-            found = await self._row(sql.GET, write.kind, write.id)
-            if stopped is None or stopped[0]:  # else it would not die, and may still write
-                happened = settle(checked_row(write.kind, write.id, found[1:]) if found else None, write)
-        except HoldfastError:
-            pass  # not settled, which is what we say below
-        if happened and found:
-            return self._codec.record(checked_row(write.kind, write.id, found[1:]), found[0])
-        if happened is False:
-            raise StoreDown(lost.what, store=self.url, kind=write.kind, id=write.id) from lost
-        raise WriteUnsettled(
-            f"whether {write.kind}/{write.id} was written as rev {write.rev} is unknown: {lost.what}",
-            kind=write.kind,
-            id=write.id,
-            store=self.url,
-            remedy="read it again when the server is back",
-        ) from lost
+    async def _look_back(self, write: Write, lost: AnswerLost) -> Look | None:
+        """End the backend that may still be at work on it; then what is read is final."""
+        stopped = lost.backend and await self._pool.row(sql.STOP_BACKEND, *lost.backend, int(self._timeout * 500))
+        found = await self._row(sql.GET, write.kind, write.id)
+        if stopped is not None and not stopped[0]:
+            return None  # it would not die, and may still write
+        return (found[0], checked_row(write.kind, write.id, found[1:])) if found else (0.0, None)
 
     async def _look(self, kind: str, id: str) -> tuple[float, Row | None, Claim | None]:
         found = await self._row(sql.LOOK, kind, id)
@@ -397,9 +383,6 @@ class PostgresStore(Frame):
     def _given_time(self) -> float | None:
         """NULL for the server's own clock."""
         return None if self._injected is None else self._injected.now()
-
-    def _unsettled(self, lost: AnswerLost) -> WriteUnsettled:
-        return WriteUnsettled(f"{lost.what}; whether it was done is unknown", store=self.url)
 
 
 def _claim(kind: str, id: str, found: Any) -> Claim | None:

@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from holdfast.core import values
@@ -23,19 +24,18 @@ from holdfast.core.records import (
     decide_renew,
     decide_touch,
     refuse_commit,
-    settle,
 )
 from holdfast.core.values import JSON
-from holdfast.errors import ConfigError, CorruptRecord, HoldfastError, StoreDown, WriteUnsettled
+from holdfast.errors import ConfigError, CorruptRecord
 from holdfast.stores.base import PAGE, TOMBSTONE_SECONDS
 from holdfast.stores.codec import Codec, check_fence, corrupt
-from holdfast.stores.frame import Frame
+from holdfast.stores.frame import Frame, Look
 from holdfast.stores.paging import check_after, check_ages, check_filters, check_limit, cursor, position
 from holdfast.stores.redis_archive import RedisArchive
 from holdfast.stores.redis_ear import RedisEar
 from holdfast.stores.redis_pool import AnswerLost, RedisPool
 from holdfast.stores.redis_rows import claim_from, log_row_from, refusal_from, row_from, text_of
-from holdfast.stores.redis_scripts import SEPARATOR, Script, bounds, key_of_index, matches, name_of
+from holdfast.stores.redis_scripts import SCRIPTS, SEPARATOR, Script, bounds, key_of_index, matches, name_of
 
 OLDEST = (6, 2)
 KEEP_SECONDS = 7 * 86_400.0  # the server forgets the dead by itself after this, should nobody reap
@@ -100,6 +100,7 @@ class RedisStore(Frame):
             )
         if info.get("aof_enabled", "1") != "1":
             self._warn(f"{self.url} forgets its latest records in a crash (no append-only file)", "set appendonly yes")
+        await self._pool.commands([("SCRIPT", "LOAD", text) for text, _ in SCRIPTS.values()])
         self._tell(lambda at: StoreOpened(at, self.url, 1))
 
     async def _close(self) -> None:
@@ -141,7 +142,7 @@ class RedisStore(Frame):
                 *(text_of(write.created), write.nonce, write.entries or b"", "" if fence is None else str(fence)),
             )
         except AnswerLost as lost:
-            return await self._settle(write, lost)
+            return await self._settle(write, lost, partial(self._look_back, write, lost))
         if not found[0]:
             now, row, claim = refusal_from(write.kind, write.id, found)
             refuse_commit(now, row, claim, write)
@@ -158,31 +159,13 @@ class RedisStore(Frame):
             max_age=write.max_age,
         )
 
-    async def _settle(self, write: Write, lost: AnswerLost) -> Record:
-        """The answer to a commit was lost. The record, if it was written all the same; or what became of it."""
-        happened = row = None
-        now = 0.0
-        try:
-            if lost.client is not None:
-                # A command that we sent may still wait in the server's buffer; once the client is gone, it is void.
-                # By number and address: after a restart of the server the number alone may be somebody else's.
-                await self._pool.command("CLIENT", "KILL", "ID", lost.client[0], "ADDR", lost.client[1])
-            found = await self._run("get", name_of(write.kind, write.id))
-            now, row = _got(write.kind, write.id, found) if found else (0.0, None)
-            happened = settle(row, write)
-        except HoldfastError:
-            pass  # not settled, which is what we say below
-        if happened and row:
-            return self._codec.record(row, now)
-        if happened is False:
-            raise StoreDown(lost.what, store=self.url, kind=write.kind, id=write.id) from lost
-        raise WriteUnsettled(
-            f"whether {write.kind}/{write.id} was written as rev {write.rev} is unknown: {lost.what}",
-            kind=write.kind,
-            id=write.id,
-            store=self.url,
-            remedy="read it again when the server is back",
-        ) from lost
+    async def _look_back(self, write: Write, lost: AnswerLost) -> Look:
+        """Void what we sent and the server may still have in its buffer; then what is read is final."""
+        if lost.client is not None:
+            # By number and address: after a restart of the server the number alone may be somebody else's.
+            await self._pool.command("CLIENT", "KILL", "ID", lost.client[0], "ADDR", lost.client[1])
+        found = await self._run("get", name_of(write.kind, write.id))
+        return _got(write.kind, write.id, found) if found else (0.0, None)
 
     async def touch(self, kind: str, id: str, *, fence: int | None = None) -> None:
         check_fence(fence)
@@ -366,9 +349,6 @@ class RedisStore(Frame):
             return await self._run(script, name, *given)
         except AnswerLost as lost:
             raise self._unsettled(lost) from lost
-
-    def _unsettled(self, lost: AnswerLost) -> WriteUnsettled:
-        return WriteUnsettled(f"{lost.what}; whether it was done is unknown", store=self.url)
 
     def _disagreement(self, step: str, kind: str, id: str) -> CorruptRecord:
         """The script refused what the rules allow: a field that neither of us wrote."""

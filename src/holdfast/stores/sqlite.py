@@ -18,13 +18,13 @@ from holdfast.core import values
 from holdfast.core.clock import Clock
 from holdfast.core.events import ListenerFailed, RecordsReaped, Sink, StoreMigrated, StoreOpened
 from holdfast.core.models import Claim, Heard, LogEntry, Page, Reaped, Record, check_key, check_name, check_seconds
-from holdfast.core.records import State, Write, record_of, settle
+from holdfast.core.records import State, record_of
 from holdfast.core.values import JSON
-from holdfast.errors import ConfigError, CorruptRecord, HoldfastError, StoreDown, WriteUnsettled
+from holdfast.errors import ConfigError, CorruptRecord, HoldfastError, StoreDown
 from holdfast.stores import schema, sqlite_steps
 from holdfast.stores.base import CLOSE_SECONDS, PAGE, TOMBSTONE_SECONDS
 from holdfast.stores.codec import Codec, check_fence, checked_log, checked_row
-from holdfast.stores.frame import Frame
+from holdfast.stores.frame import Frame, Look
 from holdfast.stores.paging import check_after, check_ages, check_filters, check_limit, cursor, position
 from holdfast.stores.sql_archive import SqlArchive
 from holdfast.stores.sqlite_thread import FileReplaced, SqliteThread
@@ -159,26 +159,13 @@ class SqliteStore(Frame):
         try:
             row, now = await self._write(sqlite_steps.commit, write)
         except _AnswerLost as lost:
-            return await self._settle(write, lost)
-        return record_of(row, now, values.decode(write.plain))
 
-    async def _settle(self, write: Write, lost: "_AnswerLost") -> Record:
-        """The disk failed under a commit. The record, if it was written all the same; or what became of it."""
-        happened = found = None
-        with suppress(HoldfastError):
-            found = await self._read(sqlite_steps.GET, (write.kind, write.id))
-            happened = settle(checked_row(write.kind, write.id, found[0]) if found else None, write)
-        if happened and found:
-            return self._codec.record(checked_row(write.kind, write.id, found[0]), self._clock.now())
-        if happened is False:
-            raise StoreDown(lost.what, store=self.url, kind=write.kind, id=write.id) from lost
-        raise WriteUnsettled(
-            f"whether {write.kind}/{write.id} was written as rev {write.rev} is unknown: {lost.what}",
-            kind=write.kind,
-            id=write.id,
-            store=self.url,
-            remedy="read it again when the disk is back",
-        ) from lost
+            async def look() -> Look:
+                found = await self._read(sqlite_steps.GET, (write.kind, write.id))
+                return self._clock.now(), checked_row(write.kind, write.id, found[0]) if found else None
+
+            return await self._settle(write, lost, look)
+        return record_of(row, now, values.decode(write.plain))
 
     async def touch(self, kind: str, id: str, *, fence: int | None = None) -> None:
         check_fence(fence)
@@ -347,7 +334,7 @@ class SqliteStore(Frame):
         try:
             return await self._write(step, *args, **kwargs)
         except _AnswerLost as lost:
-            raise WriteUnsettled(f"{lost.what}; whether it was written is unknown", store=self.url) from lost
+            raise self._unsettled(lost) from lost
 
     async def _on(self, thread: SqliteThread, work: Callable[[sqlite3.Connection], _T]) -> _T:
         try:
