@@ -1,7 +1,5 @@
 """The rules of a store as properties of the pure functions: what may be written, and by whom."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,7 +39,7 @@ _writes = st.builds(
     max_age=_spans,
     created=st.sampled_from([0.0, 1.0]),
     entries=st.none(),
-    count=st.integers(0, 3),
+    added=st.integers(0, 3),
     fence=st.none() | st.integers(1, 4),
     nonce=st.just("new"),
     plain=st.just(b"2"),
@@ -77,7 +75,7 @@ def test_a_commit_is_taken_exactly_if_nothing_stands_against_it(
         assert (after.rev, after.touched, after.nonce, after.ended) == (write.expect + 1, now, "new", None)
         begins = write.expect == 0
         assert after.created == (now if begins or row is None else row.created)
-        assert after.last == (0 if begins or row is None else row.last) + write.count
+        assert after.last == (0 if begins or row is None else row.last) + write.added
 
 
 @pytest.mark.promise("store.end")
@@ -98,7 +96,7 @@ def test_the_dead_stay_dead(now: float, row: Row | None, later: float) -> None:
 @given(_times, _rows)
 def test_touch_moves_only_the_touch(now: float, row: Row | None) -> None:
     if row is not None and row.state(now) == "live":
-        assert decide_touch(now, row, None, "k", "i") == replace(row, touched=now)
+        assert decide_touch(now, row, None, "k", "i") == row._replace(touched=now)
     else:
         with pytest.raises((NotFound, Ended, SessionExpired)):
             decide_touch(now, row, None, "k", "i")
@@ -130,11 +128,11 @@ def test_nothing_alive_is_ever_reaped(now: float, row: Row | None, expired_for: 
 @given(_rows, _writes)
 def test_a_lost_answer_is_settled_only_by_what_the_row_proves(row: Row | None, write: Write) -> None:
     if row is not None and row.ended is None and row.rev == write.expect:
-        happened = replace(row, rev=write.rev, nonce=write.nonce)
+        happened = row._replace(rev=write.rev, nonce=write.nonce)
         assert settle(happened, write) is True
-        assert settle(replace(happened, rev=write.rev + 1, nonce="another"), write) is None
+        assert settle(happened._replace(rev=write.rev + 1, nonce="another"), write) is None
         if write.created in (0.0, row.created):
             assert settle(row, write) is False
-            assert settle(replace(happened, nonce="another"), write) is False
+            assert settle(happened._replace(nonce="another"), write) is False
     if row is not None and row.ended is not None:
         assert settle(row, write) is None

@@ -5,7 +5,6 @@ import resource
 import sqlite3
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import aiosqlite
@@ -236,7 +235,7 @@ async def test_a_commit_whose_answer_was_lost_is_settled_by_its_nonce(
 
     def commit_lose_and_be_overwritten(db, clock, write):
         sqlite_steps_commit(db, clock, write)
-        sqlite_steps_commit(db, clock, replace(write, expect=write.rev, nonce="another"))
+        sqlite_steps_commit(db, clock, write._replace(expect=write.rev, nonce="another"))
         raise _io_error()
 
     def _io_error() -> sqlite3.OperationalError:

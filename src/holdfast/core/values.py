@@ -39,7 +39,11 @@ def encode(value: object, path: str = "data") -> bytes:
 
 def decode(body: bytes) -> JSON:
     """The value that `encode` was given; ValueError for anything that `encode` could not have written."""
-    return cast("JSON", _DECODER.decode(body.decode()))
+    text = body.decode()
+    value, end = _DECODER.raw_decode(text)
+    if end != len(text):
+        raise ValueError(f"something follows at {end}")
+    return cast("JSON", value)
 
 
 def _is_plain(value: object, depth: int) -> bool:

@@ -51,7 +51,7 @@ class Codec:
             max_age=None if record.max_age is None else float(record.max_age),
             created=record.created,
             entries=None if log is None else self.seal((*name, "entries"), log),
-            count=len(entries),
+            added=len(entries),
             fence=fence,
             nonce=secrets.token_hex(8),
         )
@@ -155,9 +155,9 @@ def checked_row(kind: object, id: object, fields: Sequence[object]) -> Row:
     row = Row(cast("str", kind), cast("str", id), *fields)  # type: ignore[arg-type]  # checked just above
     if row.rev < 1 or row.last < 0:
         raise corrupt(row.kind, row.id, f"rev {row.rev}, last entry {row.last}")
-    for span in (row.idle, row.max_age):
-        if span is not None and not span > 0:  # or it would read as expired, and so as absent
-            raise corrupt(row.kind, row.id, f"a span of {span} seconds")
+    # A span that is not positive would read as expired, and so as absent.
+    if (row.idle is not None and not row.idle > 0) or (row.max_age is not None and not row.max_age > 0):
+        raise corrupt(row.kind, row.id, f"spans of {row.idle} and {row.max_age} seconds")
     return row
 
 

@@ -254,7 +254,7 @@ class MemoryArchive:
     async def swap(self, row: Row, body: bytes) -> bool:
         if self._rows.get((row.kind, row.id)) != row:
             return False
-        self._rows[row.kind, row.id] = replace(row, body=body)
+        self._rows[row.kind, row.id] = row._replace(body=body)
         return True
 
     async def swap_log(self, kind: str, id: str, row: LogRow, body: bytes) -> bool:

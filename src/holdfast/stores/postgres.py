@@ -141,7 +141,7 @@ class PostgresStore(Frame):
         write = self._codec.write(record, expect, entries, fence)
         statement = sql.commit_sql(creates=expect == 0, fenced=fence is not None, logs=write.entries is not None)
         given: list[object] = [
-            *(write.kind, write.id, write.principal, write.body, write.count, write.idle, write.max_age, write.nonce)
+            *(write.kind, write.id, write.principal, write.body, write.added, write.idle, write.max_age, write.nonce)
         ]
         given += [] if expect == 0 else [expect, write.created]
         given += [] if write.entries is None else [write.entries]

@@ -135,7 +135,7 @@ class RedisStore(Frame):
                     str(expect),
                     write.principal,
                     write.body,
-                    str(write.count),
+                    str(write.added),
                     text_of(write.idle),
                     text_of(write.max_age),
                 ),
