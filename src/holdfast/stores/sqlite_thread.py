@@ -31,8 +31,16 @@ class SqliteThread:
     async def open(self) -> None:
         connection = aiosqlite.connect(self._path, timeout=self._timeout, isolation_level=None)
         # aiosqlite has no public setting for this: a store that was never closed must not hang the exit.
-        connection._thread.daemon = True  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        self._connection = await connection
+        thread = connection._thread  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        thread.daemon = True
+        try:
+            self._connection = await connection
+        except BaseException:
+            # aiosqlite has told its thread to stop and does not wait for it; a thread that outlives the event loop
+            # dies of having nobody to report to.
+            while thread.is_alive():
+                await asyncio.sleep(0.001)
+            raise
         self._file = self._identity()
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
