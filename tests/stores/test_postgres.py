@@ -1,9 +1,17 @@
 """The store on a real PostgreSQL passes the whole suite, and says clearly what is wrong with a server."""
 
+import secrets
+
+import asyncpg
 import pytest
 
 import holdfast
+from holdfast import Record
 from holdfast.core.clock import Clock
+from holdfast.stores import postgres as postgres_store
+from holdfast.stores import postgres_sql
+from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres_pool import AnswerLost
 from holdfast.testing import StoreSuite
 from tests.servers import Postgres
 
@@ -17,3 +25,49 @@ class TestPostgresStore(StoreSuite):
 
     def open(self, clock: Clock):
         return holdfast.open_store(self.url, clock=clock)
+
+
+@pytest.mark.promise("store.settled")
+async def test_a_backend_that_will_not_die_leaves_the_write_unsettled(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the row shows: while the old backend lives, it may still write, so nothing is safe to repeat."""
+    kind = f"undead-{secrets.token_hex(4)}"
+    async with holdfast.open_store(postgres.url) as store:
+        assert isinstance(store, PostgresStore)
+        record = await store.commit(Record(kind, "a", data=0), expect=0)
+        ask, asked = store._pool.row, []
+
+        async def row(statement: str, *given: object) -> object:
+            asked.append(statement)
+            if statement == postgres_sql.STOP_BACKEND:
+                return (False,)
+            if len(asked) == 1:  # the commit, which never reaches the server
+                raise AnswerLost("the connection broke", store.url, (1, None))
+            return await ask(statement, *given)
+
+        monkeypatch.setattr(store._pool, "row", row)
+        with pytest.raises(holdfast.WriteUnsettled):
+            await store.commit(record.with_data(1), expect=1)
+        assert asked[1:] == [postgres_sql.STOP_BACKEND, postgres_sql.GET]
+
+
+@pytest.mark.promise("store.open")
+async def test_opening_behind_somebody_elses_migration_is_bounded(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"t{secrets.token_hex(4)}"
+    postgres.psql(f"CREATE DATABASE {name}")
+    url = postgres.url.replace("/holdfast", f"/{name}")
+    monkeypatch.setattr(postgres_store, "MIGRATION_SECONDS", 0.3)
+    other = await asyncpg.connect(url)
+    try:
+        await other.execute("SELECT pg_advisory_lock($1)", postgres_store._MIGRATION_LOCK)
+        with pytest.raises(holdfast.StoreDown, match="did not finish opening"):
+            async with holdfast.open_store(url):
+                pass
+    finally:
+        await other.close()
+    monkeypatch.undo()
+    async with holdfast.open_store(url) as store:
+        assert await store.count() == 0
