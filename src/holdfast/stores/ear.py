@@ -5,9 +5,11 @@ It refuses to give up while somebody listens, to try again without a pause, and 
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
+from holdfast.core.models import Heard
 from holdfast.errors import ConfigError, HoldfastError, StoreDown
 from holdfast.stores.notices import Listeners
 
@@ -39,7 +41,13 @@ class Ear:
     @abstractmethod
     async def _drop(self, connection: Any) -> None: ...
 
-    async def ready(self, timeout: float) -> None:
+    @asynccontextmanager
+    async def listen(self, topics: tuple[str, ...], timeout: float) -> AsyncGenerator[AsyncIterator[Heard], None]:
+        with self._listeners.register(topics) as ear:
+            await self._ready(timeout)
+            yield ear
+
+    async def _ready(self, timeout: float) -> None:
         """Return when what is published from now on will be heard."""
         if self._task is None or self._task.done():
             self._why = None

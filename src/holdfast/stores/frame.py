@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
 from holdfast.core.clock import SYSTEM, Clock
-from holdfast.core.events import Event, Sink, StoreClosed
+from holdfast.core.events import Event, ListenerFailed, Sink, StoreClosed
 from holdfast.core.models import Record
 from holdfast.core.records import Row, Write, settle
 from holdfast.errors import HoldfastError, LeaseClosed, StoreDown, UsageError, WriteUnsettled
@@ -95,6 +95,9 @@ class Frame:
     def _unsettled(self, lost: StoreDown) -> WriteUnsettled:
         """The same for a write that no nonce can settle."""
         return WriteUnsettled(f"{lost.what}; whether it was done is unknown", store=self.url)
+
+    def _listener_failed(self, why: str) -> None:
+        self._tell(lambda at: ListenerFailed(at, self.url, why))
 
     def _check_open(self) -> None:
         if self._loop is None:

@@ -5,8 +5,8 @@ a lost answer: it stops the old backend, reads the nonce back, and raises `Write
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql.asyncpg import dialect as postgres_dialect
 
 from holdfast.core import values
 from holdfast.core.clock import Clock
-from holdfast.core.events import ListenerFailed, RecordsReaped, Sink, StoreMigrated, StoreOpened
+from holdfast.core.events import RecordsReaped, Sink, StoreMigrated, StoreOpened
 from holdfast.core.models import Claim, Heard, LogEntry, Page, Reaped, Record, check_key, check_name, check_seconds
 from holdfast.core.records import (
     Row,
@@ -344,15 +344,9 @@ class PostgresStore(Frame):
         except AnswerLost as lost:
             raise self._unsettled(lost) from lost
 
-    @asynccontextmanager
-    async def listen(self, *topics: str) -> AsyncGenerator[AsyncIterator[Heard], None]:
+    def listen(self, *topics: str) -> AbstractAsyncContextManager[AsyncIterator[Heard]]:
         self._check_open()
-        with self._listeners.register(topics) as ear:
-            await self._ear.ready(self._timeout)
-            yield ear
-
-    def _listener_failed(self, why: str) -> None:
-        self._tell(lambda at: ListenerFailed(at, self.url, why))
+        return self._ear.listen(topics, self._timeout)
 
     # Asking
 

@@ -6,14 +6,14 @@ settings that would lose records: eviction, and no append-only file.
 
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
 from holdfast.core import values
 from holdfast.core.clock import Clock
-from holdfast.core.events import ListenerFailed, RecordsReaped, Sink, StoreOpened, StoreWarned
+from holdfast.core.events import RecordsReaped, Sink, StoreOpened, StoreWarned
 from holdfast.core.models import Claim, Heard, LogEntry, Page, Reaped, Record, check_key, check_name, check_seconds
 from holdfast.core.records import (
     Row,
@@ -321,15 +321,9 @@ class RedisStore(Frame):
         except AnswerLost as lost:
             raise self._unsettled(lost) from lost
 
-    @asynccontextmanager
-    async def listen(self, *topics: str) -> AsyncGenerator[AsyncIterator[Heard], None]:
+    def listen(self, *topics: str) -> AbstractAsyncContextManager[AsyncIterator[Heard]]:
         self._check_open()
-        with self._listeners.register(topics) as ear:
-            await self._ear.ready(self._timeout)
-            yield ear
-
-    def _listener_failed(self, why: str) -> None:
-        self._tell(lambda at: ListenerFailed(at, self.url, why))
+        return self._ear.listen(topics, self._timeout)
 
     # Asking
 

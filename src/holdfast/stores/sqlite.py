@@ -16,7 +16,7 @@ from sqlalchemy.dialects.sqlite.aiosqlite import dialect as sqlite_dialect
 
 from holdfast.core import values
 from holdfast.core.clock import Clock
-from holdfast.core.events import ListenerFailed, RecordsReaped, Sink, StoreMigrated, StoreOpened
+from holdfast.core.events import RecordsReaped, Sink, StoreMigrated, StoreOpened
 from holdfast.core.models import Claim, Heard, LogEntry, Page, Reaped, Record, check_key, check_name, check_seconds
 from holdfast.core.records import State, record_of
 from holdfast.core.values import JSON
@@ -286,8 +286,7 @@ class SqliteStore(Frame):
                 found = await self._read(sqlite_steps.NOTICES, (seen,)) if now != version else []
             except Exception as error:
                 if not failing:
-                    why = str(error)
-                    self._tell(lambda at: ListenerFailed(at, self.url, why))  # noqa: B023  # called at once
+                    self._listener_failed(str(error))
                 failing, version, found = True, None, []
             else:
                 if failing:
