@@ -6,10 +6,10 @@ import platform
 import re
 from pathlib import Path
 
-from benchmarks import stores
+from benchmarks import links, stores
 
 DOC = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-SECTIONS = {"stores": stores.run}
+SECTIONS = {"links": links.run, "stores": stores.run}
 
 
 def main() -> None:

@@ -193,6 +193,12 @@ def test_commands_in_the_docs_run(path: Path, code: str, tmp_path: Path) -> None
             assert result.returncode == 0, line + result.stdout + result.stderr
 
 
+@pytest.mark.promise("link.docs")
+def test_the_tables_in_the_docs_are_the_tables_of_core() -> None:
+    checked = subprocess.run([sys.executable, "docs/tables.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
+
+
 @pytest.mark.promise("house.docs")
 def test_shell_blocks_name_targets_that_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

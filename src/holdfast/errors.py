@@ -14,6 +14,7 @@ class Fields(TypedDict, total=False):
     remedy: str
     server: str
     session: str
+    new_session: str
     phase: str
     status: int
     code: int
@@ -34,6 +35,7 @@ class HoldfastError(Exception):
         self.remedy = fields.get("remedy")
         self.server = fields.get("server")
         self.session = fields.get("session")
+        self.new_session = fields.get("new_session")
         self.phase = fields.get("phase")
         self.status = fields.get("status")
         self.code = fields.get("code")
@@ -103,6 +105,10 @@ class AnswerTimeout(OutcomeUnknown):
     """The peer took the request and did not answer in time."""
 
 
+class BadAnswer(OutcomeUnknown):
+    """The peer took the request, and what came back is not an answer to it."""
+
+
 class ChildDied(OutcomeUnknown):
     """The server process ended while a call was under way."""
 
@@ -113,6 +119,19 @@ class WriteUnsettled(OutcomeUnknown):
 
 class Rejected(HoldfastError):
     """The peer said no; sending the same again gets the same answer."""
+
+
+class ErrorAnswer(Rejected):
+    """The server answered with a JSON-RPC error: `code`, `message` and `data` are its words."""
+
+    def __init__(self, what: str, *, message: str = "", data: object = None, **fields: Unpack[Fields]) -> None:
+        super().__init__(what, **fields)
+        self.message = message
+        self.data = data
+
+
+class Unauthorized(Rejected):
+    """The server wants other credentials."""
 
 
 class SessionReplaced(Rejected):

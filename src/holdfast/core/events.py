@@ -64,5 +64,125 @@ class StoreWarned:
     remedy: str
 
 
-Event: TypeAlias = StoreOpened | StoreMigrated | StoreClosed | StoreWarned | RecordsReaped | ListenerFailed
+@dataclass(frozen=True, slots=True)
+class LinkOpened:
+    """A link has its connection pool, child or object."""
+
+    at: float
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkGreeted:
+    """A generation is ready; `adopted` if it goes on with a saved session, without a round trip."""
+
+    at: float
+    server: str
+    generation: int
+    era: str
+    version: str
+    session: str | None
+    adopted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFailed:
+    """A link did not come up, or did not heal; the next call tries again."""
+
+    at: float
+    server: str
+    phase: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkClosed:
+    """A link was closed; `ended` if the server was told to end the session, `failures` are closings that went wrong."""
+
+    at: float
+    server: str
+    session: str | None
+    ended: bool
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWasReplaced:
+    """The server lost a session and a new one stands. `kept_state`: the old one had answered an unsafe call."""
+
+    at: float
+    server: str
+    old: str | None
+    new: str | None
+    generation: int
+    kept_state: bool
+    reseeded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CallReplayed:
+    """A call goes out again; `why` is the verdict that allowed it."""
+
+    at: float
+    server: str
+    method: str
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDropped:
+    """The server's own stream ended and is being opened again; `resumable` if nothing should be missing."""
+
+    at: float
+    server: str
+    why: str
+    resumable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StrayMessage:
+    """A message came that belongs to nobody, or that a handler could not take."""
+
+    at: float
+    server: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFailed:
+    """A link's memory could not be read or written; the link goes on without it."""
+
+    at: float
+    server: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitChanged:
+    """Calls to a server rest, or go out again."""
+
+    at: float
+    server: str
+    state: str
+
+
+Event: TypeAlias = (
+    StoreOpened
+    | StoreMigrated
+    | StoreClosed
+    | StoreWarned
+    | RecordsReaped
+    | ListenerFailed
+    | LinkOpened
+    | LinkGreeted
+    | LinkFailed
+    | LinkClosed
+    | SessionWasReplaced
+    | CallReplayed
+    | StreamDropped
+    | StrayMessage
+    | MemoryFailed
+    | CircuitChanged
+)
 Sink: TypeAlias = Callable[[Event], None]

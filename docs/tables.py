@@ -1,0 +1,131 @@
+"""`make docs`: write the tables of core/ into docs/links.md. `python docs/tables.py --check` only compares.
+
+It owns the generated parts between the markers; everything else in that file is written by hand.
+"""
+
+import re
+import sys
+from collections.abc import Iterable
+from itertools import product
+from pathlib import Path
+
+from holdfast.core.lifecycle import CIRCUIT, LINK, Lifecycle, LinkEvent, LinkState
+from holdfast.core.outcome import ROWS, Broke, Row, Verdict
+from holdfast.core.retry import SAFE_METHODS, Circumstances, Replacement, decide, decide_replacement
+
+DOC = Path(__file__).parent / "links.md"
+
+
+def drawing(table: Lifecycle) -> str:  # type: ignore[type-arg]
+    """A lifecycle as a state diagram; steps that stay where they are are left out."""
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {table.initial.name}"]
+    for state, steps in table.steps.items():
+        for event, then in steps.items():
+            if then is not state:
+                lines.append(f"    {state.name} --> {then.name}: {event.value}")
+    return "\n".join([*lines, "```"])
+
+
+def _walk(start: LinkState, events: Iterable[LinkEvent]) -> str:
+    path, state = [start.value], start
+    for event in events:
+        state = LINK.next(state, event)
+        path.append(f"*{event.value}* → {state.value}")
+    return " → ".join(path)
+
+
+def flows() -> str:
+    """What happens on first use and after each kind of loss, walked through the table."""
+    up = [LinkEvent.RESOLVED, LinkEvent.OPENED, LinkEvent.GREETED]
+    rest = {LinkState.RESOLVE: up, LinkState.OPEN: up[1:], LinkState.GREET: up[2:]}
+    rows = ["| what | way |", "| --- | --- |", f"| first call | {_walk(LinkState.CLOSED, [LinkEvent.USE, *up])} |"]
+    for event in (LinkEvent.SESSION_LOST, LinkEvent.TRANSPORT_LOST, LinkEvent.AUTH_NEEDED):
+        entered = LINK.next(LinkState.READY, event)
+        rows.append(f"| {event.value} | {_walk(LinkState.READY, [event, *rest[entered]])} |")
+    rows.append(f"| close | {_walk(LinkState.READY, [LinkEvent.CLOSE, LinkEvent.CLOSED])} |")
+    return "\n".join(rows)
+
+
+def _shape(row: Row) -> str:
+    parts: list[str] = []
+    if row.broke is not Broke.NOWHERE:
+        parts.append(f"broke: {row.broke.value}")
+    if row.era is not None:
+        parts.append(row.era.value)
+    if row.session_sent is not None:
+        parts.append("id sent" if row.session_sent else "no id sent")
+    if row.status is not None:
+        many = isinstance(row.status, range)
+        parts.append(
+            f"status {row.status.start}–{row.status.stop - 1}" if many else f"status {', '.join(map(str, row.status))}"
+        )
+    if row.codes is not None:
+        parts.append(f"code {', '.join('none' if code is None else str(code) for code in row.codes)}")
+    if row.has_code:
+        parts.append("a JSON-RPC error")
+    if row.text is not None:
+        parts.append("its words")
+    if row.retry_after:
+        parts.append("Retry-After")
+    if row.step_up:
+        parts.append("insufficient_scope")
+    return "; ".join(parts)
+
+
+def verdicts() -> str:
+    rows = ["| shape | looked at | verdict |", "| --- | --- | --- |"]
+    return "\n".join([*rows, *(f"| {row.name} | {_shape(row)} | {row.verdict.value} |" for row in ROWS)])
+
+
+def replays() -> str:
+    rows = ["| verdict | unsafe call | safe call | after all tries |", "| --- | --- | --- | --- |"]
+    for verdict in Verdict:
+        cells = [
+            decide(verdict, Circumstances(safe, attempts, renewable=True)).value
+            for safe, attempts in ((False, 1), (True, 1), (True, 3))
+        ]
+        rows.append(f"| {verdict.value} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def replacements() -> str:
+    rows = [
+        "| call | lost session kept something | server | hook put it back | then |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for safe, kept, stateful, reseeded in product((False, True), repeat=4):
+        decision = decide_replacement(safe=safe, kept_state=kept, stateful=stateful, reseeded=reseeded, tries_left=True)
+        if decision is Replacement.TELL:
+            cells = ("unsafe", "yes", "stateful", "no")
+            rows.append(f"| {' | '.join(cells)} | {decision.value} |")
+    rows.append(f"| anything else | | | | {Replacement.REPLAY.value} |")
+    return "\n".join(rows)
+
+
+BLOCKS = {
+    "link": drawing(LINK),
+    "circuit": drawing(CIRCUIT),
+    "flows": flows(),
+    "verdicts": verdicts(),
+    "replays": replays(),
+    "replacements": replacements(),
+    "safe": ", ".join(f"`{method}`" for method in sorted(SAFE_METHODS)),
+}
+
+
+def main() -> None:
+    old = new = DOC.read_text()
+    for name, block in BLOCKS.items():
+        pattern = rf"<!-- begin {name} -->\n.*?<!-- end {name} -->"
+        replacement = f"<!-- begin {name} -->\n{block}\n<!-- end {name} -->"
+        new, found = re.subn(pattern, lambda _, text=replacement: text, new, flags=re.DOTALL)
+        if found != 1:
+            sys.exit(f"docs/links.md has {found} places for {name}, not one")
+    if "--check" in sys.argv[1:]:
+        if new != old:
+            sys.exit("docs/links.md is not what core/ says; run `make docs`")
+    else:
+        DOC.write_text(new)
+
+
+main()

@@ -1,0 +1,137 @@
+"""What both sides said at the start, frozen, and as the plain JSON in which a memory keeps it.
+
+It owns the question whether a saved greeting still fits us. It refuses what it did not write.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from holdfast.core.eras import SERVER_INFO, Era
+from holdfast.core.models import ANONYMOUS, BackSessionId, Principal
+from holdfast.core.values import JSON
+
+
+def _empty() -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """What we say of ourselves: who we are and what the server may ask of us."""
+
+    info: Mapping[str, Any]
+    capabilities: Mapping[str, Any] = field(default_factory=_empty)
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What the server said: its whole `initialize` or `server/discover` result, and what was agreed."""
+
+    era: Era
+    version: str
+    result: Mapping[str, Any]
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        return self.result.get("capabilities") or {}
+
+    @property
+    def server_info(self) -> Mapping[str, Any] | None:
+        if self.era is Era.Y2025:
+            return self.result.get("serverInfo")
+        meta = cast("Mapping[str, Any]", self.result.get("_meta") or {})
+        return meta.get(SERVER_INFO)
+
+    @property
+    def instructions(self) -> str | None:
+        return self.result.get("instructions")
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A session as a memory keeps it: enough to go on with it without a round trip."""
+
+    session: BackSessionId | None
+    greeting: Greeting
+    ours: Ours
+    principal: Principal = ANONYMOUS
+    log_level: str | None = None
+    subscriptions: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, JSON]:
+        return {
+            "session": self.session,
+            "era": self.greeting.era.value,
+            "version": self.greeting.version,
+            "greeting": cast("JSON", dict(self.greeting.result)),
+            "info": cast("JSON", dict(self.ours.info)),
+            "capabilities": cast("JSON", dict(self.ours.capabilities)),
+            "principal": self.principal,
+            "log_level": self.log_level,
+            "subscriptions": list(self.subscriptions),
+        }
+
+    @classmethod
+    def from_json(cls, data: object) -> "Saved":
+        """What `to_json` made. ValueError that names the field for anything else."""
+        if not isinstance(data, dict):
+            raise ValueError("not an object")
+        document = cast("dict[str, Any]", data)
+        session = document.get("session")
+        if session is not None and not legal_session_id(session):
+            raise ValueError("session is not a session id")
+        version = document.get("version")
+        if not isinstance(version, str):
+            raise ValueError("version is not a string")
+        try:
+            era = Era(document.get("era"))
+        except ValueError:
+            raise ValueError("era is neither 2025 nor 2026") from None
+        for name in ("greeting", "info", "capabilities"):
+            if not isinstance(document.get(name), dict):
+                raise ValueError(f"{name} is not an object")
+        level, uris = document.get("log_level"), cast("Any", document.get("subscriptions") or [])
+        if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in cast("list[Any]", uris)):
+            raise ValueError("subscriptions is not a list of URIs")
+        return cls(
+            session=session,
+            greeting=Greeting(era, version, document["greeting"]),
+            ours=Ours(document["info"], document["capabilities"]),
+            principal=Principal(str(document.get("principal") or ANONYMOUS)),
+            log_level=level if isinstance(level, str) else None,
+            subscriptions=tuple(cast("list[str]", uris)),
+        )
+
+    def fits(self, ours: Ours, principal: Principal, era: Era | None) -> bool:
+        """May we go on with it? Only as the same principal, in an era that we may speak, and if we can still do all
+        that we once said we could: the server froze that at the greeting."""
+        return (
+            self.principal == principal
+            and (era is None or self.greeting.era is era)
+            and includes(ours.capabilities, self.ours.capabilities)
+        )
+
+
+def includes(ours: Mapping[str, Any], saved: Mapping[str, Any]) -> bool:
+    """Does every capability, and every setting within one, that stands in `saved` stand in `ours` too?"""
+    for name, value in saved.items():
+        if name not in ours:
+            return False
+        here = ours[name]
+        if isinstance(value, Mapping):
+            if not isinstance(here, Mapping) or not includes(
+                cast("Mapping[str, Any]", here), cast("Mapping[str, Any]", value)
+            ):
+                return False
+        elif value not in (here, False, None):
+            return False
+    return True
+
+
+MAX_SESSION_ID = 1024  # characters; it rides on every request, and servers cap a header at a few kilobytes
+
+
+def legal_session_id(value: object) -> bool:
+    """Visible ASCII, as the specification has it: anything else could smuggle a header."""
+    return isinstance(value, str) and 0 < len(value) <= MAX_SESSION_ID and all("\x21" <= c <= "\x7e" for c in value)

@@ -1,0 +1,121 @@
+"""May this call be repeated, and what has to happen first? A pure function from verdict and circumstances to a step.
+
+It owns replay and replacement. It refuses to repeat an unsafe call that may have been executed, and to run any unsafe
+call in a session that lost what earlier calls had put there, unless somebody allowed it.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from holdfast.core.outcome import Verdict
+
+SAFE_METHODS = frozenset(
+    {
+        "ping",
+        "server/discover",
+        "tools/list",
+        "resources/list",
+        "resources/templates/list",
+        "resources/read",
+        "resources/subscribe",
+        "resources/unsubscribe",
+        "prompts/list",
+        "prompts/get",
+        "completion/complete",
+        "logging/setLevel",
+        "tasks/get",
+    }
+)
+"""Methods that the protocol itself makes repeatable. `tools/call` is as safe as its tool says, and the caller knows.
+`subscriptions/listen` is not one of them: what was missed in between must be told, so a watch repeats it itself."""
+
+REPLAYS = 2  # per logical call: one for the fault, one for the fault of the repair
+BACKOFF = 0.1  # seconds before the second try: longer than a socket's restart, shorter than a person notices
+BACKOFF_CAP = 5.0  # seconds: beyond it waiting tells us nothing new
+LONGEST_WAIT = 30.0  # seconds of Retry-After that we wait out ourselves; a longer rest is the caller's to plan
+
+
+class Step(Enum):
+    """What comes next for a call."""
+
+    RETURN = "return the answer"
+    RAISE = "raise"
+    REPLAY = "wait, then send it again"
+    RENEW = "resolve credentials, then send it again"
+    REPLACE = "greet again, then decide whether it may be sent again"
+
+
+class Replacement(Enum):
+    """What a call may do once a new session stands."""
+
+    REPLAY = "send it again"
+    TELL = "tell the caller that the session was replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What the decision depends on, beside the verdict."""
+
+    safe: bool
+    attempts: int
+    replays: int = REPLAYS
+    renewed: bool = False
+    renewable: bool = False
+    retry_after: float | None = None
+    time_left: float | None = None
+
+
+def decide(verdict: Verdict, at: Circumstances) -> Step:
+    """The next step after `at.attempts` tries."""
+    if verdict is Verdict.ANSWER:
+        return Step.RETURN
+    if verdict is Verdict.AUTH_NEEDED:
+        # Not counted as a replay: the request was turned away at the door, and new credentials come once per call.
+        return Step.RENEW if at.renewable and not at.renewed else Step.RAISE
+    if verdict is Verdict.SESSION_LOST:
+        # The link is healed for the next call even when this one has used up its tries.
+        return Step.REPLACE
+    if at.attempts > at.replays or verdict is Verdict.REJECTED:
+        return Step.RAISE
+    if verdict is Verdict.UNKNOWN and not at.safe:
+        return Step.RAISE
+    if verdict is Verdict.BUSY:
+        wait = at.retry_after or 0.0
+        if wait > LONGEST_WAIT or (at.time_left is not None and wait >= at.time_left):
+            return Step.RAISE
+    return Step.REPLAY
+
+
+def decide_replacement(
+    *, safe: bool, kept_state: bool, stateful: bool, reseeded: bool, tries_left: bool
+) -> Replacement:
+    """May a call that met a lost session run in the new one? It was not executed; the question is what it relies on.
+
+    `kept_state`: the lost session had answered an unsafe call. `stateful`: the server is not declared stateless.
+    `reseeded`: the hook put back what was lost.
+    """
+    if not tries_left:
+        return Replacement.TELL
+    if safe or not kept_state or not stateful or reseeded:
+        return Replacement.REPLAY
+    return Replacement.TELL
+
+
+def is_safe(method: str, declared: bool | None) -> bool:
+    """The caller's word, else the protocol's."""
+    return method in SAFE_METHODS if declared is None else declared
+
+
+def backoff(attempt: int, jitter: float, *, base: float = BACKOFF, cap: float = BACKOFF_CAP) -> float:
+    """Seconds to wait before try `attempt + 1`; `jitter` in 0…1 spreads callers over the upper half of the span."""
+    span = min(cap, base * 2 ** min(attempt - 1, 16))
+    return span * (0.5 + 0.5 * jitter)
+
+
+def wait_for(
+    verdict: Verdict, retry_after: float | None, attempt: int, jitter: float, *, base: float = BACKOFF
+) -> float:
+    """Seconds before a replay: what the server asked for, else the backoff."""
+    if verdict is Verdict.BUSY and retry_after is not None:
+        return retry_after
+    return backoff(attempt, jitter, base=base)

@@ -1,0 +1,94 @@
+"""Server-sent events out of chunks. It owns the framing of a stream and its cap.
+
+It refuses to read lines: one event may be many megabytes on one line, and arrives in pieces of any size.
+"""
+
+from dataclasses import dataclass
+
+
+class EventTooLarge(Exception):
+    """One event is over the cap."""
+
+
+@dataclass(slots=True)
+class ServerSentEvent:
+    """One dispatched event. `id` and `retry` as they stood in this event, else None."""
+
+    data: bytes
+    event: bytes
+    id: str | None
+    retry: float | None
+
+
+class Parser:
+    """Feed it chunks, get events. `last_id` is what a resumption asks for."""
+
+    def __init__(self, cap: int) -> None:
+        self._cap = cap
+        self._rest = bytearray()
+        self._scanned = 0  # so much of the rest is known to hold no line end
+        self._skip_newline = False
+        self._data: list[bytes] = []
+        self._size = 0
+        self._event = b""
+        self._id: str | None = None
+        self._retry: float | None = None
+        self.last_id: str | None = None
+
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
+        events: list[ServerSentEvent] = []
+        if self._skip_newline and chunk:
+            # The previous chunk ended in a carriage return that may have been half of a line end.
+            chunk = chunk[1:] if chunk[:1] == b"\n" else chunk
+            self._skip_newline = False
+        self._rest += chunk
+        while True:
+            end, after = self._line_end()
+            if end < 0:
+                break
+            line = bytes(self._rest[:end])
+            del self._rest[:after]
+            self._scanned = 0
+            if line:
+                self._field(line)
+            elif event := self._dispatch():
+                events.append(event)
+        if len(self._rest) + self._size > self._cap:
+            raise EventTooLarge
+        return events
+
+    def _line_end(self) -> tuple[int, int]:
+        newline = self._rest.find(b"\n", self._scanned)
+        carriage = self._rest.find(b"\r", self._scanned, newline if newline >= 0 else len(self._rest))
+        if carriage < 0:
+            if newline < 0:
+                self._scanned = len(self._rest)
+            return newline, newline + 1
+        if carriage + 1 == len(self._rest):
+            self._skip_newline = True
+            return carriage, carriage + 1
+        return carriage, carriage + (2 if self._rest[carriage + 1] == 0x0A else 1)
+
+    def _field(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        if value[:1] == b" ":
+            value = value[1:]
+        if name == b"data":
+            self._data.append(value)
+            self._size += len(value) + 1
+            if self._size > self._cap:
+                raise EventTooLarge
+        elif name == b"event":
+            self._event = value
+        elif name == b"id":
+            if b"\0" not in value:
+                self._id = self.last_id = value.decode("utf-8", "replace")
+        elif name == b"retry" and value.isdigit() and len(value) < 10:
+            self._retry = int(value) / 1000
+
+    def _dispatch(self) -> ServerSentEvent | None:
+        if not self._data and self._id is None and self._retry is None and not self._event:
+            return None
+        event = ServerSentEvent(b"\n".join(self._data), self._event, self._id, self._retry)
+        self._data, self._size, self._event, self._id, self._retry = [], 0, b"", None, None
+        return event

@@ -1,0 +1,239 @@
+"""One logical call: tried, and tried again where the verdict allows it. One call never has two effects unasked.
+
+It owns the loop between an exchange and the decision about it. The decisions are `core/retry.py`'s.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.core.events import CallReplayed, CircuitChanged
+from holdfast.core.lifecycle import CircuitState, LinkEvent
+from holdfast.core.outcome import Broke, Seen, Verdict, judge
+from holdfast.core.retry import Circumstances, Replacement, Step, decide, decide_replacement, wait_for
+from holdfast.errors import CircuitOpen, HoldfastError
+from holdfast.links.exchange import Exchanger
+from holdfast.links.failures import answered, closed, error_for, replaced
+from holdfast.links.inbound import OnProgress, Params
+from holdfast.links.machine import Machine
+from holdfast.links.options import Options
+from holdfast.links.peer import Peer
+from holdfast.links.telling import Telling
+from holdfast.links.wire import Generation, Patience, Reply
+
+LISTEN = "subscriptions/listen"  # its answer is a stream that may say nothing for days
+_TRANSPORT_ENDED = (Broke.CONNECT, Broke.AFTER_SEND, Broke.CHILD_DIED)
+
+
+class Caller:
+    """What all calls of a link share."""
+
+    def __init__(
+        self,
+        name: str,
+        options: Options,
+        machine: Machine,
+        exchanger: Exchanger,
+        peer: Peer,
+        telling: Telling,
+        renewable: bool,
+    ) -> None:
+        self.name = name
+        self.options = options
+        self.machine = machine
+        self.exchanger = exchanger
+        self.peer = peer
+        self.telling = telling
+        self.renewable = renewable
+
+
+class Call:
+    """One of them."""
+
+    __slots__ = (
+        "_attempts",
+        "_by",
+        "_dressed",
+        "_epoch",
+        "_headers",
+        "_id",
+        "_method",
+        "_on_progress",
+        "_params",
+        "_renewed",
+        "_safe",
+        "_started",
+        "_until",
+    )
+
+    def __init__(
+        self,
+        by: Caller,
+        method: str,
+        params: Params,
+        safe: bool,
+        headers: Mapping[str, str],
+        until: float | None,
+        on_progress: OnProgress | None,
+        id: str | int | None,
+    ) -> None:
+        self._by = by
+        self._method = method
+        self._params = params
+        self._safe = safe
+        self._headers = headers
+        self._until = until
+        self._on_progress = on_progress
+        self._id = id
+        self._attempts = 0
+        self._renewed = False
+        self._epoch = by.machine.epoch
+        self._started = 0.0
+        self._dressed = 0
+
+    async def run(self) -> tuple[dict[str, Any], Generation]:
+        """The result and the generation that gave it, or an error that says what may be done next."""
+        machine = self._by.machine
+        while True:
+            generation = machine.generation
+            if generation is None or self._by.peer.circuit.state is not CircuitState.CLOSED:
+                self._pass_circuit()
+                generation = await machine.ready(self._method, self._until)
+            if machine.untold is not None and not self._safe:
+                lost, machine.untold = machine.untold, None
+                raise replaced(self._by.name, self._method, lost, generation, self._attempts)
+            self._attempts += 1
+            reply = await self._try(generation)
+            if reply.seen is None:
+                if not self._safe:
+                    generation.answered_unsafe = True
+                self._by.peer.circuit.succeeded()
+                assert reply.message is not None
+                return reply.message["result"], generation
+            await self._after(generation, reply, reply.seen)
+
+    async def _try(self, generation: Generation) -> Reply:
+        by = self._by
+        self._started = asyncio.get_running_loop().time()
+        self._dressed = generation.dressed
+        try:
+            return await by.exchanger.exchange(
+                generation,
+                self._method,
+                self._params,
+                self._headers,
+                Patience(self._until, None if self._method == LISTEN else by.options.limits.answer),
+                self._on_progress,
+                self._id,
+            )
+        except asyncio.CancelledError:
+            by.peer.circuit.gave_up()
+            if not self._safe:
+                generation.answered_unsafe = True  # as far as we know
+            raise
+
+    def _pass_circuit(self) -> None:
+        circuit = self._by.peer.circuit
+        before = circuit.state
+        rest = circuit.refusal(asyncio.get_running_loop().time())
+        if circuit.state is not before:
+            self._by.telling.event(CircuitChanged, state=circuit.state.value)
+        if rest is not None:
+            raise CircuitOpen(
+                f"{self._method}: {self._by.name!r} failed {circuit.failures} times in a row and rests",
+                server=self._by.name,
+                phase="call",
+                retry_after=rest,
+                remedy="nothing was executed; try again after retry_after",
+            )
+
+    async def _after(self, generation: Generation, reply: Reply, seen: Seen) -> None:
+        """Raise, or return when the call may be tried again."""
+        by = self._by
+        verdict = judge(seen, by.options.rows)
+        self._account(verdict, generation)
+        if by.machine.epoch != self._epoch:
+            raise closed(by.name, self._method, verdict is not Verdict.NOT_SENT)
+        step = decide(verdict, self._circumstances(seen))
+        if generation.wire.child and seen.broke in _TRANSPORT_ENDED:
+            by.machine.lose(generation, LinkEvent.TRANSPORT_LOST)
+            if verdict is Verdict.NOT_SENT:
+                step = Step.REPLACE  # not executed, and the session that it relied on went with the wire
+        if step is Step.RETURN:
+            raise answered(by.name, self._method, seen, self._fields(seen))
+        if step is Step.RAISE:
+            raise self._named(error_for(by.name, self._method, "call", verdict, reply, self._attempts), generation)
+        if step is Step.RENEW:
+            if generation.dressed == self._dressed:  # else another call has had them renewed meanwhile
+                self._renewed = True
+                by.machine.lose(generation, LinkEvent.AUTH_NEEDED, seen)
+        elif step is Step.REPLACE:
+            await self._replace(generation)
+        else:
+            await self._pause(verdict, seen, reply, generation)
+        by.telling.count["replays"] += 1
+        by.telling.event(CallReplayed, method=self._method, attempt=self._attempts, why=verdict.value)
+
+    def _fields(self, seen: Seen) -> Any:
+        return {"server": self._by.name, "phase": "call", "attempts": self._attempts} | (
+            {"status": seen.status} if seen.status is not None else {}
+        )
+
+    def _named(self, error: HoldfastError, generation: Generation) -> HoldfastError:
+        error.session = generation.session
+        if generation.successor is not None:
+            error.new_session = generation.successor.session
+        return error
+
+    def _account(self, verdict: Verdict, generation: Generation) -> None:
+        circuit, loop = self._by.peer.circuit, asyncio.get_running_loop()
+        if verdict in (Verdict.NOT_SENT, Verdict.UNKNOWN):
+            if circuit.failed(self._started, loop.time()):
+                self._by.telling.event(CircuitChanged, state=circuit.state.value)
+        else:
+            circuit.succeeded()
+        if verdict is Verdict.UNKNOWN:
+            self._by.telling.count["unknown_outcomes"] += 1
+        if verdict in (Verdict.UNKNOWN, Verdict.ANSWER) and not self._safe:
+            generation.answered_unsafe = True
+
+    def _circumstances(self, seen: Seen) -> Circumstances:
+        left = None if self._until is None else self._until - asyncio.get_running_loop().time()
+        return Circumstances(
+            self._safe,
+            self._attempts,
+            self._by.options.limits.replays,
+            self._renewed,
+            self._by.renewable,
+            seen.retry_after,
+            left,
+        )
+
+    async def _replace(self, generation: Generation) -> None:
+        """The session is lost: heal the link in any case, then decide whether this call may run in the new one."""
+        by = self._by
+        by.machine.lose(generation, LinkEvent.SESSION_LOST)
+        new = await by.machine.ready(self._method, self._until)
+        decision = decide_replacement(
+            safe=self._safe,
+            kept_state=generation.keeps_state and generation.answered_unsafe,
+            stateful=by.options.stateful,
+            reseeded=generation.reseeded,
+            tries_left=self._attempts <= by.options.limits.replays,
+        )
+        if decision is Replacement.TELL:
+            if by.machine.untold is generation:
+                by.machine.untold = None
+            raise replaced(by.name, self._method, generation, new, self._attempts)
+
+    async def _pause(self, verdict: Verdict, seen: Seen, reply: Reply, generation: Generation) -> None:
+        wait = wait_for(
+            verdict, seen.retry_after, self._attempts, random.random(), base=self._by.options.limits.backoff
+        )
+        left = None if self._until is None else self._until - asyncio.get_running_loop().time()
+        if left is not None and wait >= left:
+            raise self._named(
+                error_for(self._by.name, self._method, "call", verdict, reply, self._attempts), generation
+            )
+        await asyncio.sleep(wait)

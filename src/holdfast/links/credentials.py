@@ -1,0 +1,117 @@
+"""Where the server is and what we show it: URL and headers, found out on first use and again after a 401.
+
+It owns callables and OAuth providers. The SDK's providers are httpx2 auth flows: they are driven here, off the hot
+path, and only the header that they produce rides on requests. It refuses to let a secret into an error.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import httpx2
+
+from holdfast.core.eras import VERSIONS, Era
+from holdfast.core.outcome import Seen
+from holdfast.errors import ConfigError, ConnectFailed, HoldfastError, Unauthorized
+from holdfast.links.http_pool import proxy_for
+from holdfast.links.target import HttpTarget, Target, check_headers, check_url
+from holdfast.links.wire import Resolved
+
+REQUESTS = 20  # of one OAuth flow: discovery at several places, registration, token
+
+
+class Credentials:
+    """One target's way to its `Resolved`."""
+
+    def __init__(self, name: str, target: Target) -> None:
+        self._name = name
+        self._target = target
+
+    @property
+    def renewable(self) -> bool:
+        """Could asking again bring other credentials?"""
+        target = self._target
+        return isinstance(target, HttpTarget) and (callable(target.headers) or target.auth is not None)
+
+    async def resolve(self, refused: Seen | None) -> Resolved:
+        """The whole of it. `refused` is the 401 or 403 that made us ask again."""
+        target = self._target
+        if not isinstance(target, HttpTarget):
+            return Resolved()
+        try:
+            url = target.url if isinstance(target.url, str) else check_url(await target.url())
+            headers = target.headers
+            if callable(headers):
+                headers = check_headers(self._a_mapping(await headers()))
+            if target.auth is not None:
+                headers = {**(headers or {}), **await self._authorize(target, url, refused)}
+        except (HoldfastError, TimeoutError):
+            raise
+        except Exception as error:
+            raise ConnectFailed(
+                f"URL or headers of {self._name!r} could not be resolved: {type(error).__name__}: {error}"[:400],
+                server=self._name,
+                phase="resolve",
+                remedy="see the cause; the next call asks again",
+            ) from error
+        return Resolved(url, headers or {})
+
+    def _a_mapping(self, headers: object) -> Mapping[str, str]:
+        if not isinstance(headers, Mapping):
+            raise ConfigError(
+                f"the headers callable of {self._name!r} returned {type(headers).__name__}",
+                server=self._name,
+                phase="resolve",
+                remedy="return a mapping of header names to values",
+            )
+        return cast("Mapping[str, str]", headers)
+
+    async def _authorize(self, target: HttpTarget, url: str, refused: Seen | None) -> dict[str, str]:
+        """The authorization header that the provider would put on a request to the server right now."""
+        # The version tells the provider whether tokens are asked for by resource; they are in both eras.
+        request = httpx2.Request("POST", url, headers={"mcp-protocol-version": VERSIONS[Era.Y2025][0]})
+        flow = target.auth.async_auth_flow(request)
+        verify: Any = True if target.tls is None else target.tls.context(self._name)
+        try:
+            async with httpx2.AsyncClient(verify=verify, proxy=proxy_for(url, target.proxy), trust_env=False) as client:
+                outgoing = await anext(flow)
+                for _ in range(REQUESTS):
+                    if outgoing is not request:
+                        answer = await client.send(outgoing)
+                        await answer.aread()
+                    elif refused is None:
+                        return _authorization(request)
+                    else:
+                        # The server has already answered this one: tell the flow, so that it gets what is missing.
+                        challenge = {"www-authenticate": refused.challenge} if refused.challenge else {}
+                        answer = httpx2.Response(refused.status or 401, headers=challenge, request=request)
+                        refused = None
+                    outgoing = await flow.asend(answer)
+        except StopAsyncIteration:
+            return _authorization(request)
+        except httpx2.TransportError as error:
+            raise ConnectFailed(
+                f"the authorization server of {self._name!r} could not be reached: {error}"[:400],
+                server=self._name,
+                phase="resolve",
+            ) from error
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise Unauthorized(
+                f"no authorization for {self._name!r}: {type(error).__name__}: {error}"[:400],
+                server=self._name,
+                phase="resolve",
+                remedy="check the client id, secret and scopes that were given to the OAuth provider",
+            ) from error
+        finally:
+            await flow.aclose()
+        raise Unauthorized(
+            f"the OAuth flow of {self._name!r} did not end after {REQUESTS} requests",
+            server=self._name,
+            phase="resolve",
+        )
+
+
+def _authorization(request: httpx2.Request) -> dict[str, str]:
+    value = request.headers.get("authorization")
+    return {"authorization": value} if value is not None else {}

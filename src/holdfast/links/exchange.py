@@ -1,0 +1,109 @@
+"""One request in one generation: stamped for its era, carried, and cancelled the way the era asks.
+
+It owns request ids (strings with a random prefix, so that links which share a session never meet) and progress
+tokens. It refuses to judge what came back.
+"""
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.core.eras import Era, stamp_2026, unstamp
+from holdfast.core.outcome import Broke, Seen, judge
+from holdfast.links.failures import error_for
+from holdfast.links.inbound import Inbound, OnProgress, Params
+from holdfast.links.limits import Limits
+from holdfast.links.owner import Owner
+from holdfast.links.phases import Wants
+from holdfast.links.trace import traced
+from holdfast.links.wire import Generation, Message, Patience, Reply
+
+NO_HEADERS: Mapping[str, str] = {}
+
+
+class Exchanger:
+    """One link's requests."""
+
+    def __init__(self, name: str, wants: Wants, inbound: Inbound, owner: Owner, limits: Limits) -> None:
+        self._name = name
+        self._wants = wants
+        self._inbound = inbound
+        self._owner = owner
+        self._limits = limits
+        self._prefix = f"{secrets.token_hex(4)}-"
+        self._ids = itertools.count(1)
+        self.closing = False
+
+    async def exchange(
+        self,
+        generation: Generation,
+        method: str,
+        params: Params,
+        headers: Mapping[str, str],
+        patience: Patience,
+        on_progress: OnProgress | None = None,
+        id: str | int | None = None,
+    ) -> Reply:
+        """Raises only the caller's own cancellation, or an error about the request itself."""
+        if id is None:
+            id = f"{self._prefix}{next(self._ids)}"
+        message = self._message(generation, id, method, params, on_progress is not None)
+        if on_progress is not None:
+            self._inbound.progress[id] = on_progress
+        try:
+            reply = await generation.wire.send(generation, message, headers, patience, self._inbound.of(generation))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                self._cancel(generation, id, "the caller was cancelled")
+                raise
+            # Not the caller's: something below was torn down. It must not look like a cancellation.
+            return Reply(seen=Seen(era=generation.era, broke=Broke.AFTER_SEND), what="the exchange was torn down")
+        finally:
+            if on_progress is not None:
+                self._inbound.progress.pop(id, None)
+        if reply.seen is not None and reply.seen.broke is Broke.NO_ANSWER_IN_TIME:
+            self._cancel(generation, id, "no answer in time")
+        return reply
+
+    async def send(
+        self, generation: Generation, method: str, params: Params, timeout: float | None, phase: str
+    ) -> dict[str, Any]:
+        """A request of the link itself, in a generation that nobody else uses yet: the result, or an error at once."""
+        until = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        reply = await self.exchange(generation, method, params, NO_HEADERS, Patience(until, self._limits.answer))
+        if reply.seen is not None:
+            raise error_for(self._name, method, phase, judge(reply.seen), reply, 1)
+        assert reply.message is not None
+        return reply.message["result"]
+
+    async def tell(self, generation: Generation, message: Message) -> Reply:
+        return await generation.wire.tell(generation, message, self._limits.tell)
+
+    def _message(self, generation: Generation, id: str | int, method: str, params: Params, progress: bool) -> Message:
+        wants = self._wants
+        if generation.era is Era.Y2026:
+            ours = wants.ours
+            stamped: dict[str, Any] | None = stamp_2026(
+                params, generation.version, ours.info, ours.capabilities, wants.log_level
+            )
+        else:
+            plain = unstamp(params)
+            stamped = dict(plain) if plain is not None else None
+        if progress:
+            stamped = stamped or {}
+            stamped["_meta"] = {**(stamped.get("_meta") or {}), "progressToken": id}
+        message: Message = {"jsonrpc": "2.0", "id": id, "method": method}
+        if stamped is not None:
+            message["params"] = traced(stamped)
+        return message
+
+    def _cancel(self, generation: Generation, id: str | int, reason: str) -> None:
+        """Over HTTP in 2026, closing the answer's connection has already said it."""
+        if self.closing or (generation.era is Era.Y2026 and not generation.wire.child):
+            return
+        params = {"requestId": id, "reason": reason}
+        message: Message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
+        self._owner.start(self.tell(generation, message), f"cancel {self._name}")

@@ -1,0 +1,152 @@
+"""From a verdict to the error that a caller sees. It owns the texts; every one names server, phase and what to do.
+
+It refuses to decide: that something is raised at all was decided in `core/retry.py`.
+"""
+
+from holdfast.core.outcome import Broke, Seen, Verdict
+from holdfast.errors import (
+    AnswerTimeout,
+    BadAnswer,
+    Busy,
+    ChildDied,
+    ConnectFailed,
+    ConnectionLost,
+    ErrorAnswer,
+    Fields,
+    Forbidden,
+    HoldfastError,
+    LimitReached,
+    NotFound,
+    Rejected,
+    SessionReplaced,
+    Unauthorized,
+)
+from holdfast.links.wire import Generation, Reply
+
+MAYBE = "it may have been executed; repeat it only if that is harmless, or call with safe=True"
+
+
+def _with(fields: Fields, remedy: str) -> Fields:
+    return {**fields, "remedy": remedy}
+
+
+def error_for(server: str, what: str, phase: str, verdict: Verdict, reply: Reply, attempts: int) -> HoldfastError:
+    """The exception for `what` (a method, or the greeting)."""
+    seen = reply.seen
+    assert seen is not None
+    tries = "" if attempts < 2 else f" ({attempts} tries)"
+    fields = Fields(server=server, phase=phase, attempts=attempts)
+    if seen.status is not None:
+        fields["status"] = seen.status
+    if verdict is Verdict.NOT_SENT:
+        return ConnectFailed(
+            f"{what}: {server!r} could not be reached{tries}: {reply.what}",
+            **_with(fields, "nothing was executed; try again when the server is up"),
+        )
+    if verdict is Verdict.UNKNOWN:
+        return _unknown(server, what, seen, reply, tries, fields)
+    if verdict is Verdict.BUSY:
+        if seen.retry_after is not None:
+            fields["retry_after"] = seen.retry_after
+        return Busy(
+            f"{what}: {server!r} is busy{tries}: {reply.what}",
+            **_with(fields, "try again after retry_after"),
+        )
+    if verdict is Verdict.AUTH_NEEDED:
+        return Unauthorized(
+            f"{what}: {server!r} wants other credentials: {reply.what}",
+            **_with(fields, "check headers= or auth=; an async callable is asked again after a 401"),
+        )
+    if verdict is Verdict.ANSWER:
+        return answered(server, what, seen, fields)
+    return _rejected(server, what, seen, reply, fields)
+
+
+def answered(server: str, what: str, seen: Seen, fields: Fields) -> ErrorAnswer:
+    """The server's own word."""
+    if seen.code is not None:
+        fields["code"] = seen.code
+    return ErrorAnswer(
+        f"{what}: {server!r} answered {seen.code}: {seen.text}"[:500], message=seen.text, data=seen.data, **fields
+    )
+
+
+def _unknown(server: str, what: str, seen: Seen, reply: Reply, tries: str, fields: Fields) -> HoldfastError:
+    match seen.broke:
+        case Broke.NO_ANSWER_IN_TIME:
+            return AnswerTimeout(
+                f"{what}: {server!r} did not answer in time{tries}",
+                **_with(fields, MAYBE),
+            )
+        case Broke.CHILD_DIED:
+            return ChildDied(
+                f"{what}: {server!r} ended{tries}: {reply.what}",
+                **_with(fields, MAYBE),
+            )
+        case Broke.NOT_AN_ANSWER | Broke.NOWHERE if seen.status is not None:
+            return BadAnswer(
+                f"{what}: {server!r} gave no answer{tries}: {reply.what}"[:500],
+                **_with(fields, MAYBE),
+            )
+        case _:
+            return ConnectionLost(
+                f"{what}: the connection to {server!r} broke {seen.broke.value}{tries}: {reply.what}",
+                **_with(fields, MAYBE),
+            )
+
+
+def _rejected(server: str, what: str, seen: Seen, reply: Reply, fields: Fields) -> HoldfastError:
+    said = f"{what}: {server!r} refused: {reply.what}"[:500]
+    if seen.broke is Broke.TOO_LARGE:
+        return LimitReached(
+            f"{what}: {server!r}: {reply.what}",
+            **_with(fields, "ask for less, or raise Limits(message_bytes=…)"),
+        )
+    if seen.broke is Broke.REDIRECTED:
+        return Rejected(
+            f"{what}: {server!r} {seen.text}, which is another origin and was not followed",
+            **_with(fields, "use that URL as the server's, if it is the right one"),
+        )
+    if seen.status == 403:
+        return Forbidden(
+            said,
+            **_with(fields, "these credentials may not do that"),
+        )
+    if seen.status == 404:
+        return NotFound(
+            said,
+            **_with(fields, "check the URL; it often ends in /mcp"),
+        )
+    if seen.status == 413:
+        return LimitReached(
+            said,
+            **_with(fields, "send less"),
+        )
+    return Rejected(said, **fields)
+
+
+def replaced(server: str, what: str, old: Generation, new: Generation | None, attempts: int) -> SessionReplaced:
+    """The call met a lost session, was not executed, and may not run in the new one without the caller's word."""
+    fields = Fields(server=server, phase="call", attempts=attempts)
+    if old.session is not None:
+        fields["session"] = old.session
+    if new is not None and new.session is not None:
+        fields["new_session"] = new.session
+    return SessionReplaced(
+        f"{what}: {server!r} started a new session; what it kept is gone; this call was not executed",
+        **_with(fields, "call again to continue in the new session"),
+    )
+
+
+def closed(server: str, what: str, sent: bool) -> HoldfastError:
+    """The link was closed while a call was under way."""
+    if sent:
+        return ConnectionLost(
+            f"{what}: the link to {server!r} was closed with the call under way",
+            server=server,
+            phase="call",
+            remedy=MAYBE,
+        )
+    return ConnectFailed(
+        f"{what}: the link to {server!r} was closed before the call was sent", server=server, phase="open"
+    )

@@ -1,0 +1,182 @@
+"""Greeting a server: which era it speaks, and what both sides say. Light and repeatable.
+
+It owns the probe and the handshake. It refuses to read a timeout, a 401, a 429 or a 5xx as an era: those fail the
+greeting, and whoever asked decides about another.
+"""
+
+import asyncio
+from typing import Any
+
+from holdfast.core.eras import (
+    METHOD_NOT_FOUND,
+    UNSUPPORTED_VERSION,
+    VERSIONS,
+    Era,
+    Probe,
+    Probed,
+    read_probe,
+    stamp_2026,
+)
+from holdfast.core.greeting import Greeting, Ours, legal_session_id
+from holdfast.core.models import BackSessionId
+from holdfast.core.outcome import Broke, Seen, Verdict, judge
+from holdfast.errors import HoldfastError, Rejected
+from holdfast.links.limits import Limits
+from holdfast.links.wire import Generation, Message, Patience, Receive, Reply, Resolved, Wire
+
+
+class GreetFailed(Exception):
+    """An exchange of the greeting that was not an answer. The link judges and decides."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(reply.what)
+        assert reply.seen is not None
+        self.reply = reply
+        self.seen: Seen = reply.seen
+
+
+class Greeter:
+    """One greeting of one server through one wire."""
+
+    def __init__(
+        self, name: str, wire: Wire, resolved: Resolved, ours: Ours, limits: Limits, receive: Receive, number: int
+    ) -> None:
+        self._name = name
+        self._wire = wire
+        self._resolved = resolved
+        self._ours = ours
+        self._limits = limits
+        self._receive = receive
+        self._number = number
+        self._asked = 0
+
+    async def greet(self, pinned: Era | None, known: Era | None) -> Generation:
+        """A generation that is ready. `known` is the era it spoke last: tried first, and doubted when it fails."""
+        if pinned is Era.Y2025 or (pinned is None and known is Era.Y2025):
+            try:
+                return await self._initialize()
+            except _OtherEra as error:
+                if pinned is not None:
+                    raise error.refusal from None
+        version = VERSIONS[Era.Y2026][0]
+        for _ in range(2):
+            probe, reply = await self._probe(version)
+            if probe.verdict is Probed.IS_2026:
+                assert probe.version is not None
+                assert reply.message is not None
+                return self._ready(Greeting(Era.Y2026, probe.version, reply.message["result"]), None)
+            if probe.verdict is Probed.INCOMPATIBLE:
+                raise self._no(
+                    f"speaks {', '.join(probe.offered)[:200]}, and we speak {', '.join(sum(VERSIONS.values(), ()))}",
+                    "update one of the two",
+                )
+            if probe.verdict is Probed.ASK_AGAIN and probe.version is not None:
+                version = probe.version
+                continue
+            if pinned is Era.Y2026:
+                raise self._no(
+                    f"does not speak 2026: {reply.what or 'it offers only older versions'}", "leave era= out"
+                )
+            try:
+                return await self._initialize()
+            except _OtherEra as error:
+                if error.version is None:
+                    raise error.refusal from None
+                version = error.version
+        raise self._no("names a version that it then refuses", "see the server's log")
+
+    async def _probe(self, version: str) -> tuple[Probe, Reply]:
+        params = stamp_2026(None, version, self._ours.info, self._ours.capabilities)
+        reply = await self._exchange(Era.Y2026, version, "server/discover", params)
+        if reply.seen is None:
+            assert reply.message is not None
+            return read_probe(reply.message["result"], None, None), reply
+        self._fail_unless_answered(reply)
+        return read_probe(None, reply.seen.code, reply.seen.data), reply
+
+    async def _initialize(self) -> Generation:
+        params = {
+            "protocolVersion": VERSIONS[Era.Y2025][0],
+            "capabilities": dict(self._ours.capabilities),
+            "clientInfo": dict(self._ours.info),
+        }
+        reply = await self._exchange(Era.Y2025, VERSIONS[Era.Y2025][0], "initialize", params)
+        if reply.seen is not None:
+            self._fail_unless_answered(reply)
+            raise self._refused(reply)
+        assert reply.message is not None
+        result: dict[str, Any] = reply.message["result"]
+        version = result.get("protocolVersion")
+        if version not in VERSIONS[Era.Y2025]:
+            raise self._no(f"answered the handshake with version {str(version)[:40]!r}", "update one of the two")
+        if reply.session is not None and not legal_session_id(reply.session):
+            raise self._no(
+                f"gave a session id that is not visible ASCII of at most 1024 characters: {reply.session[:40]!r}",
+                "the server is at fault; the specification allows 0x21 to 0x7E only",
+            )
+        session = BackSessionId(reply.session) if reply.session is not None else None
+        generation = self._ready(Greeting(Era.Y2025, str(version), result), session)
+        told = await self._wire.tell(
+            generation, {"jsonrpc": "2.0", "method": "notifications/initialized"}, self._limits.greet
+        )
+        if told.seen is not None:
+            raise GreetFailed(told)
+        return generation
+
+    def _ready(self, greeting: Greeting, session: BackSessionId | None) -> Generation:
+        keeps = greeting.era is Era.Y2025 and (session is not None or self._wire.child)
+        generation = Generation(
+            self._number, greeting.era, greeting.version, greeting, self._wire, session, keeps_state=keeps
+        )
+        self._wire.dress(generation, self._resolved)
+        return generation
+
+    async def _exchange(self, era: Era, version: str, method: str, params: dict[str, Any]) -> Reply:
+        self._asked += 1
+        provisional = Generation(0, era, version, Greeting(era, version, {}), self._wire)
+        self._wire.dress(provisional, self._resolved)
+        message: Message = {"jsonrpc": "2.0", "id": f"greet-{self._asked}", "method": method, "params": params}
+        until = asyncio.get_running_loop().time() + self._limits.greet
+        return await self._wire.send(provisional, message, {}, Patience(until, self._limits.greet), self._receive)
+
+    def _fail_unless_answered(self, reply: Reply) -> None:
+        """Pass only what tells something about the era: the server's own refusal, in JSON-RPC or as a bare 4xx."""
+        seen = reply.seen
+        assert seen is not None
+        if seen.broke is Broke.NOT_AN_ANSWER:
+            return
+        verdict = judge(seen)
+        if verdict not in (Verdict.ANSWER, Verdict.REJECTED, Verdict.SESSION_LOST) or seen.broke is not Broke.NOWHERE:
+            raise GreetFailed(reply)
+        if seen.status == 403:
+            raise GreetFailed(reply)
+
+    def _refused(self, reply: Reply) -> "HoldfastError | _OtherEra":
+        seen = reply.seen
+        assert seen is not None
+        if seen.broke is Broke.NOT_AN_ANSWER:
+            return self._no(f"is not an MCP server: {reply.what}", "check the URL; it often ends in /mcp")
+        if seen.code is None:
+            return self._no(
+                f"refused the handshake: {reply.what}"[:400], "check the URL; it often ends in /mcp", seen.status
+            )
+        refusal = self._no(f"refused the handshake: {seen.code} {seen.text}"[:400], "see the server's log", seen.status)
+        if seen.code == UNSUPPORTED_VERSION:
+            return _OtherEra(read_probe(None, seen.code, seen.data).version, refusal)
+        if seen.code == METHOD_NOT_FOUND or "_meta" in seen.text or "io.modelcontextprotocol/" in seen.text:
+            return _OtherEra(None, refusal)
+        return refusal
+
+    def _no(self, what: str, remedy: str, status: int | None = None) -> Rejected:
+        error = Rejected(f"{self._name!r} {what}", server=self._name, phase="greet", remedy=remedy)
+        error.status = status
+        return error
+
+
+class _OtherEra(Exception):
+    """The handshake was refused in a way that speaks of 2026; `version` if the server named one that we share."""
+
+    def __init__(self, version: str | None, refusal: HoldfastError) -> None:
+        super().__init__(refusal.what)
+        self.version = version
+        self.refusal = refusal

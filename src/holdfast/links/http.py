@@ -1,0 +1,288 @@
+"""A wire over streamable HTTP: one POST a message, answered as JSON or as an event stream. Both eras.
+
+It owns one exchange: the request, its answer in either form, and the resumption of a broken answer stream. It reports
+what it saw and refuses to judge it. The server's own stream stands in `http_stream.py`, aiohttp in `http_pool.py`.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, cast
+
+import aiohttp
+
+from holdfast.core.eras import Era, headers_2026
+from holdfast.core.outcome import Broke, Seen
+from holdfast.core.sse import EventTooLarge, Parser, ServerSentEvent
+from holdfast.links import http_stream
+from holdfast.links.codec import decode
+from holdfast.links.http_endpoint import Endpoint, failed
+from holdfast.links.http_pool import FAILURES, Body, header
+from holdfast.links.limits import Limits
+from holdfast.links.owner import Owner
+from holdfast.links.target import HttpTarget
+from holdfast.links.wire import Dropped, Generation, Lost, Message, Patience, Receive, Reply, Resolved
+
+ACCEPT = "application/json, text/event-stream"
+RESUMES = 3  # failed resumptions in a row; one that brings an event starts over
+DRAIN = 1.0  # seconds a finished answer stream may take to end, so that its connection can be used again
+
+
+class HttpWire:
+    """See `Wire`."""
+
+    child = False
+
+    def __init__(self, name: str, target: HttpTarget, limits: Limits, owner: Owner) -> None:
+        self.endpoint = Endpoint(name, target, limits)
+        self.owner = owner
+
+    async def open(self, resolved: Resolved) -> None:
+        await self.endpoint.open(resolved)
+
+    async def close(self) -> None:
+        await self.endpoint.close()
+
+    def dress(self, generation: Generation, resolved: Resolved) -> None:
+        headers = {name.lower(): value for name, value in resolved.headers.items()}
+        headers |= {"accept": ACCEPT, "content-type": "application/json", "accept-encoding": "identity"}
+        if generation.number:
+            headers["mcp-protocol-version"] = generation.version
+        if generation.session is not None:
+            headers["mcp-session-id"] = generation.session
+        generation.headers = headers
+        generation.dressed += 1
+
+    async def send(
+        self, generation: Generation, message: Message, headers: Mapping[str, str], patience: Patience, receive: Receive
+    ) -> Reply:
+        call = _Call(self, generation, message, patience, receive)
+        return await call.run(headers)
+
+    async def tell(self, generation: Generation, message: Message, seconds: float) -> Reply:
+        body = Body(self.endpoint.encode(message))
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self.endpoint.request("POST", generation.headers, body)
+                async with response:
+                    return await self.endpoint.read_status(response, generation)
+        except FAILURES as error:
+            return failed(generation, error, body.sent, False)
+
+    async def end(self, generation: Generation, seconds: float) -> Reply:
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self.endpoint.request("DELETE", generation.headers, None)
+                async with response:
+                    return await self.endpoint.read_status(response, generation)
+        except FAILURES as error:
+            return failed(generation, error, True, False)
+
+    async def listen(self, generation: Generation, receive: Receive, lost: Lost, dropped: Dropped) -> None:
+        await http_stream.listen(self.endpoint, generation, receive, lost, dropped)
+
+
+class _Call:
+    """One request under way."""
+
+    __slots__ = ("_answering", "_generation", "_id", "_message", "_patience", "_receive", "_sent", "_wire")
+
+    def __init__(
+        self, wire: HttpWire, generation: Generation, message: Message, patience: Patience, receive: Receive
+    ) -> None:
+        self._wire = wire
+        self._generation = generation
+        self._message = message
+        self._id = message["id"]
+        self._patience = patience
+        self._receive = receive
+        self._sent = False
+        self._answering = False
+
+    async def run(self, extra: Mapping[str, str]) -> Reply:
+        generation, message = self._generation, self._message
+        headers = dict(generation.headers)
+        if generation.era is Era.Y2026:
+            headers |= headers_2026(message["method"], message["params"], generation.version)
+        if extra:
+            headers |= {name.lower(): value for name, value in extra.items()}
+        body = Body(self._wire.endpoint.encode(message))
+        now = asyncio.get_running_loop().time
+        response: aiohttp.ClientResponse | None = None
+        try:
+            async with asyncio.timeout_at(self._patience.next(now())) as timer:
+                response = await self._wire.endpoint.request("POST", headers, body)
+                self._sent = True
+                if response.status == 200:
+                    kind = header(response.headers, "content-type")
+                    if kind == "application/json":
+                        return await self._read_json(response)
+                    if kind == "text/event-stream":
+                        return await self._read_stream(response, timer)
+                    return await self._read_foreign(response, kind)
+                if response.status in (202, 204):
+                    return self._broken(Broke.NOT_AN_ANSWER, f"HTTP {response.status} without an answer")
+                return await self._wire.endpoint.read_refusal(response, generation)
+        except FAILURES as error:
+            return failed(generation, error, body.sent, self._answering)
+        finally:
+            if response is not None and not response.closed:
+                self._let_go(response)
+
+    def _let_go(self, response: aiohttp.ClientResponse) -> None:
+        """Give the connection back. An answer stream that is complete but not yet ended is read to its end aside, so
+        that the next call can have its connection; one that is not complete is cut."""
+        if response.content.is_eof() or not self._answering:
+            response.release()
+        else:
+            self._wire.owner.start(_drain(response), f"drain {self._wire.endpoint.name}")
+
+    def _broken(self, broke: Broke, what: str, status: int | None = 200) -> Reply:
+        generation = self._generation
+        seen = Seen(
+            era=generation.era, session_sent=generation.session is not None, broke=broke, status=status, text=what
+        )
+        return Reply(seen=seen, what=what)
+
+    async def _read_json(self, response: aiohttp.ClientResponse) -> Reply:
+        self._answering = True
+        cap, length = self._wire.endpoint.limits.message_bytes, response.content_length
+        if length is not None and length <= cap and "content-encoding" not in response.headers:
+            raw: bytes | bytearray = await response.read()
+        else:
+            raw = bytearray()
+            async for chunk in response.content.iter_any():
+                raw += chunk
+                if len(raw) > cap:
+                    break
+        if len(raw) > cap or (length or 0) > cap:
+            self._answering = False
+            return self._too_large()
+        self._answering = False
+        try:
+            message = decode(raw)
+        except ValueError:
+            return self._broken(Broke.NOT_AN_ANSWER, "the answer is not valid JSON")
+        answer = await self._sort(message)
+        if answer is None:
+            return self._broken(Broke.NOT_AN_ANSWER, "the answer is not a JSON-RPC answer to this request")
+        return self._answered(answer, response)
+
+    def _too_large(self) -> Reply:
+        return self._broken(
+            Broke.TOO_LARGE, f"the answer is over the cap of {self._wire.endpoint.limits.message_bytes} bytes"
+        )
+
+    async def _read_foreign(self, response: aiohttp.ClientResponse, kind: str) -> Reply:
+        return self._broken(
+            Broke.NOT_AN_ANSWER, f"HTTP 200 with {kind or 'no content type'}, not JSON and not an event stream"
+        )
+
+    def _answered(self, answer: Message, response: aiohttp.ClientResponse | None) -> Reply:
+        session = response.headers.get("mcp-session-id") if response is not None else None
+        error = answer.get("error")
+        if error is None:
+            return Reply(answer, session=session)
+        generation = self._generation
+        code = error.get("code")
+        seen = Seen(
+            era=generation.era,
+            session_sent=generation.session is not None,
+            status=200,
+            code=code if isinstance(code, int) else 0,
+            text=str(error.get("message", "")),
+            data=error.get("data"),
+        )
+        return Reply(answer, seen, session, what=seen.text)
+
+    async def _sort(self, message: Any) -> Message | None:
+        """The answer, if it is the one that we wait for; anything else is handed on."""
+        if isinstance(message, list):  # a batch, which 2025-03-26 allowed
+            found = None
+            for part in cast("list[Any]", message):
+                found = await self._sort(part) or found
+            return found
+        if not isinstance(message, dict):
+            return None
+        known = cast("Message", message)
+        if "method" not in known and known.get("id") == self._id:
+            if isinstance(known.get("result"), dict) or isinstance(known.get("error"), dict):
+                return known
+            return None
+        await self._receive(known)
+        return None
+
+    async def _read_stream(self, response: aiohttp.ClientResponse, timer: asyncio.Timeout) -> Reply:
+        parser = Parser(self._wire.endpoint.limits.message_bytes)
+        retry = self._wire.endpoint.limits.stream_retry
+        failures = 0
+        stream: aiohttp.ClientResponse | None = response
+        opened: aiohttp.ClientResponse | None = None  # by a resumption, so ours to let go
+        first = response
+        try:
+            while True:
+                if stream is not None:
+                    try:
+                        async for chunk in stream.content.iter_any():
+                            for event in self._events(parser, chunk, timer):
+                                failures = 0
+                                retry = event.retry if event.retry is not None else retry
+                                if event.data and (answer := await self._take(event, timer)) is not None:
+                                    self._answering = stream is first
+                                    return self._answered(answer, first)
+                    except EventTooLarge:
+                        return self._too_large()
+                    except ValueError:
+                        return self._broken(Broke.NOT_AN_ANSWER, "an event of the answer stream is not valid JSON")
+                    except FAILURES as error:
+                        if isinstance(error, TimeoutError):
+                            raise
+                    stream = None
+                if self._generation.era is Era.Y2026 or parser.last_id is None or failures >= RESUMES:
+                    return self._broken(Broke.IN_ANSWER, "the answer stream ended before the answer")
+                last_id, failures = parser.last_id, failures + 1
+                parser = Parser(self._wire.endpoint.limits.message_bytes)
+                parser.last_id = last_id
+                await asyncio.sleep(retry)
+                if opened is not None:
+                    opened.close()
+                opened = stream = await self._resume(last_id)
+        finally:
+            if opened is not None:
+                opened.close()
+
+    def _events(self, parser: Parser, chunk: bytes, timer: asyncio.Timeout) -> list[ServerSentEvent]:
+        timer.reschedule(self._patience.next(asyncio.get_running_loop().time()))
+        return parser.feed(chunk)
+
+    async def _take(self, event: ServerSentEvent, timer: asyncio.Timeout) -> Message | None:
+        # While a progress callback of the caller runs, the server's silence is not counted.
+        timer.reschedule(self._patience.until)
+        answer = await self._sort(decode(event.data))
+        timer.reschedule(self._patience.next(asyncio.get_running_loop().time()))
+        return answer
+
+    async def _resume(self, last_id: str) -> aiohttp.ClientResponse | None:
+        """Ask for the rest of a broken answer stream. None if that is not to be had right now."""
+        try:
+            response = await self._wire.endpoint.request(
+                "GET", {**self._generation.headers, "last-event-id": last_id}, None
+            )
+        except FAILURES as error:
+            if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
+                raise
+            return None
+        if response.status == 200 and header(response.headers, "content-type") == "text/event-stream":
+            return response
+        response.close()
+        return None
+
+
+async def _drain(response: aiohttp.ClientResponse) -> None:
+    try:
+        async with asyncio.timeout(DRAIN):
+            async for _ in response.content.iter_any():
+                pass
+    except FAILURES:
+        pass
+    finally:
+        response.release() if response.content.is_eof() else response.close()

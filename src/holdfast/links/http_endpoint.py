@@ -1,0 +1,149 @@
+"""One HTTP endpoint: requests with redirects within its origin, and the reading of every answer that is not a result.
+
+It owns the pool and the translation of refusals and broken exchanges into what was seen. It refuses to know JSON-RPC
+beyond an error object.
+"""
+
+import email.utils
+import time
+from collections.abc import Mapping
+from typing import Any, cast
+
+import aiohttp
+from yarl import URL
+
+from holdfast.core.outcome import Broke, Seen
+from holdfast.errors import LimitReached
+from holdfast.links.codec import decode, encode
+from holdfast.links.http_pool import Body, describe, open_pool, proxy_for, same_origin, where_it_broke
+from holdfast.links.limits import Limits
+from holdfast.links.target import HttpTarget
+from holdfast.links.wire import Generation, Message, Reply, Resolved
+
+FOREIGN_BODY = 16 * 1024  # bytes read of a body that is not an answer: enough for an error object or a page's title
+REDIRECTS = 3  # within the server's own origin: a missing slash, a moved path
+
+
+class Endpoint:
+    """Where the requests of one link go."""
+
+    def __init__(self, name: str, target: HttpTarget, limits: Limits) -> None:
+        self.name = name
+        self.limits = limits
+        self._target = target
+        self._pool: aiohttp.ClientSession | None = None
+        self._url = URL()
+        self._proxy: str | None = None
+
+    async def open(self, resolved: Resolved) -> None:
+        assert resolved.url is not None
+        tls = self._target.tls.context(self.name) if self._target.tls is not None else None
+        self._proxy = proxy_for(resolved.url, self._target.proxy)
+        self._url = URL(resolved.url)
+        self._pool = open_pool(self.limits.connect, tls)
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    def encode(self, message: Message) -> bytes:
+        body = encode(message, self.name)
+        if len(body) > self.limits.message_bytes:
+            raise LimitReached(
+                f"a message of {len(body)} bytes for {self.name!r} is over the cap of {self.limits.message_bytes}",
+                limit=self.limits.message_bytes,
+                actual=len(body),
+                server=self.name,
+                phase="send",
+                remedy="send less, or raise Limits(message_bytes=…)",
+            )
+        return body
+
+    async def request(self, verb: str, headers: Mapping[str, str], body: Body | None) -> aiohttp.ClientResponse:
+        """One request, with redirects within our own origin followed."""
+        for _ in range(REDIRECTS):
+            pool = self._pool
+            if pool is None:
+                raise aiohttp.ClientConnectionError("the link is closed")
+            response = await pool.request(
+                verb, self._url, data=body, headers=headers, allow_redirects=False, proxy=self._proxy
+            )
+            if response.status not in (307, 308):
+                return response
+            location = response.headers.get("location", "")
+            there = self._url.join(URL(location)) if location else self._url
+            if there == self._url or not same_origin(str(self._url), str(there)):
+                return response
+            response.release()
+            self._url = there
+        return response  # pyright: ignore[reportPossiblyUnboundVariable]
+
+    async def read_status(self, response: aiohttp.ClientResponse, generation: Generation) -> Reply:
+        """An answer of which only the status matters, or one that is not a success."""
+        if 200 <= response.status < 300:
+            await response.read()
+            return Reply(session=response.headers.get("mcp-session-id"))
+        return await self.read_refusal(response, generation)
+
+    async def read_refusal(self, response: aiohttp.ClientResponse, generation: Generation) -> Reply:
+        """Any answer other than 200: what its status, headers and body say."""
+        status = response.status
+        raw = b""
+        async for chunk in response.content.iter_any():
+            raw += chunk
+            if len(raw) > FOREIGN_BODY:
+                break
+        code, text, data = _error_of(raw)
+        where = Broke.REDIRECTED if 300 <= status < 400 else Broke.NOWHERE
+        if where is Broke.REDIRECTED:
+            text = f"redirected to {response.headers.get('location', 'nowhere')[:200]}"
+        seen = Seen(
+            era=generation.era,
+            session_sent=generation.session is not None,
+            broke=where,
+            status=status,
+            code=code,
+            text=text,
+            retry_after=_retry_after(response.headers.get("retry-after")),
+            data=data,
+            challenge=response.headers.get("www-authenticate"),
+        )
+        return Reply(seen=seen, what=f"HTTP {status}{f': {text}' if text else ''}")
+
+
+def failed(generation: Generation, error: BaseException, sent: bool, answering: bool) -> Reply:
+    """The reply of an exchange that an exception ended."""
+    broke = where_it_broke(error, sent, answering)
+    seen = Seen(era=generation.era, session_sent=generation.session is not None, broke=broke)
+    return Reply(seen=seen, what=describe(error))
+
+
+def _error_of(raw: bytes) -> tuple[int | None, str, object]:
+    """Code, message and data of a JSON-RPC error; or None and the beginning of the text."""
+    try:
+        message = decode(raw)
+    except ValueError:
+        message = None
+    error = cast("dict[str, Any]", message).get("error") if isinstance(message, dict) else None
+    if isinstance(error, dict):
+        known = cast("dict[str, Any]", error)
+        code = known.get("code")
+        if isinstance(code, int):
+            return code, str(known.get("message", "")), known.get("data")
+    text = " ".join(raw[:300].decode("utf-8", "replace").split())
+    return None, text, None
+
+
+def _retry_after(value: str | None) -> float | None:
+    """Seconds, from a number or a date."""
+    if value is None:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except ValueError:
+        return None

@@ -1,0 +1,147 @@
+"""The door to aiohttp: a pool of connections to one server, and the reading of what went wrong with one.
+
+It owns keep-alive, TLS, the proxy and the translation of aiohttp's exceptions into where an exchange broke. It refuses
+to write on a pooled socket whose other end has already closed: such a request was never sent.
+"""
+
+import asyncio
+import select
+import ssl
+import warnings
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.client_reqrep import ClientRequest
+from aiohttp.connector import Connection
+
+from holdfast.core.outcome import Broke
+from holdfast.errors import ConfigError
+
+KEEP_ALIVE = 60.0  # seconds an idle connection is kept; servers close theirs after five to seventy-five
+LARGE_BODY = 1024 * 1024  # bytes from which aiohttp warns about a body that is given whole
+
+
+class Body(aiohttp.BytesPayload):
+    """A request body that knows whether any of it was handed to a socket."""
+
+    sent = False
+
+    def __init__(self, value: bytes) -> None:
+        if len(value) < LARGE_BODY:
+            super().__init__(value, content_type="application/json")
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # it is in memory either way
+            super().__init__(value, content_type="application/json")
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        self.sent = True
+        await super().write_with_length(writer, content_length)
+
+
+class Connector(aiohttp.TCPConnector):
+    """A pool that looks at a socket before it gives it out."""
+
+    async def connect(self, req: ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout) -> Connection:
+        while True:
+            connection = await super().connect(req, traces, timeout)
+            if not _readable(connection):
+                return connection
+            # An idle server has nothing to say, so this is its end of the connection closing. The loop, blocked for
+            # longer than the server's keep-alive, has just not read it yet.
+            connection.close()
+
+
+def _readable(connection: Connection) -> bool:
+    transport = connection.transport
+    socket = None if transport is None else transport.get_extra_info("socket")
+    if socket is None:
+        return transport is None
+    number = socket.fileno()
+    if number < 0:
+        return True
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(number, select.POLLIN)
+        return bool(poll.poll(0))
+    return bool(select.select([number], [], [], 0)[0])
+
+
+def open_pool(connect_seconds: float, tls: ssl.SSLContext | None) -> aiohttp.ClientSession:
+    """A pool for one link. No cookies (a session is not a browser), no redirects, no limit on parallel connections:
+    a call that waits for our answer to a server's question must never wait for a connection that it blocks itself."""
+    connector = Connector(
+        limit=0,
+        keepalive_timeout=KEEP_ALIVE,
+        ssl=tls if tls is not None else True,
+        use_dns_cache=True,
+        ttl_dns_cache=10,
+    )
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds),
+        skip_auto_headers=("Content-Type",),
+        max_field_size=64 * 1024,
+    )
+
+
+def proxy_for(url: str, setting: str | None) -> str | None:
+    """The proxy to use: as set, else the environment's variables, `NO_PROXY` included."""
+    if setting is not None:
+        if setting and urlsplit(setting).scheme not in ("http", "https"):
+            raise ConfigError("proxy= is not an http:// or https:// URL", phase="resolve")
+        return setting or None
+    parts = urlsplit(url)
+    proxies = getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if proxy is None or proxy_bypass(parts.netloc):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def where_it_broke(error: BaseException, body_sent: bool, answering: bool) -> Broke:
+    """Where an exchange broke, from the exception and from how far it had come."""
+    if not body_sent:
+        return Broke.CONNECT
+    if isinstance(error, TimeoutError):
+        return Broke.NO_ANSWER_IN_TIME
+    if isinstance(error, aiohttp.ClientResponseError):
+        return Broke.NOT_AN_ANSWER  # bytes that are not HTTP
+    return Broke.IN_ANSWER if answering else Broke.AFTER_SEND
+
+
+def describe(error: BaseException) -> str:
+    """A driver's exception in a few words, without the request."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"the server's certificate is not trusted: {error.certificate_error}"[:300]
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"the host name does not resolve: {error.os_error}"[:300]
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return (error.os_error.strerror or str(error.os_error))[:300]
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return f"the proxy refused: {error.status} {error.message}"[:300]
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "the server closed the connection"
+    if isinstance(error, TimeoutError | asyncio.TimeoutError):
+        return "no answer in time"
+    return (str(error) or type(error).__name__)[:300]
+
+
+FAILURES: tuple[type[BaseException], ...] = (aiohttp.ClientError, OSError, TimeoutError, ValueError, RuntimeError)
+"""What a request can raise. RuntimeError and ValueError: a closed pool, a header that aiohttp refuses."""
+
+
+def same_origin(url: str, location: str) -> bool:
+    """May a redirect be followed without telling credentials to somebody else?"""
+    here, there = urlsplit(url), urlsplit(location)
+    return (here.scheme, here.netloc) == (there.scheme, there.netloc)
+
+
+def header(headers: Mapping[str, str], name: str) -> str:
+    """A header without parameters, in lower case."""
+    return headers.get(name, "").partition(";")[0].strip().lower()

@@ -1,0 +1,81 @@
+"""The server's own stream in 2025: a GET that stays open, with resumption after a drop.
+
+It owns opening it again and again, and the news that the session is gone. It refuses to give up while the session
+lives, and to call it an error that a server has no such stream, or gives it to another link.
+"""
+
+import asyncio
+import random
+from typing import Any, cast
+
+from holdfast.core.outcome import Verdict, judge
+from holdfast.core.retry import backoff
+from holdfast.core.sse import EventTooLarge, Parser
+from holdfast.links.codec import decode
+from holdfast.links.http_endpoint import Endpoint, failed
+from holdfast.links.http_pool import FAILURES, header
+from holdfast.links.wire import Dropped, Generation, Lost, Receive
+
+LONGEST_PAUSE = 30.0  # seconds between two tries: a server that is back should not wait longer to be heard
+SHORTEST_PAUSE = 0.05  # seconds, against a server that asks to be asked without a pause
+
+
+async def listen(endpoint: Endpoint, generation: Generation, receive: Receive, lost: Lost, dropped: Dropped) -> None:
+    """Read until cancelled, or until the server says that there is no such stream or no such session."""
+    parser = Parser(endpoint.limits.message_bytes)
+    pause: float | None = None
+    failures = 0
+    while True:
+        response = None
+        why = "the stream ended"
+        try:
+            headers = {**generation.headers, "accept": "text/event-stream"}
+            headers.pop("content-type", None)
+            if parser.last_id is not None:
+                headers["last-event-id"] = parser.last_id
+            async with asyncio.timeout(endpoint.limits.answer):
+                response = await endpoint.request("GET", headers, None)
+            if response.status == 200 and header(response.headers, "content-type") == "text/event-stream":
+                failures = 0
+                async for chunk in response.content.iter_any():
+                    for event in parser.feed(chunk):
+                        if event.retry is not None:
+                            pause = event.retry
+                        if event.data:
+                            await receive(_message(event.data))
+            elif response.status == 409:
+                failures, why = failures + 1, "another link has the stream"
+            else:
+                reply = await endpoint.read_refusal(response, generation)
+                assert reply.seen is not None
+                verdict = judge(reply.seen)
+                if verdict is Verdict.SESSION_LOST:
+                    lost(reply.seen)
+                    return
+                if verdict in (Verdict.ANSWER, Verdict.REJECTED):
+                    return  # 405 and its relatives: no such stream here
+                failures, why = failures + 1, reply.what
+        except EventTooLarge:
+            failures, why = failures + 1, "a message on the stream is over the cap"
+        except FAILURES as error:
+            failures, why = failures + 1, failed(generation, error, True, False).what
+        finally:
+            if response is not None:
+                response.close()
+        dropped(why, parser.last_id is not None)
+        last_id = parser.last_id
+        parser = Parser(endpoint.limits.message_bytes)
+        parser.last_id = last_id
+        wait = max(SHORTEST_PAUSE, pause if pause is not None else endpoint.limits.stream_retry)
+        if failures > 1:
+            wait = max(wait, backoff(failures, random.random(), base=wait, cap=LONGEST_PAUSE))
+        await asyncio.sleep(wait)
+
+
+def _message(data: bytes) -> dict[str, Any]:
+    """A message, or something that the link will report as stray."""
+    try:
+        message = decode(data)
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", message) if isinstance(message, dict) else {}

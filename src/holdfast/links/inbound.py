@@ -1,0 +1,139 @@
+"""What a server says to us: its requests, notifications, progress, and answers that nobody waits for.
+
+It owns the routing and the tasks that answer. It refuses to let a handler's error out: the server gets it as a
+JSON-RPC error, and nobody's call is harmed.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias, cast
+
+from holdfast.core.eras import METHOD_NOT_FOUND, SUBSCRIPTION_ID
+from holdfast.errors import ErrorAnswer
+from holdfast.links.owner import Owner
+from holdfast.links.wire import Generation, Message, Reply
+
+Params: TypeAlias = Mapping[str, Any] | None
+OnRequest: TypeAlias = Callable[[str, Params, str | int], Awaitable[dict[str, Any]]]
+"""Answers a server's request (sampling, elicitation, roots): method, params, the request's id. Raises `ErrorAnswer` to
+answer with an error of its own."""
+OnNotification: TypeAlias = Callable[[str, Params], None]
+"""Takes a server's notification, in the order of arrival. Must not block."""
+OnProgress: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
+
+INTERNAL_ERROR = -32603
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+
+
+class Inbound:
+    """The receiving side of one link."""
+
+    def __init__(self, owner: Owner, tell: Callable[[Generation, Message], Awaitable[Reply]]) -> None:
+        self.on_request: OnRequest | None = None
+        self.on_notification: OnNotification | None = None
+        self.stray: Callable[[str], None] = lambda what: None
+        self.progress: dict[str | int, OnProgress] = {}
+        self.acknowledged: dict[str | int, Callable[[], None]] = {}
+        """Who waits for a subscription to be acknowledged, by the id of its request."""
+        self._owner = owner
+        self._tell = tell
+        self._answering: dict[str | int, asyncio.Task[None]] = {}
+
+    def of(self, generation: Generation) -> Callable[[Message], Awaitable[None]]:
+        """The receiver of messages of one generation: answers of ours go back the same way."""
+
+        async def receive(message: Message) -> None:
+            try:
+                await self.receive(generation, message)
+            except Exception as error:  # whatever a server sends, its stream goes on
+                self.stray(f"a message could not be taken: {error!r:.200}")
+
+        return receive
+
+    async def unexpected(self, message: Message) -> None:
+        """A message during the greeting: nothing may be asked of us yet."""
+        method = message.get("method")
+        if isinstance(method, str) and "id" not in message:
+            self.hand_on(method, message.get("params"))
+        else:
+            self.stray(f"{method!r:.80} during the greeting")
+
+    async def receive(self, generation: Generation, message: Message) -> None:
+        method = message.get("method")
+        if not isinstance(method, str):
+            self.stray(f"an answer to nobody, id {message.get('id')!r:.80}" if "id" in message else "not a message")
+            return
+        raw = message.get("params")
+        params = cast("Mapping[str, Any]", raw) if isinstance(raw, dict) else None
+        if "id" in message:
+            id = message["id"]
+            if isinstance(id, str | int):
+                task = self._owner.start(self._answer(generation, id, method, params), f"answer {method}")
+                self._answering[id] = task
+                task.add_done_callback(lambda _: self._answering.pop(id, None))
+            else:
+                self.stray(f"a request {method!r:.80} with the id {id!r:.80}")
+            return
+        if method == "notifications/progress" and params is not None and await self._progressed(params):
+            return
+        if method == "notifications/cancelled" and params is not None:
+            id = params.get("requestId")
+            task = self._answering.get(id) if isinstance(id, str | int) else None
+            if task is not None:
+                task.cancel()
+                return
+        if method == ACKNOWLEDGED and params is not None and self._acknowledge(params):
+            return
+        self.hand_on(method, params)
+
+    def hand_on(self, method: str, params: Params) -> None:
+        """A notification, to whoever takes them."""
+        if self.on_notification is not None:
+            try:
+                self.on_notification(method, params)
+            except Exception as error:
+                self.stray(f"the handler of {method!r:.80} raised {error!r:.200}")
+
+    def _acknowledge(self, params: Mapping[str, Any]) -> bool:
+        meta = params.get("_meta")
+        id = cast("Mapping[str, Any]", meta).get(SUBSCRIPTION_ID) if isinstance(meta, Mapping) else None
+        waiting = self.acknowledged.get(id) if isinstance(id, str | int) else None
+        if waiting is None:
+            return False
+        waiting()
+        return True
+
+    async def _progressed(self, params: Mapping[str, Any]) -> bool:
+        token, progress, total = params.get("progressToken"), params.get("progress"), params.get("total")
+        callback = self.progress.get(token) if isinstance(token, str | int) else None
+        if callback is None or not isinstance(progress, int | float):
+            return False
+        message = params.get("message")
+        try:
+            await callback(
+                float(progress),
+                float(total) if isinstance(total, int | float) else None,
+                message if isinstance(message, str) else None,
+            )
+        except Exception as error:
+            self.stray(f"a progress callback raised {error!r:.200}")
+        return True
+
+    async def _answer(self, generation: Generation, id: str | int, method: str, params: Params) -> None:
+        answer: Message = {"jsonrpc": "2.0", "id": id}
+        if method == "ping":
+            answer["result"] = {}
+        elif self.on_request is None:
+            answer["error"] = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
+        else:
+            try:
+                answer["result"] = await self.on_request(method, params, id)
+            except ErrorAnswer as error:
+                said: dict[str, Any] = {"code": error.code or INTERNAL_ERROR, "message": error.message or error.what}
+                answer["error"] = said if error.data is None else {**said, "data": error.data}
+            except Exception as error:
+                self.stray(f"the handler of {method!r:.80} raised {error!r:.200}")
+                answer["error"] = {"code": INTERNAL_ERROR, "message": "Internal error"}
+        reply = await self._tell(generation, answer)
+        if reply.seen is not None:
+            self.stray(f"our answer to {method!r:.80} did not arrive: {reply.what}")

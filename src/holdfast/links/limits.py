@@ -1,0 +1,52 @@
+"""How long and how much: every bound of a link, named, with its reason, settable. It refuses nonsense at once."""
+
+from dataclasses import dataclass, fields, replace
+
+from holdfast.core.models import check_seconds
+from holdfast.core.retry import BACKOFF, REPLAYS
+from holdfast.errors import UsageError
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds, unless it says otherwise."""
+
+    resolve: float = 30.0
+    """A credential helper may ask a person's password manager, not a person."""
+    connect: float = 10.0
+    """A machine that does not take a connection for ten seconds is down or filtered."""
+    greet: float = 30.0
+    """Serverless platforms need that long to wake up."""
+    start: float = 60.0
+    """From first use to ready, retries included: what a call waits before it says `StartTimeout`."""
+    answer: float = 300.0
+    """Of silence. An answer stream that shows life may last for ever; a total deadline is the caller's `timeout=`."""
+    close: float = 5.0
+    """For each step of closing: a server that is gone must not hold up an exit."""
+    tell: float = 5.0
+    """For a cancellation or an answer of ours to reach the server."""
+    message_bytes: int = 64 * MIB
+    """One message, in either direction: larger things have URIs."""
+    in_flight: int = 1_000
+    """Calls at once: each may hold a connection, and a process has about that many descriptors."""
+    replays: int = REPLAYS
+    backoff: float = BACKOFF
+    """Before the second try; doubled from there."""
+    stream_retry: float = 1.0
+    """Before a dropped server stream is opened again, where the server asks for nothing else."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("message_bytes", "in_flight", "replays"):
+                if type(value) is not int or value < (field.name != "replays"):
+                    raise UsageError(f"Limits({field.name}=…) must be a positive whole number, not {value!r:.80}")
+            else:
+                check_seconds(value, f"Limits({field.name}=…)")
+
+    def scaled(self, factor: float) -> "Limits":
+        """All times by a factor, for tests that can't wait for minutes."""
+        spans = ("resolve", "connect", "greet", "start", "answer", "close", "tell", "backoff", "stream_retry")
+        return replace(self, **{name: getattr(self, name) * factor for name in spans})

@@ -1,0 +1,284 @@
+"""One live, self-healing connection to one MCP server. Any task may use it, or close it; a closed one starts over.
+
+It owns the public face: `request`, `notify`, `watch`, `close`. It carries JSON-RPC and refuses to know tools. How
+messages travel is a wire's, how it comes up and heals is `machine.py`, what a call does about a fault is `call.py`.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from holdfast.core.eras import Era
+from holdfast.core.greeting import Greeting, Ours, includes
+from holdfast.core.lifecycle import LinkEvent, LinkState
+from holdfast.core.outcome import Verdict, judge
+from holdfast.core.retry import is_safe
+from holdfast.errors import Busy, UsageError
+from holdfast.links.call import Call, Caller
+from holdfast.links.exchange import NO_HEADERS, Exchanger
+from holdfast.links.failures import closed, error_for
+from holdfast.links.inbound import Inbound, OnNotification, OnProgress, OnRequest
+from holdfast.links.machine import Machine
+from holdfast.links.options import LinkStatistics, Options
+from holdfast.links.owner import Owner
+from holdfast.links.peer import peer_of
+from holdfast.links.phases import Phases
+from holdfast.links.target import Target, target_of
+from holdfast.links.telling import Telling
+from holdfast.links.watch import Watch
+from holdfast.links.wire import Generation, Message
+
+
+class Link:
+    """`Link("https://example.com/mcp")`, or to a server object. Opens on first use; `close()` ends the session."""
+
+    def __init__(
+        self, target: Target | str | object, options: Options | None = None, *, name: str | None = None
+    ) -> None:
+        options = options or Options()
+        where = target_of(target)
+        self.name = name or where.name
+        self.ours = Ours(options.client_info, options.capabilities)
+        self.log_level = options.log_level
+        self.subscriptions: dict[str, None] = {}
+        self._options = options
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._watches = 0
+        self._telling = Telling(self.name, options.on_event, options.clock)
+        self._owner = Owner(self._telling.task_failed)
+        self._inbound = Inbound(self._owner, self._tell)
+        self._inbound.stray = self._telling.strayed
+        self.handle(options.on_request, options.on_notification)
+        peer = peer_of(where)
+        self._phases = Phases(
+            self.name,
+            where,
+            options.limits,
+            self._owner,
+            peer,
+            era=options.pinned,
+            principal=options.principal,
+            memory=options.memory,
+            forgetting=self._telling.forgetting,
+        )
+        self._exchanger = Exchanger(self.name, self, self._inbound, self._owner, options.limits)
+        self._machine = Machine(options, self._phases, self._exchanger, self._inbound, self._owner, self._telling, self)
+        self._caller = Caller(
+            self.name,
+            options,
+            self._machine,
+            self._exchanger,
+            peer,
+            self._telling,
+            self._phases.credentials.renewable,
+        )
+
+    # What it is
+
+    @property
+    def phase(self) -> LinkState:
+        return self._machine.state
+
+    @property
+    def era(self) -> Era | None:
+        generation = self._machine.generation
+        return generation.era if generation is not None else None
+
+    @property
+    def session_id(self) -> str | None:
+        generation = self._machine.generation
+        return generation.session if generation is not None else None
+
+    @property
+    def generation(self) -> int:
+        """How many greetings there were, adopted ones included."""
+        return self._machine.numbers
+
+    @property
+    def greeting(self) -> Greeting | None:
+        generation = self._machine.generation
+        return generation.greeting if generation is not None else None
+
+    @property
+    def owner(self) -> Owner:
+        """Holds the tasks of whoever wraps this link; they end when it closes."""
+        return self._owner
+
+    def statistics(self) -> LinkStatistics:
+        return self._telling.statistics()
+
+    def __repr__(self) -> str:
+        session = self.session_id
+        shown = f" session={session[:4]}…" if session else ""
+        inflight = self._telling.count["in_flight"]
+        return f"<Link {self.name} {self.phase.name} gen={self.generation}{shown} inflight={inflight}>"
+
+    # What it does
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def open(self, *, timeout: float | None = None) -> Greeting:
+        """Come up now instead of at the first call."""
+        self._enter_loop()
+        return (await self._machine.ready("open", self._until(timeout))).greeting
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        safe: bool | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        id: str | int | None = None,
+    ) -> dict[str, Any]:
+        """Send a request and return its result. `safe`: it may be repeated (else the method decides; a tool call may
+        not). `timeout` is a total, replays included; without one, only the server's silence is bounded."""
+        self._enter_loop()
+        count, limit = self._telling.count, self._options.limits.in_flight
+        if count["in_flight"] >= limit:
+            raise Busy(
+                f"{method}: {count['in_flight']} of {limit} calls to {self.name!r} are in flight",
+                server=self.name,
+                phase="call",
+                remedy="wait for some to end, or raise Limits(in_flight=…)",
+            )
+        count["in_flight"] += 1
+        count["calls"] += 1
+        try:
+            call = Call(
+                self._caller,
+                method,
+                params,
+                is_safe(method, safe),
+                headers or NO_HEADERS,
+                self._until(timeout),
+                on_progress,
+                id,
+            )
+            result, generation = await call.run()
+        finally:
+            count["in_flight"] -= 1
+        if method in _REMEMBERED and params is not None:
+            await self._remember(method, params, generation)
+        return result
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Send a notification; it arrives at most once. In 2026, HTTP has none from clients: there nothing is sent."""
+        self._enter_loop()
+        generation = self._machine.generation or await self._machine.ready(method, None)
+        if generation.era is Era.Y2026 and not generation.wire.child:
+            return
+        message: Message = {"jsonrpc": "2.0", "method": method}
+        if params:
+            message["params"] = dict(params)
+        reply = await self._exchanger.tell(generation, message)
+        if reply.seen is not None:
+            verdict = judge(reply.seen, self._options.rows)
+            if verdict is Verdict.SESSION_LOST:
+                self._machine.lose(generation, LinkEvent.SESSION_LOST)
+            raise error_for(self.name, method, "notify", verdict, reply, 1)
+
+    async def watch(
+        self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Sequence[str] = ()
+    ) -> Watch:
+        """Hear of changes, through `on_notification`, whatever era the server speaks and however often it comes back.
+        Returns once the server has agreed. A 2025 server tells list changes unasked; URIs are subscribed to there."""
+        self._enter_loop()
+        kinds = [
+            name
+            for name, wanted in (
+                ("toolsListChanged", tools),
+                ("promptsListChanged", prompts),
+                ("resourcesListChanged", resources),
+            )
+            if wanted
+        ]
+        self._watches += 1
+        watch = Watch(
+            self._machine,
+            self._exchanger,
+            self._inbound,
+            self._telling,
+            self._options.limits,
+            kinds,
+            uris,
+            f"watch-{self._watches}",
+        )
+        watch.task = self._owner.start(watch.run(), "watch")
+        try:
+            await asyncio.shield(watch.started)
+        except asyncio.CancelledError:
+            watch.close()
+            if watch.started.cancelled() and not _cancelling():
+                raise closed(self.name, "watch", False) from None
+            raise
+        return watch
+
+    def handle(self, on_request: OnRequest | None, on_notification: OnNotification | None) -> None:
+        """Who answers the server's requests and takes its notifications from now on."""
+        self._inbound.on_request = on_request
+        self._inbound.on_notification = on_notification
+
+    def introduce(self, info: Mapping[str, Any], capabilities: Mapping[str, Any]) -> None:
+        """Say who we are, before the greeting; after it, a 2025 server hears no more about us."""
+        if self.era is Era.Y2025 and not includes(self.ours.capabilities, capabilities):
+            raise UsageError(
+                f"{self.name!r} was greeted without {sorted(set(capabilities) - set(self.ours.capabilities))}",
+                server=self.name,
+                remedy="give capabilities= to the link's Options, or introduce before its first use",
+            )
+        self.ours = Ours(info, {**self.ours.capabilities, **capabilities})
+
+    async def close(self, *, end: bool | None = None) -> None:
+        """Let go of everything, in bounded time. `end=False` leaves the server's session alive for whoever adopts it;
+        the default ends it, unless a memory keeps it."""
+        self._enter_loop()
+        await self._machine.close(self._options.memory is None if end is None else end)
+
+    def _enter_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        if self._loop is not None and self.phase is not LinkState.CLOSED:
+            if not self._loop.is_closed():
+                raise UsageError(
+                    f"the link to {self.name!r} belongs to another event loop",
+                    server=self.name,
+                    remedy="use one link per event loop, or close it first",
+                )
+            self._machine.abandon()
+        self._loop = loop
+
+    def _until(self, timeout: float | None) -> float | None:
+        return None if timeout is None else asyncio.get_running_loop().time() + timeout
+
+    async def _tell(self, generation: Generation, message: Message) -> Any:
+        return await self._exchanger.tell(generation, message)
+
+    async def _remember(self, method: str, params: Mapping[str, Any], generation: Generation) -> None:
+        """What the session was told, so that a new one can be told the same."""
+        uri = params.get("uri")
+        if method == "logging/setLevel":
+            self.log_level = params.get("level")
+        elif method == "resources/subscribe" and isinstance(uri, str):
+            self.subscriptions[uri] = None
+        elif method == "resources/unsubscribe" and isinstance(uri, str):
+            self.subscriptions.pop(uri, None)
+        await self._phases.save(generation, self)
+
+
+_REMEMBERED = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
+
+
+def _cancelling() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,147 @@
+"""A channel to a server object in this process: no socket, no bytes. One run of the server is one session.
+
+It owns the server's run, in a task of its own that enters and leaves everything the SDK opened. It refuses to let an
+error of the server out anywhere but as the end of the channel.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Any, cast
+
+from mcp.server import Server
+from mcp.shared.memory import create_client_server_memory_streams
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+
+from holdfast.errors import ConnectFailed
+from holdfast.links.owner import Owner
+from holdfast.links.target import ObjectTarget
+from holdfast.links.wire import Message, Resolved
+
+BACKLOG = 256  # messages the server may be ahead of us; beyond that it waits
+
+
+class LocalChannel:
+    """See `Channel`."""
+
+    def __init__(self, name: str, target: ObjectTarget, owner: Owner, close_seconds: float) -> None:
+        self._name = name
+        self._target = target
+        self._owner = owner
+        self._close_seconds = close_seconds
+        self._incoming: asyncio.Queue[Message | None] = asyncio.Queue(BACKLOG)
+        self._stop = asyncio.Event()
+        self._outgoing: Any = None
+        self._run: asyncio.Task[None] | None = None
+        self._why = "the server's run ended"
+
+    async def open(self, resolved: Resolved) -> None:
+        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._incoming, self._stop = asyncio.Queue(BACKLOG), asyncio.Event()
+        self._run = self._owner.start(self._serve(started), f"server {self._name}")
+        try:
+            await started
+        except Exception as error:
+            raise ConnectFailed(
+                f"the server object {self._name!r} did not start: {error}", server=self._name, phase="open"
+            ) from error
+
+    async def _serve(self, started: asyncio.Future[None]) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                server = await _lowlevel(self._target.server, stack)
+                (read, write), (server_read, server_write) = await stack.enter_async_context(
+                    create_client_server_memory_streams()
+                )
+                self._outgoing = write
+                run = asyncio.get_running_loop().create_task(
+                    server.run(server_read, server_write, server.create_initialization_options())
+                )
+                pump = asyncio.get_running_loop().create_task(self._pump(read))
+                stop = asyncio.get_running_loop().create_task(self._stop.wait())
+                started.set_result(None)
+                try:
+                    await asyncio.wait((run, stop), return_when=asyncio.FIRST_COMPLETED)
+                    if run.done() and not run.cancelled() and (error := run.exception()) is not None:
+                        self._why = f"the server's run ended: {error!r:.200}"
+                finally:
+                    self._outgoing = None
+                    for task in (run, pump, stop):
+                        task.cancel()
+                    await asyncio.wait((run, pump, stop), timeout=self._close_seconds)
+        except Exception as error:
+            self._why = f"the server's run ended: {error!r:.200}"
+            if not started.done():
+                started.set_exception(error)
+        finally:
+            if not started.done():
+                started.cancel()
+            self._outgoing = None
+            self._finish()
+
+    def _finish(self) -> None:
+        while self._incoming.full():
+            self._incoming.get_nowait()
+        self._incoming.put_nowait(None)
+
+    async def _pump(self, read: Any) -> None:
+        async for item in read:
+            if isinstance(item, SessionMessage):
+                await self._incoming.put(_plain(item.message))
+
+    async def write(self, message: Message) -> None:
+        outgoing = self._outgoing
+        if outgoing is None:
+            raise ConnectionResetError(self._why)
+        try:
+            await outgoing.send(SessionMessage(_typed(message)))
+        except Exception as error:  # anyio's closed and broken streams
+            raise ConnectionResetError(self._why) from error
+
+    async def read(self) -> Message:
+        message = await self._incoming.get()
+        if message is None:
+            raise EOFError
+        return message
+
+    async def close(self) -> None:
+        self._stop.set()
+        if self._run is not None:
+            await asyncio.wait((self._run,), timeout=self._close_seconds)
+
+    def last_words(self) -> str:
+        return self._why
+
+
+async def _lowlevel(server: Any, stack: AsyncExitStack) -> Server[Any]:
+    """The SDK's low-level server inside a high-level one. Neither MCPServer (`_lowlevel_server`) nor FastMCP
+    (`_mcp_server`, `_lifespan_manager`) has a public name for it; the SDK's own clients use these too."""
+    if isinstance(server, Server):
+        return cast("Server[Any]", server)
+    if hasattr(server, "_lifespan_manager"):
+        await stack.enter_async_context(server._lifespan_manager())  # noqa: SLF001
+    return getattr(server, "_lowlevel_server", None) or server._mcp_server  # noqa: SLF001
+
+
+def _typed(message: Message) -> JSONRPCRequest | JSONRPCNotification | JSONRPCResponse | JSONRPCError:
+    if "method" not in message:
+        if "error" in message:
+            return JSONRPCError.model_validate(message)
+        return JSONRPCResponse(jsonrpc="2.0", id=message["id"], result=message["result"])
+    if "id" in message:
+        return JSONRPCRequest(jsonrpc="2.0", id=message["id"], method=message["method"], params=message.get("params"))
+    return JSONRPCNotification(jsonrpc="2.0", method=message["method"], params=message.get("params"))
+
+
+def _plain(message: JSONRPCRequest | JSONRPCNotification | JSONRPCResponse | JSONRPCError) -> Message:
+    if isinstance(message, JSONRPCResponse):
+        return {"jsonrpc": "2.0", "id": message.id, "result": message.result}
+    if isinstance(message, JSONRPCError):
+        error = message.error.model_dump(by_alias=True, exclude_unset=True)
+        return {"jsonrpc": "2.0", "id": message.id, "error": error}
+    plain: Message = {"jsonrpc": "2.0", "method": message.method}
+    if message.params is not None:
+        plain["params"] = message.params
+    if isinstance(message, JSONRPCRequest):
+        plain["id"] = message.id
+    return plain

@@ -1,0 +1,359 @@
+"""The life of a link: coming up, healing, going down. Runs on `core/lifecycle.py` LINK.
+
+It owns the state, the one current generation, the one task on its way up and the one that closes. It refuses to cut a
+call in flight on an older generation, and to hear late news of one.
+"""
+
+import asyncio
+import copy
+from typing import Any
+
+from holdfast.core.eras import Era
+from holdfast.core.events import (
+    LinkClosed,
+    LinkFailed,
+    LinkGreeted,
+    LinkOpened,
+    SessionWasReplaced,
+    StreamDropped,
+)
+from holdfast.core.lifecycle import LINK, LinkEvent, LinkState
+from holdfast.core.outcome import Seen
+from holdfast.errors import ConnectFailed, HoldfastError, StartTimeout
+from holdfast.links.exchange import Exchanger
+from holdfast.links.failures import closed
+from holdfast.links.inbound import Inbound, Params
+from holdfast.links.options import Options
+from holdfast.links.owner import Owner
+from holdfast.links.phases import AuthNeeded, Phases, Wants
+from holdfast.links.reseed import Reseeding
+from holdfast.links.telling import Telling
+from holdfast.links.wire import Generation
+
+CLAIM_SECONDS = 30.0  # a dead process's claim on the server's stream ends after that
+
+
+class Machine:
+    """One link's state."""
+
+    def __init__(
+        self,
+        options: Options,
+        phases: Phases,
+        exchanger: Exchanger,
+        inbound: Inbound,
+        owner: Owner,
+        telling: Telling,
+        wants: Wants,
+    ) -> None:
+        self.state: LinkState = LINK.initial
+        self.generation: Generation | None = None
+        self.numbers = 0
+        self.epoch = 0
+        self.untold: Generation | None = None
+        """A lost session that kept something, whose loss no unsafe call has been told yet."""
+        self.changed = asyncio.Event()
+        """Set, and replaced by a new one, whenever a generation begins or ends."""
+        self._options = options
+        self._limits = options.limits
+        self._phases = phases
+        self._exchanger = exchanger
+        self._inbound = inbound
+        self._owner = owner
+        self._telling = telling
+        self._wants = wants
+        self._last: Generation | None = None
+        self._refused: Seen | None = None
+        self._rising: asyncio.Task[Generation | HoldfastError] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._stream: asyncio.Task[None] | None = None
+
+    @property
+    def closing(self) -> bool:
+        return self._closing is not None
+
+    def abandon(self) -> None:
+        """Its event loop is closed, so nothing of it can run any more: start over."""
+        self.state, self.generation, self._last = LINK.initial, None, None
+        self._rising = self._closing = self._stream = None
+        self._exchanger.closing = False
+        self._phases.drop()
+
+    # Up
+
+    async def ready(self, what: str, until: float | None) -> Generation:
+        """The current generation, or the next. Fifty callers wait for one way up; each keeps its own deadline."""
+        loop = asyncio.get_running_loop()
+        limit = loop.time() + self._limits.start
+        stop = limit if until is None else min(until, limit)
+        while self.generation is None:
+            if self._closing is not None:
+                if not (await asyncio.wait((self._closing,), timeout=max(0.0, stop - loop.time())))[0]:
+                    raise self._late(what, until)
+                continue
+            if self.state is LinkState.CLOSED:
+                self._step(LinkEvent.USE)
+            if self._rising is None:
+                self._rising = self._owner.start(self._rise(), f"rise {self._phases.name}")
+            rising = self._rising
+            if not (await asyncio.wait((rising,), timeout=max(0.0, stop - loop.time())))[0]:
+                raise self._late(what, until)
+            if rising.cancelled():
+                raise closed(self._phases.name, what, False)
+            outcome = rising.result()
+            if isinstance(outcome, HoldfastError):
+                raise copy.copy(outcome) from outcome
+            return outcome
+        return self.generation
+
+    def _late(self, what: str, until: float | None) -> StartTimeout:
+        span = "its timeout" if until is not None else f"{self._limits.start:g} s"
+        return StartTimeout(
+            f"{what}: {self._phases.name!r} did not come up within {span} (phase {self.state.value})",
+            server=self._phases.name,
+            phase=self.state.value,
+            remedy="nothing was executed; try again, or raise Limits(start=…)",
+        )
+
+    async def _rise(self) -> Generation | HoldfastError:
+        """Go up from the state that we are in to READY. The only task that does so."""
+        old, renewed = self._last, False
+        try:
+            while True:
+                try:
+                    generation = await self._climb(old)
+                    break
+                except AuthNeeded as needed:
+                    if renewed or not self._phases.credentials.renewable:
+                        raise needed.error from None
+                    renewed, self._refused = True, needed.seen
+                    self._step(LinkEvent.AUTH_NEEDED)
+        except HoldfastError as error:
+            return self._fell(error)
+        except Exception as error:
+            what = f"{self._phases.name!r} did not come up: {error!r:.300}"
+            return self._fell(ConnectFailed(what, server=self._phases.name, phase=self.state.value))
+        finally:
+            self._rising = None
+        self._step(LinkEvent.GREETED)
+        if old is not None and old is not generation:
+            old.successor = generation
+        self.generation = self._last = generation
+        self._tell_change()
+        self._start_stream(generation)
+        return generation
+
+    def _fell(self, error: HoldfastError) -> HoldfastError:
+        phase = self.state.value
+        self._step(LinkEvent.FAILED)
+        self._telling.event(LinkFailed, phase=phase, why=error.what)
+        wire = self._phases.wire
+        if wire is not None and wire.child:  # a pool may still carry calls of an older generation
+            self._phases.drop()
+            self._owner.start(wire.close(), "close")
+        return error
+
+    async def _climb(self, old: Generation | None) -> Generation:
+        phases = self._phases
+        if self.state is LinkState.RESOLVE:
+            await phases.resolve(self._refused)
+            self._refused = None
+            self._step(LinkEvent.RESOLVED)
+        if self.state is LinkState.OPEN:
+            if phases.resolved is None:
+                await phases.resolve(None)
+            if await phases.open():
+                self._telling.count["opens"] += 1
+                self._telling.event(LinkOpened)
+            self._step(LinkEvent.OPENED)
+        if old is not None and not old.lost and old.wire is phases.wire:
+            # Only the credentials were renewed: the session stands.
+            assert phases.resolved is not None
+            old.wire.dress(old, phases.resolved)
+            return old
+        generation = await phases.greet(self.numbers + 1, old, self._wants, self._inbound)
+        self.numbers += 1
+        self._telling.count["adoptions" if generation.adopted else "greets"] += 1
+        self._telling.event(
+            LinkGreeted,
+            generation=generation.number,
+            era=generation.era.value,
+            version=generation.version,
+            session=generation.session,
+            adopted=generation.adopted,
+        )
+        await self._settle_in(old, generation)
+        return generation
+
+    async def _settle_in(self, old: Generation | None, new: Generation) -> None:
+        """Before anybody's call: restore what the lost session had been told, then let the hook put back more."""
+        if not new.adopted:
+            await self._restore(new)
+        if old is None or not old.keeps_state:
+            return
+        name = self._phases.name
+        if self._options.reseed is not None:
+
+            async def send(method: str, params: Params, timeout: float | None) -> dict[str, Any]:
+                return await self._exchanger.send(new, method, params, timeout, "reseed")
+
+            hook = Reseeding(name, old.session, new.session, new.number, old.answered_unsafe, send)
+            try:
+                old.reseeded = bool(await self._options.reseed(hook))
+            except Exception as error:
+                self._telling.strayed(f"the reseed hook raised {error!r:.300}")
+        gone = old.answered_unsafe and not old.reseeded
+        self._telling.count["replacements"] += 1
+        self._telling.warn(
+            f"session {_shown(old)} was replaced by {_shown(new)}{'; what it kept is gone' if gone else ''}"
+        )
+        self._telling.event(
+            SessionWasReplaced,
+            old=old.session,
+            new=new.session,
+            generation=new.number,
+            kept_state=old.answered_unsafe,
+            reseeded=old.reseeded,
+        )
+        if gone and self._options.stateful:
+            self.untold = old
+
+    async def _restore(self, generation: Generation) -> None:
+        if generation.era is Era.Y2026:
+            return  # the log level rides on each request, and a watch listens anew by itself
+        tellings: list[tuple[str, dict[str, Any]]] = []
+        if self._wants.log_level is not None and "logging" in generation.greeting.capabilities:
+            tellings.append(("logging/setLevel", {"level": self._wants.log_level}))
+        tellings.extend(("resources/subscribe", {"uri": uri}) for uri in self._wants.subscriptions)
+        for method, params in tellings:
+            try:
+                await self._exchanger.send(generation, method, params, self._limits.greet, "greet")
+            except HoldfastError as error:
+                self._telling.strayed(f"not restored in the new session: {error.what}")
+
+    def lose(self, generation: Generation, event: LinkEvent, refused: Seen | None = None) -> None:
+        """Somebody learned that a generation is over, or its credentials are. Of an old one that is no news."""
+        if self.generation is not generation:
+            return
+        self.generation = None
+        self._refused = refused
+        self._step(event)
+        if event is LinkEvent.AUTH_NEEDED:
+            return
+        generation.lost = True
+        self._tell_change()
+        if self._stream is not None:
+            self._stream.cancel()
+            self._stream = None
+        if event is LinkEvent.TRANSPORT_LOST and (wire := self._phases.drop()) is not None:
+            self._owner.start(wire.close(), "close")
+
+    def _tell_change(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def _step(self, event: LinkEvent) -> None:
+        self.state = LINK.next(self.state, event)
+
+    # The server's own stream
+
+    def _start_stream(self, generation: Generation) -> None:
+        if self._stream is not None and not self._stream.done():
+            return  # credentials were renewed, the stream goes on
+        if generation.wire.child or (
+            generation.era is Era.Y2025 and generation.session is not None and self._options.stream
+        ):
+            self._stream = self._owner.start(self._listen(generation), "stream")
+
+    async def _listen(self, generation: Generation) -> None:
+        def lost(seen: Seen) -> None:
+            self.lose(generation, LinkEvent.TRANSPORT_LOST if generation.wire.child else LinkEvent.SESSION_LOST)
+
+        def dropped(why: str, resumable: bool) -> None:
+            self._telling.event(StreamDropped, why=why, resumable=resumable)
+
+        async def read() -> None:
+            await generation.wire.listen(generation, self._inbound.of(generation), lost, dropped)
+
+        memory = self._options.memory
+        if memory is None or generation.wire.child:
+            await read()
+            return
+        # Several links may share the session: only the holder of the claim reads the stream.
+        while True:
+            reading: asyncio.Task[None] | None = None
+            try:
+                while await memory.claim_stream(CLAIM_SECONDS):
+                    if reading is None:
+                        reading = self._owner.start(read(), "claimed stream")
+                    await asyncio.wait((reading,), timeout=CLAIM_SECONDS / 3)
+                    if reading.done():
+                        return
+            except HoldfastError as error:
+                self._telling.forgetting(str(error))
+            finally:
+                if reading is not None:
+                    reading.cancel()
+            await asyncio.sleep(CLAIM_SECONDS / 3)
+
+    # Down
+
+    async def close(self, end: bool) -> None:
+        """Once, however many ask for it; whoever asks may be cancelled, the closing goes on."""
+        if self.state is LinkState.CLOSED and self._closing is None and self._phases.wire is None:
+            return
+        if self._closing is None:
+            self._step(LinkEvent.CLOSE)
+            self._exchanger.closing = True
+            self.epoch += 1
+            generation, self.generation = self.generation or self._last, None
+            # Not the owner's task: closing ends those.
+            closing = self._shut(generation, end)
+            self._closing = asyncio.get_running_loop().create_task(closing, name=f"close {self._phases.name}")
+        await asyncio.shield(self._closing)
+
+    async def _shut(self, generation: Generation | None, end: bool) -> None:
+        failures, ended = await self._owner.close(self._limits.close), False
+        self._rising = self._stream = None
+        if generation is not None and generation.lost:
+            generation = None
+        if end and generation is not None and generation.session is not None:
+            reply = await generation.wire.end(generation, self._limits.close)
+            # 404: gone already. 405: the server ends its sessions itself.
+            ended = reply.seen is None or reply.seen.status in (404, 405)
+            failures += not ended
+        if end:
+            await self._phases.forget()
+        failures += await self._let_go()
+        self._telling.count["close_failures"] += failures
+        self._last = self.untold = None
+        if self.state is not LinkState.CLOSED:
+            self._step(LinkEvent.CLOSED)
+        self._exchanger.closing = False
+        self._closing = None
+        session = generation.session if generation is not None else None
+        self._telling.event(LinkClosed, session=session, ended=ended, failures=failures)
+
+    async def _let_go(self) -> int:
+        failures = 0
+        wire = self._phases.drop()
+        memory = self._options.memory
+        try:
+            async with asyncio.timeout(self._limits.close):
+                if wire is not None:
+                    await wire.close()
+        except TimeoutError:
+            failures += 1
+        try:
+            async with asyncio.timeout(self._limits.close):
+                if memory is not None:
+                    await memory.close()
+        except (HoldfastError, TimeoutError) as error:
+            self._telling.forgetting(str(error) or "not closed in time")
+            failures += 1
+        return failures + await self._owner.close(self._limits.close)
+
+
+def _shown(generation: Generation) -> str:
+    """A session in a log: enough to tell two apart, not enough to use it."""
+    return "without an id" if generation.session is None else f"{generation.session[:4]}…"

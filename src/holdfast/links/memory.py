@@ -1,0 +1,106 @@
+"""Where a link keeps its session beyond its own life: on any store, or in an HTTP document.
+
+It owns compare-and-swap between links that share one session, and who may open the server's stream. It refuses to
+guess: what it can't read raises, and the link says so and goes on without it.
+"""
+
+import secrets
+from typing import NamedTuple, Protocol
+
+from holdfast.core.greeting import Saved
+from holdfast.core.models import ANONYMOUS, Claim, Principal, Record
+from holdfast.core.values import JSON
+from holdfast.errors import Busy, Conflict, CorruptRecord, Ended
+from holdfast.stores.base import Store
+
+KIND = "link"  # the kind of a link's record in a store
+
+
+class Kept(NamedTuple):
+    """A saved session and the token that a save in its place must show."""
+
+    saved: Saved | None
+    token: object
+
+
+class Memory(Protocol):
+    """Load and save of one session. All methods may raise `HoldfastError`."""
+
+    async def load(self) -> Kept:
+        """What is saved, if anything, with the token for the next save."""
+        ...
+
+    async def save(self, saved: Saved, token: object) -> object:
+        """Save in place of what `token` names; returns the new token. `Conflict` if another save came first."""
+        ...
+
+    async def forget(self) -> None:
+        """The session was ended."""
+        ...
+
+    async def claim_stream(self, seconds: float) -> bool:
+        """May we, and nobody else, read the server's own stream for so long? Asked again to hold on to it."""
+        ...
+
+    async def release_stream(self) -> None: ...
+
+    async def close(self) -> None:
+        """Let go of what the memory itself opened; a store that was given stays open."""
+        ...
+
+
+class StoreMemory:
+    """A session as a record of a store, for any number of processes."""
+
+    def __init__(self, store: Store, id: str, *, principal: Principal = ANONYMOUS, idle: float | None = None) -> None:
+        self._store = store
+        self._id = id
+        self._principal = principal
+        self._idle = idle
+        self._owner = f"link-{secrets.token_hex(8)}"
+        self._claim: Claim | None = None
+
+    async def load(self) -> Kept:
+        record = await self._store.get(KIND, self._id)
+        if record is None:
+            return Kept(None, 0)
+        if record.principal != self._principal:
+            # Another's session must look like none; the save that follows will be refused.
+            return Kept(None, record.rev)
+        try:
+            return Kept(Saved.from_json(record.data), record.rev)
+        except ValueError as error:
+            raise CorruptRecord(
+                f"the saved session {self._id!r} is not one: {error}", kind=KIND, id=self._id, store=self._store.url
+            ) from error
+
+    async def save(self, saved: Saved, token: object) -> object:
+        expect = token if isinstance(token, int) else 0
+        data: JSON = saved.to_json()
+        record = Record(KIND, self._id, self._principal, data, idle=self._idle)
+        return (await self._store.commit(record, expect=expect)).rev
+
+    async def forget(self) -> None:
+        await self._store.end(KIND, self._id)
+        await self.release_stream()
+
+    async def claim_stream(self, seconds: float) -> bool:
+        if self._claim is not None:
+            try:
+                self._claim = await self._store.renew(self._claim, ttl=seconds)
+                return True
+            except (Conflict, Ended):
+                self._claim = None
+        try:
+            self._claim = await self._store.claim(KIND, self._id, owner=self._owner, ttl=seconds)
+        except Busy:
+            return False
+        return True
+
+    async def release_stream(self) -> None:
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            await self._store.release(claim)
+
+    async def close(self) -> None:
+        await self.release_stream()

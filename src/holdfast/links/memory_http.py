@@ -1,0 +1,105 @@
+"""A link's memory as a small JSON document at a URL: GET and PUT, with ETags where the server offers them.
+
+It owns the requests and their deadlines. Without ETags the last save wins, and that is all such a server can promise;
+it has no claims either, so every link opens the stream and the server's 409 sorts them out.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from urllib.parse import quote
+
+import aiohttp
+
+from holdfast.core.greeting import Saved
+from holdfast.errors import ConfigError, Conflict, CorruptRecord, StoreDown
+from holdfast.links.codec import decode, encode
+from holdfast.links.http_pool import FAILURES, describe, open_pool
+from holdfast.links.memory import Kept
+from holdfast.links.target import Headers, check_headers, check_url, public_url
+
+SECONDS = 10.0  # for one GET or PUT: a memory that is slower than a greeting is of no use
+DOCUMENT_BYTES = 256 * 1024  # a greeting with long instructions; more is not ours
+
+
+class HttpMemory:
+    """`HttpMemory("https://state.example/links/{run}/{server}", run="r1", server="github")`."""
+
+    def __init__(
+        self, template: str, *, headers: Headers | None = None, seconds: float = SECONDS, **names: str
+    ) -> None:
+        try:
+            url = template.format_map({name: quote(value, safe="") for name, value in names.items()})
+        except (KeyError, ValueError, IndexError) as error:
+            raise ConfigError(
+                f"the URL template {public_url(template)!r} can't be filled: {error}",
+                remedy=f"it may use {', '.join('{' + name + '}' for name in names) or 'no names'}",
+            ) from None
+        self._url = check_url(url)
+        self._headers: Mapping[str, str] = dict(check_headers(headers or {}))
+        self._seconds = seconds
+        self._pool: aiohttp.ClientSession | None = None
+        self._tag: str | None = None
+
+    async def load(self) -> Kept:
+        status, tag, body = await self._do("GET", None, {})
+        if status in (404, 410):
+            return Kept(None, "")
+        if status != 200:
+            raise self._down(f"GET answered {status}")
+        try:
+            return Kept(Saved.from_json(decode(body)), tag)
+        except ValueError as error:
+            raise CorruptRecord(
+                f"the document at {public_url(self._url)} is not a saved session: {error}"[:300],
+                store=public_url(self._url),
+            ) from error
+
+    async def save(self, saved: Saved, token: object) -> object:
+        condition = {"if-none-match": "*"} if token == "" else {"if-match": token} if isinstance(token, str) else {}
+        status, tag, _ = await self._do("PUT", encode(saved.to_json(), public_url(self._url)), condition)
+        if status in (409, 412):
+            raise Conflict(f"another link saved {public_url(self._url)} first", store=public_url(self._url))
+        if not 200 <= status < 300:
+            raise self._down(f"PUT answered {status}")
+        return tag
+
+    async def forget(self) -> None:
+        status, _, _ = await self._do("DELETE", None, {})
+        if status >= 500:
+            raise self._down(f"DELETE answered {status}")
+
+    async def claim_stream(self, seconds: float) -> bool:
+        return True
+
+    async def release_stream(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    async def _do(self, verb: str, body: bytes | None, extra: Mapping[str, str]) -> tuple[int, str | None, bytes]:
+        headers = {**self._headers, **extra, "accept": "application/json"}
+        if body is not None:
+            headers["content-type"] = "application/json"
+        if self._pool is None:
+            self._pool = open_pool(self._seconds, None)
+        try:
+            async with (
+                asyncio.timeout(self._seconds),
+                self._pool.request(verb, self._url, data=body, headers=headers, allow_redirects=False) as response,
+            ):
+                raw = await response.content.read(DOCUMENT_BYTES + 1) if verb == "GET" else b""
+                while verb == "GET" and len(raw) <= DOCUMENT_BYTES and (more := await response.content.read(65536)):
+                    raw += more
+                if len(raw) > DOCUMENT_BYTES:
+                    raise CorruptRecord(f"the document at {public_url(self._url)} is over {DOCUMENT_BYTES} bytes")
+                return response.status, response.headers.get("etag"), raw
+        except FAILURES as error:
+            raise self._down(describe(error)) from error
+
+    def _down(self, why: str) -> StoreDown:
+        return StoreDown(
+            f"the memory at {public_url(self._url)} did not do as asked: {why}"[:300], store=public_url(self._url)
+        )

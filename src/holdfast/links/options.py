@@ -1,0 +1,75 @@
+"""What may be set about a link, and what it counts. Frozen; it refuses a wrong word at once."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from holdfast.core.clock import SYSTEM, Clock
+from holdfast.core.eras import Era
+from holdfast.core.events import Sink
+from holdfast.core.models import ANONYMOUS, Principal
+from holdfast.core.outcome import Row
+from holdfast.errors import ConfigError
+from holdfast.links.inbound import OnNotification, OnRequest
+from holdfast.links.limits import Limits
+from holdfast.links.memory import Memory
+from holdfast.links.reseed import Reseeding
+
+Reseed: TypeAlias = Callable[[Reseeding], Awaitable[bool | None]]
+"""Awaited when a session was replaced, before any replay. True: what was lost is back, calls may go on."""
+EraChoice: TypeAlias = Literal["auto", "2025", "2026"]
+
+CLIENT_INFO: Mapping[str, str] = {"name": "holdfast", "version": "0.1.0"}
+
+
+def _nothing() -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a link behaves."""
+
+    era: EraChoice = "auto"
+    stateful: bool = True
+    """False: the server keeps nothing that a call relies on, so a lost session is nobody's loss."""
+    capabilities: Mapping[str, Any] = field(default_factory=_nothing)
+    """What the server may ask of us; goes with `on_request`."""
+    client_info: Mapping[str, Any] = field(default_factory=lambda: CLIENT_INFO)
+    principal: Principal = ANONYMOUS
+    memory: Memory | None = None
+    limits: Limits = field(default_factory=Limits)
+    rows: Sequence[Row] = ()
+    """More shapes for the verdict table, looked at first."""
+    stream: bool = True
+    """Open the server's own stream in 2025."""
+    log_level: str | None = None
+    on_request: OnRequest | None = None
+    on_notification: OnNotification | None = None
+    on_event: Sink | None = None
+    reseed: Reseed | None = None
+    clock: Clock = SYSTEM
+
+    def __post_init__(self) -> None:
+        if self.era not in ("auto", "2025", "2026"):
+            raise ConfigError(f"era={self.era!r:.40} is none", remedy="give 'auto', '2025' or '2026'")
+
+    @property
+    def pinned(self) -> Era | None:
+        return None if self.era == "auto" else Era(self.era)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatistics:
+    """What a link did so far."""
+
+    calls: int = 0
+    opens: int = 0
+    greets: int = 0
+    adoptions: int = 0
+    replacements: int = 0
+    replays: int = 0
+    unknown_outcomes: int = 0
+    close_failures: int = 0
+    strays: int = 0
+    in_flight: int = 0

@@ -1,0 +1,45 @@
+"""Who holds what a link started. It owns background tasks, each in an empty context, and ends them all in bounded time.
+
+No task of a caller ever opens or closes for others, so no caller's cancellation reaches them. It refuses to swallow:
+a task that failed is told to `on_failure`.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Owner:
+    """A set of tasks that belong to nobody else."""
+
+    def __init__(self, on_failure: Callable[[str, BaseException], None]) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._on_failure = on_failure
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Run it in a context of its own: a caller's context variables end with the caller."""
+        task = asyncio.get_running_loop().create_task(coroutine, name=name, context=Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_failure(task.get_name(), error)
+
+    async def close(self, seconds: float, keep: asyncio.Task[Any] | None = None) -> int:
+        """Cancel all and wait for them. Returns how many did not end in time."""
+        tasks = [task for task in self._tasks if task is not keep and task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        if not tasks:
+            return 0
+        _, late = await asyncio.wait(tasks, timeout=seconds)
+        return len(late)

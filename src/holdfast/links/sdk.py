@@ -1,0 +1,375 @@
+"""The door to the SDK's client side: a link as `Dispatcher` for `ClientSession`, and as `Transport` for `mcp.Client`.
+
+It owns the translation: the link has greeted already, so a session's own greeting is answered from what it knows, in
+the era that the session believes in. It lets nothing out but `MCPError`, with ours as its cause: anything else would
+kill the SDK's session. `tests/links/test_sdk_assumptions.py` says what it relies on.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, cast
+
+import anyio
+import anyio.abc
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared.dispatcher import (
+    CallOptions,
+    DispatchContext,
+    OnNotify,
+    OnNotifyIntercept,
+    OnRequest,
+    run_notify_intercept,
+)
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ClientMessageMetadata, MessageMetadata, SessionMessage
+from mcp.shared.transport_context import TransportContext
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    REQUEST_TIMEOUT,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    RequestId,
+)
+
+from holdfast.core.eras import CLIENT_CAPABILITIES, CLIENT_INFO, PROTOCOL_VERSION, VERSIONS, Era, result_in
+from holdfast.core.greeting import Greeting
+from holdfast.errors import AnswerTimeout, ErrorAnswer, HoldfastError, OutcomeUnknown, Unavailable, UsageError
+from holdfast.links.inbound import OnProgress, Params
+from holdfast.links.link import Link
+
+BACKLOG = 256  # messages for the session that it has not read yet
+_OURS = frozenset({"mcp-protocol-version", "mcp-method", "mcp-name", "mcp-session-id"})
+
+
+class Bridge:
+    """What dispatcher and transport share: one session's calls, carried by a link."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self._safe_tools: frozenset[str] = frozenset()
+
+    async def call(
+        self,
+        method: str,
+        params: Params,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        id: RequestId | None = None,
+    ) -> dict[str, Any]:
+        """A session's request. Raises `MCPError` only, or the caller's own cancellation."""
+        try:
+            if method == "initialize":
+                return await self._initialize(params or {}, timeout)
+            if method == "server/discover":
+                return await self._discover(params or {}, timeout)
+            extra = {name: value for name, value in (headers or {}).items() if name.lower() not in _OURS}
+            result = await self.link.request(
+                method,
+                params,
+                safe=self._is_safe(method, params),
+                headers=extra,
+                timeout=timeout,
+                on_progress=on_progress,
+                id=id,
+            )
+        except HoldfastError as error:
+            raise as_mcp_error(error) from error
+        if method == "tools/list":
+            self._learn(result)
+        meta = params.get("_meta") if params else None
+        if isinstance(meta, Mapping) and PROTOCOL_VERSION in meta:
+            return result_in(Era.Y2026, method, result)
+        return result
+
+    def _is_safe(self, method: str, params: Params) -> bool | None:
+        if method != "tools/call" or params is None:
+            return None
+        return params.get("name") in self._safe_tools
+
+    def _learn(self, result: dict[str, Any]) -> None:
+        """Which tools may be repeated, by their annotations. Another page adds to what is known."""
+        safe, known = set[str](), set[str]()
+        for tool in result.get("tools", ()):
+            hints = cast("dict[str, Any]", tool.get("annotations") or {})
+            known.add(tool.get("name"))
+            if hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True:
+                safe.add(tool.get("name"))
+        self._safe_tools = (self._safe_tools - known) | safe
+
+    async def _initialize(self, params: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
+        self.link.introduce(params.get("clientInfo") or {}, params.get("capabilities") or {})
+        greeting = await self.link.open(timeout=timeout)
+        return dict(greeting.result) if greeting.era is Era.Y2025 else _as_2025(greeting, self.link.name)
+
+    async def _discover(self, params: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
+        meta = cast("Mapping[str, Any]", params.get("_meta") or {})
+        self.link.introduce(meta.get(CLIENT_INFO) or {}, meta.get(CLIENT_CAPABILITIES) or {})
+        greeting = await self.link.open(timeout=timeout)
+        if greeting.era is Era.Y2025:
+            raise MCPError(METHOD_NOT_FOUND, f"{self.link.name!r} speaks {greeting.version}")
+        return dict(greeting.result)
+
+    async def tell(self, method: str, params: Params) -> None:
+        """A session's notification. The link has said `initialized` itself."""
+        if method == "notifications/initialized":
+            return
+        try:
+            await self.link.notify(method, params)
+        except HoldfastError as error:
+            raise as_mcp_error(error) from error
+
+
+def _as_2025(greeting: Greeting, name: str) -> dict[str, Any]:
+    """A 2026 server's greeting for a session that asked for a handshake."""
+    result = {
+        "protocolVersion": VERSIONS[Era.Y2025][0],
+        "capabilities": dict(greeting.capabilities),
+        "serverInfo": dict(greeting.server_info or {"name": name, "version": ""}),
+    }
+    if greeting.instructions is not None:
+        result["instructions"] = greeting.instructions
+    return result
+
+
+def as_mcp_error(error: HoldfastError) -> MCPError:
+    """Ours in the SDK's words. What a program needs stands in `data["holdfast"]`, and in `__cause__`."""
+    if isinstance(error, ErrorAnswer):
+        return MCPError(error.code or INTERNAL_ERROR, error.message, error.data)
+    if isinstance(error, AnswerTimeout):
+        code = REQUEST_TIMEOUT
+    elif isinstance(error, Unavailable | OutcomeUnknown):
+        code = CONNECTION_CLOSED
+    else:
+        code = INVALID_PARAMS if isinstance(error, UsageError) else INTERNAL_ERROR
+    family = next(
+        kind.__name__ for kind in type(error).__mro__ if HoldfastError in kind.__bases__ or kind is HoldfastError
+    )
+    told = {"error": type(error).__name__, "family": family}
+    for name in ("status", "attempts", "retry_after", "session", "new_session"):
+        if (value := getattr(error, name)) is not None:
+            told[name] = value
+    return MCPError(code, str(error), {"holdfast": told})
+
+
+class LinkDispatcher:
+    """`ClientSession(dispatcher=LinkDispatcher(link))`. The link stays the caller's to close."""
+
+    def __init__(self, link: Link) -> None:
+        self._bridge = Bridge(link)
+        self._link = link
+        self._given: set[RequestId] = set()
+
+    async def send_raw_request(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+    ) -> dict[str, Any]:
+        opts = opts or {}
+        id = opts.get("request_id")
+        if id is not None:
+            if id in self._given:
+                raise ValueError(f"request id {id!r} is already in flight")
+            self._given.add(id)
+        try:
+            return await self._bridge.call(
+                method,
+                params,
+                headers=opts.get("headers"),
+                timeout=opts.get("timeout"),
+                on_progress=opts.get("on_progress"),
+                id=id,
+            )
+        finally:
+            if id is not None:
+                self._given.discard(id)
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
+        with suppress(MCPError):  # fire and forget, as the contract has it; the link has told it as an event
+            await self._bridge.tell(method, params)
+
+    async def run(
+        self,
+        on_request: OnRequest,
+        on_notify: OnNotify,
+        on_notify_intercept: OnNotifyIntercept | None = None,
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        async with anyio.create_task_group() as tasks:
+
+            async def answer(method: str, params: Params, id: str | int) -> dict[str, Any]:
+                try:
+                    return await on_request(_Context(self, id), method, params)
+                except MCPError as error:
+                    raise ErrorAnswer(error.message, message=error.message, data=error.data, code=error.code) from error
+
+            def hear(method: str, params: Params) -> None:
+                if not run_notify_intercept(on_notify_intercept, method, params):
+                    tasks.start_soon(_heard, on_notify, _Context(self, None), method, params)
+
+            self._link.handle(answer, hear)
+            try:
+                task_status.started()
+                await anyio.sleep_forever()
+            finally:
+                self._link.handle(None, None)
+
+
+async def _heard(on_notify: OnNotify, context: "_Context", method: str, params: Params) -> None:
+    await on_notify(context, method, params)
+
+
+class _Context:
+    """The SDK's `DispatchContext` of a message from the server."""
+
+    transport = TransportContext(kind="holdfast", can_send_request=True)
+    message_metadata: MessageMetadata = None
+    can_send_request = True
+
+    def __init__(self, dispatcher: LinkDispatcher, id: RequestId | None) -> None:
+        self._dispatcher = dispatcher
+        self.request_id = id
+        self.cancel_requested = anyio.Event()
+
+    async def send_raw_request(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+    ) -> dict[str, Any]:
+        return await self._dispatcher.send_raw_request(method, params, opts)
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
+        await self._dispatcher.notify(method, params, opts)
+
+    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        """Clients report no progress to servers through this seam."""
+
+
+_context_type: type[DispatchContext[TransportContext]] = _Context
+
+
+class LinkTransport:
+    """`mcp.Client(LinkTransport(link))`. Leaving it closes the link, as leaving the SDK's own transport would."""
+
+    def __init__(self, link: Link, *, close: bool = True) -> None:
+        self._link = link
+        self._bridge = Bridge(link)
+        self._close = close
+        self._calls: dict[RequestId, asyncio.Task[None]] = {}
+        self._asked: dict[RequestId, asyncio.Future[JSONRPCResponse | JSONRPCError]] = {}
+        self._to_session: MemoryObjectSendStream[SessionMessage | Exception] | None = None
+        self._streams: tuple[Any, ...] = ()
+        self._pump: asyncio.Task[None] | None = None
+
+    async def __aenter__(
+        self,
+    ) -> tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]:
+        to_session, for_session = anyio.create_memory_object_stream[SessionMessage | Exception](BACKLOG)
+        from_session, written = anyio.create_memory_object_stream[SessionMessage](BACKLOG)
+        self._to_session = to_session
+        self._streams = (to_session, for_session, from_session, written)
+        self._link.handle(self._ask, self._hear)
+        self._pump = self._link.owner.start(self._read(written), "transport")
+        return for_session, from_session
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._link.handle(None, None)
+        for task in (self._pump, *self._calls.values()):
+            if task is not None:
+                task.cancel()
+        for stream in self._streams:
+            stream.close()
+        if self._close:
+            await self._link.close()
+
+    async def _read(self, written: MemoryObjectReceiveStream[SessionMessage]) -> None:
+        async for item in written:
+            message = item.message
+            if isinstance(message, JSONRPCRequest):
+                task = self._link.owner.start(self._answer(message, item.metadata), message.method)
+                self._calls[message.id] = task
+                task.add_done_callback(_forgetter(self._calls, message.id))
+            elif isinstance(message, JSONRPCNotification):
+                self._told(message)
+            elif message.id is not None:
+                waiting = self._asked.get(message.id)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(message)
+
+    def _told(self, message: JSONRPCNotification) -> None:
+        if message.method == "notifications/cancelled":
+            task = self._calls.get((message.params or {}).get("requestId", ""))
+            if task is not None:
+                task.cancel()  # the link tells the server, the way its era asks
+            return
+        self._link.owner.start(self._tell(message), message.method)
+
+    async def _tell(self, message: JSONRPCNotification) -> None:
+        with suppress(MCPError):
+            await self._bridge.tell(message.method, message.params)
+
+    async def _answer(self, message: JSONRPCRequest, metadata: MessageMetadata) -> None:
+        headers = metadata.headers if isinstance(metadata, ClientMessageMetadata) else None
+        token = cast("dict[str, Any]", (message.params or {}).get("_meta") or {}).get("progressToken")
+        try:
+            result = await self._bridge.call(
+                message.method,
+                message.params,
+                headers=headers,
+                on_progress=self._progress(token) if token is not None else None,
+            )
+        except MCPError as error:
+            await self._send(JSONRPCError(jsonrpc="2.0", id=message.id, error=error.error))
+        else:
+            await self._send(JSONRPCResponse(jsonrpc="2.0", id=message.id, result=result))
+
+    def _progress(self, token: Any) -> OnProgress:
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            params: dict[str, Any] = {"progressToken": token, "progress": progress}
+            params |= {name: value for name, value in (("total", total), ("message", message)) if value is not None}
+            await self._send(JSONRPCNotification(jsonrpc="2.0", method="notifications/progress", params=params))
+
+        return report
+
+    async def _send(self, message: JSONRPCRequest | JSONRPCNotification | JSONRPCResponse | JSONRPCError) -> None:
+        assert self._to_session is not None
+        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+            await self._to_session.send(SessionMessage(message))
+
+    def _hear(self, method: str, params: Params) -> None:
+        message = JSONRPCNotification(jsonrpc="2.0", method=method, params=dict(params) if params else None)
+        assert self._to_session is not None
+        try:
+            self._to_session.send_nowait(SessionMessage(message))
+        except anyio.WouldBlock:
+            self._link.owner.start(self._send(message), method)  # a slow session gets it late, never out of the link
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            pass
+
+    async def _ask(self, method: str, params: Params, id: str | int) -> dict[str, Any]:
+        waiting = self._asked[id] = asyncio.get_running_loop().create_future()
+        try:
+            request = JSONRPCRequest(jsonrpc="2.0", id=id, method=method, params=dict(params) if params else None)
+            await self._send(request)
+            answer = await waiting
+        finally:
+            self._asked.pop(id, None)
+        if isinstance(answer, JSONRPCError):
+            said: ErrorData = answer.error
+            raise ErrorAnswer(said.message, message=said.message, data=said.data, code=said.code)
+        return answer.result
+
+
+def _forgetter(calls: dict[RequestId, asyncio.Task[None]], id: RequestId) -> Callable[[asyncio.Task[None]], None]:
+    def forget(_: asyncio.Task[None]) -> None:
+        calls.pop(id, None)
+
+    return forget

@@ -1,0 +1,160 @@
+"""Where a link leads: a URL or an object in this process. Declarations, not connections: frozen and comparable.
+
+It owns the checking of URLs, headers and TLS settings, and refuses to show a secret in `repr`.
+"""
+
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+from urllib.parse import urlsplit
+
+from holdfast.errors import ConfigError
+
+Headers: TypeAlias = Mapping[str, str]
+Resolvable: TypeAlias = Callable[[], Awaitable[Headers]]
+"""Called on first use, and again after a 401."""
+
+
+@dataclass(frozen=True, slots=True)
+class TLS:
+    """What to trust, and how to prove who we are. Paths of PEM files."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = field(default=None, repr=False)
+    verify: bool = True
+
+    def context(self, server: str) -> ssl.SSLContext:
+        """The context, or `ConfigError` that names the file."""
+        for name, path in (("ca", self.ca), ("cert", self.cert), ("key", self.key)):
+            if path is not None and not Path(path).is_file():
+                raise ConfigError(f"tls {name} of {server!r}: there is no file {path}", server=server, phase="resolve")
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if not self.verify:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            if self.cert is not None:
+                context.load_cert_chain(self.cert, self.key)
+        except (ssl.SSLError, OSError) as error:
+            raise ConfigError(
+                f"tls settings of {server!r} can't be loaded: {error}",
+                server=server,
+                phase="resolve",
+                remedy="give PEM files: a CA bundle as ca=, certificate and key as cert= and key=",
+            ) from error
+        return context
+
+
+@dataclass(frozen=True)
+class HttpTarget:
+    """A server at a URL.
+
+    `url` and `headers` may be async callables: they are resolved on first use, headers again after a 401. `auth` is
+    one of the SDK's OAuth providers (an httpx2 auth flow). `proxy` is a URL; None takes the environment's proxy
+    variables, and "" none at all.
+    """
+
+    url: str | Callable[[], Awaitable[str]]
+    headers: Headers | Resolvable | None = field(default=None, repr=False)
+    auth: Any = field(default=None, repr=False)
+    proxy: str | None = field(default=None, repr=False)
+    tls: TLS | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.url, str):
+            check_url(self.url)
+        if isinstance(self.headers, Mapping):
+            headers = cast("Headers", self.headers)
+            # A mapping that changes later must not change a declaration that others compare with.
+            object.__setattr__(self, "headers", dict(check_headers(headers)))
+
+    @property
+    def name(self) -> str:
+        """How it is called where nobody gave it a name: the URL without secrets."""
+        return public_url(self.url) if isinstance(self.url, str) else "http"
+
+
+@dataclass(frozen=True)
+class ObjectTarget:
+    """A server object in this process: an SDK `Server` or `MCPServer`, or a FastMCP server."""
+
+    server: Any
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.server, "name", None) or type(self.server).__name__)
+
+
+Target: TypeAlias = HttpTarget | ObjectTarget
+
+
+def target_of(target: object) -> Target:
+    """A target as given, or made from a URL or a server object."""
+    if isinstance(target, HttpTarget | ObjectTarget):
+        return target
+    if isinstance(target, str):
+        return HttpTarget(target)
+    if hasattr(target, "_mcp_server") or hasattr(target, "_lowlevel_server") or hasattr(target, "get_capabilities"):
+        return ObjectTarget(target)
+    raise ConfigError(
+        f"{type(target).__name__} is no target of a link",
+        remedy="give a URL, an HttpTarget, or a server object (SDK Server or MCPServer, FastMCP)",
+    )
+
+
+def public_url(url: str) -> str:
+    """The URL without user, password, query and fragment: what may stand in a log."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return "a malformed URL"
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}{parts.path}"
+
+
+def check_url(url: str) -> str:
+    """The URL as given, or `ConfigError` that says what is wrong with it."""
+
+    def wrong(what: str, remedy: str = "write it like https://example.com/mcp") -> ConfigError:
+        return ConfigError(f"the URL {public_url(url)[:200]!r} {what}", phase="resolve", remedy=remedy)
+
+    if any(character <= " " or character == "\x7f" for character in url):
+        raise wrong("has a space or control character")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise wrong(f"is malformed: {error}") from None
+    if parts.scheme not in ("http", "https"):
+        raise wrong("does not begin with http:// or https://")
+    if not host:
+        raise wrong("has no host")
+    if port == 0:
+        raise wrong("has port 0")
+    if parts.username or parts.password:
+        raise wrong("carries a user or password", "give them as headers={'authorization': …}")
+    return url
+
+
+RESERVED = frozenset({"mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name", "content-length", "host"})
+"""Headers that are the link's own word."""
+
+
+def check_headers(headers: Headers) -> Headers:
+    """Headers as given, or `ConfigError` that names the header, never its value."""
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"header {str(name)[:80]!r}: name and value must be str", phase="resolve")
+        if name.lower() in RESERVED:
+            raise ConfigError(
+                f"header {name!r} is the link's own to set", phase="resolve", remedy="leave it out of headers="
+            )
+        if not name or not name.isascii() or any(c <= " " or c in '()<>@,;:\\"/[]?={}\x7f' for c in name):
+            raise ConfigError(f"header {name[:80]!r} is not a header name", phase="resolve")
+        if any(c in "\r\n\0" for c in value):
+            raise ConfigError(f"header {name!r} has a line break in its value", phase="resolve")
+    return headers

@@ -1,0 +1,115 @@
+"""What a link needs of a way to a server: HTTP, an object, later a child process. It owns the words between the two.
+
+A wire carries one message and reports what was seen of it. It refuses to judge, to retry and to know of sessions more
+than that an id rides along.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from holdfast.core.eras import Era
+from holdfast.core.greeting import Greeting
+from holdfast.core.models import BackSessionId
+from holdfast.core.outcome import Seen
+
+Message: TypeAlias = dict[str, Any]
+Receive: TypeAlias = Callable[[Message], Awaitable[None]]
+"""Takes a message that is not the answer that a call waits for."""
+Lost: TypeAlias = Callable[[Seen], None]
+"""Takes news, from a server's own stream, that the session is gone."""
+Dropped: TypeAlias = Callable[[str, bool], None]
+"""Takes news that a server's own stream ended and is opened again: why, and whether nothing should be missing."""
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """One greeting and the session it began. Calls hold on to theirs; a new one never cuts them off."""
+
+    number: int
+    era: Era
+    version: str
+    greeting: Greeting
+    wire: "Wire"
+    session: BackSessionId | None = None
+    adopted: bool = False
+    keeps_state: bool = True
+    """A server can remember something for it: it has a session id, or is a connection of its own."""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    dressed: int = 0
+    """How often its credentials were set: a 401 to older ones is no news."""
+    answered_unsafe: bool = False
+    reseeded: bool = False
+    lost: bool = False
+    successor: "Generation | None" = None
+
+
+@dataclass(slots=True)
+class Reply:
+    """How one exchange went. `message` is the JSON-RPC answer; with `seen` it is an error or there is none."""
+
+    message: Message | None = None
+    seen: Seen | None = None
+    session: str | None = None
+    """The session id on the answer, as it came."""
+    what: str = ""
+    """What happened, for people."""
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long one exchange may take: `until` is a moment of the loop's clock, `silence` a span without a byte."""
+
+    until: float | None
+    silence: float | None
+
+    def next(self, now: float) -> float | None:
+        if self.silence is None:
+            return self.until
+        quiet = now + self.silence
+        return quiet if self.until is None or quiet < self.until else self.until
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What the resolve phase found out: where the server is and what we show it. Secrets: never in `repr`."""
+
+    url: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+
+
+class Wire(Protocol):
+    """Opened once, closed once, used by many calls at a time. Cancelling a call never harms another."""
+
+    child: bool
+    """True if the server lives and dies with the wire, so that a lost wire is a lost session."""
+
+    async def open(self, resolved: Resolved) -> None:
+        """Get what is expensive: a pool, a child. HoldfastError if that fails."""
+        ...
+
+    def dress(self, generation: Generation, resolved: Resolved) -> None:
+        """Prepare what every message of this generation carries; credentials included."""
+        ...
+
+    async def send(
+        self, generation: Generation, message: Message, headers: Mapping[str, str], patience: Patience, receive: Receive
+    ) -> Reply:
+        """Carry a request and wait for its answer. Never raises but for the caller's own cancellation."""
+        ...
+
+    async def tell(self, generation: Generation, message: Message, seconds: float) -> Reply:
+        """Carry a notification, or an answer of ours."""
+        ...
+
+    async def listen(self, generation: Generation, receive: Receive, lost: Lost, dropped: Dropped) -> None:
+        """Read what the server says unasked, until cancelled. Returns if the server offers no such stream."""
+        ...
+
+    async def end(self, generation: Generation, seconds: float) -> Reply:
+        """Tell the server that its session is no longer needed."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything; calls under way end with what was seen. Never raises."""
+        ...

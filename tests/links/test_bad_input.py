@@ -1,0 +1,258 @@
+"""Bad input: each a typed error that names server, phase and remedy; and the link goes on."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import HttpTarget, Limits, Link, Options
+from holdfast.testing import Fault, FaultServer
+from tests.links.kit import FAST, link_to, tool
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.promise("link.bad-input")
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("example.com/mcp", "http:// or https://"),
+        ("ftp://example.com/", "http:// or https://"),
+        ("http://", "has no host"),
+        ("http://exa mple.com/", "space"),
+        ("http://[::1/mcp", "malformed"),
+        ("http://host:99999/mcp", "malformed"),
+        ("http://host:0/mcp", "port 0"),
+        ("https://me:s3cret@host/mcp", "user or password"),
+        ("http://host/mcp\r\nx: y", "control character"),
+        ("", "http:// or https://"),
+    ],
+)
+async def test_a_malformed_url(url: str, says: str) -> None:
+    with pytest.raises(holdfast.ConfigError, match=says) as caught:
+        Link(url)
+    assert caught.value.remedy
+    assert caught.value.phase == "resolve"
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.promise("link.bad-input")
+async def test_something_that_is_no_target() -> None:
+    for target in (42, object(), b"http://x/"):
+        with pytest.raises(holdfast.ConfigError, match="no target"):
+            Link(target)
+    with pytest.raises(holdfast.ConfigError, match="era"):
+        Options(era="legacy")  # type: ignore[arg-type]
+    with pytest.raises(holdfast.UsageError, match="answer"):
+        Limits(answer=-1)
+    with pytest.raises(holdfast.UsageError, match="in_flight"):
+        Limits(in_flight=0)
+
+
+@pytest.mark.promise("link.bad-input")
+@pytest.mark.parametrize("name", ["mcp-session-id", "Mcp-Name", "bad name", "", "x\n"])
+async def test_headers_that_are_not_ours_to_take(name: str) -> None:
+    with pytest.raises(holdfast.ConfigError):
+        HttpTarget("http://host/mcp", headers={name: "s3cret"})
+    with pytest.raises(holdfast.ConfigError) as caught:
+        HttpTarget("http://host/mcp", headers={"x-a": "s3cret\r\nx: y"})
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.promise("link.bad-input")
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (Fault.HTML, "not an MCP server"),
+        (Fault.BROKEN_JSON, "not valid JSON"),
+        (Fault.NOT_JSON_RPC, "not a JSON-RPC answer"),
+        (Fault.WRONG_ID, "not a JSON-RPC answer"),
+        (Fault.ACCEPTED, "without an answer"),
+    ],
+)
+async def test_a_server_that_is_not_mcp_at_all(fault: Fault, says: str) -> None:
+    async with FaultServer() as server, link_to(server.url) as link:
+        server.plan(fault, times=2)
+        with pytest.raises(holdfast.Rejected, match=says) as caught:
+            await link.request("tools/list")
+        assert (caught.value.server, caught.value.phase) == ("it", "greet")
+        assert "URL" in str(caught.value.remedy)
+        server.lift()
+        assert (await link.request("tools/list"))["tools"]
+
+
+@pytest.mark.promise("link.bad-input")
+async def test_a_port_that_does_not_speak_http() -> None:
+    async with FaultServer() as server, link_to(server.url) as link:
+        server.plan(Fault.NOT_HTTP, times=2)
+        with pytest.raises(holdfast.Rejected, match="not an MCP server"):
+            await link.request("tools/list")
+
+
+@pytest.mark.promise("link.bad-input")
+@pytest.mark.parametrize("status", [400, 404, 405, 406])
+async def test_a_plain_refusal_of_the_greeting(status: int) -> None:
+    async with FaultServer() as server, link_to(server.url) as link:
+        server.plan(Fault.STATUS, status=status, headers={"content-type": "text/plain"}, body=b"nothing here", times=2)
+        with pytest.raises(holdfast.Rejected) as caught:
+            await link.request("tools/list")
+        assert caught.value.status == status
+        assert "nothing here" in str(caught.value)
+        assert caught.value.remedy
+
+
+@pytest.mark.promise("link.probe")
+@pytest.mark.parametrize("status", [401, 429, 500, 502, 503])
+async def test_a_transient_fault_on_the_probe_is_no_era(status: int) -> None:
+    """The SDK's client lands on 2025 for good here."""
+    async with FaultServer(era="2026") as server, link_to(server.url) as link:
+        server.plan(Fault.STATUS, method="server/discover", status=status, times=10)
+        with pytest.raises(holdfast.HoldfastError) as caught:
+            await link.request("tools/list")
+        assert caught.value.status == status
+        server.lift()
+        await link.request("tools/list")
+        assert link.era is not None
+        assert link.era.value == "2026"
+        assert "initialize" not in {request.method for request in server.requests}
+
+
+@pytest.mark.promise("link.probe")
+async def test_a_probe_that_hangs_or_is_cut_is_asked_again() -> None:
+    async with FaultServer(era="2026") as server:
+        for fault in (Fault.HANG, Fault.CLOSE, Fault.RESET, Fault.CLOSE_IN_BODY):
+            async with link_to(server.url, limits=FAST.scaled(0.2)) as link:
+                server.plan(fault, method="server/discover")
+                await link.request("tools/list")
+                assert link.era is not None
+                assert link.era.value == "2026"
+
+
+@pytest.mark.promise("link.probe")
+async def test_the_era_is_asked_for_once_per_server() -> None:
+    async with FaultServer() as server, link_to(server.url) as first, link_to(server.url) as second:
+        await first.request("tools/list")
+        await second.request("tools/list")
+        assert sum(request.method == "server/discover" for request in server.requests) == 1
+
+
+@pytest.mark.promise("link.probe")
+async def test_a_pinned_era_is_not_asked_for() -> None:
+    async with FaultServer() as server:
+        async with link_to(server.url, era="2025") as link:
+            await link.request("tools/list")
+        assert "server/discover" not in {request.method for request in server.requests}
+        async with link_to(server.url, era="2026") as link:
+            with pytest.raises(holdfast.Rejected, match="does not speak 2026"):
+                await link.request("tools/list")
+    async with FaultServer(era="2026") as server, link_to(server.url, era="2025") as link:
+        with pytest.raises(holdfast.Rejected, match="refused the handshake"):
+            await link.request("tools/list")
+
+
+@pytest.mark.promise("link.probe")
+async def test_a_server_of_another_century_is_told_apart() -> None:
+    async with FaultServer(era="2026") as server, link_to(server.url) as link:
+        body = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32022,"message":"no","data":{"supported":["2031-01-01"]}}}'
+        server.plan(Fault.STATUS, method="server/discover", status=400, body=body)
+        with pytest.raises(holdfast.Rejected, match="2031-01-01") as caught:
+            await link.request("tools/list")
+        assert "update" in str(caught.value.remedy)
+
+
+@pytest.mark.promise("link.bad-input")
+async def test_a_session_id_with_illegal_characters() -> None:
+    async with FaultServer() as server, link_to(server.url) as link:
+        server.sessions.bad_session_id = "böse id"
+        with pytest.raises(holdfast.Rejected, match="visible ASCII"):
+            await link.request("tools/list")
+        server.sessions.bad_session_id = None
+        await link.request("tools/list")
+
+
+@pytest.mark.promise("link.bad-input")
+async def test_a_redirect_to_another_origin_is_not_followed_and_said_so() -> None:
+    async with FaultServer() as server, link_to(server.url) as link:
+        server.plan(Fault.REDIRECT, times=1)
+        with pytest.raises(holdfast.Rejected, match=r"elsewhere\.example.*not followed") as caught:
+            await link.request("tools/list")
+        assert caught.value.phase == "greet"
+
+
+@pytest.mark.promise("link.bad-input")
+async def test_a_redirect_within_the_origin_is_followed_once_and_remembered() -> None:
+    async with FaultServer() as server, link_to(server.url) as link:
+        server.plan(Fault.STATUS, status=307, headers={"location": "/mcp/"})
+        await link.request("tools/list")
+        await link.request("tools/list")
+        assert (await link.request("tools/list"))["tools"]
+
+
+@pytest.mark.promise("link.bad-input")
+async def test_messages_over_the_cap_in_either_direction() -> None:
+    limits = Limits(message_bytes=100_000, close=2)
+    async with FaultServer() as server, link_to(server.url, limits=limits) as link:
+        await link.request("tools/list")
+        before = len(server.requests)
+        with pytest.raises(holdfast.LimitReached) as caught:
+            await link.request("tools/call", tool("echo", text="x" * 200_000))
+        assert caught.value.limit == 100_000
+        assert len(server.requests) == before
+        server.plan(Fault.OVERSIZE, method="tools/call")
+        with pytest.raises(holdfast.LimitReached) as caught:
+            await link.request("tools/call", tool("echo"))
+        assert "message_bytes" in str(caught.value.remedy)
+        await link.request("tools/list")
+
+
+@pytest.mark.promise("link.bad-input")
+@pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}, "\ud800", b"x"])
+async def test_parameters_that_are_not_json(value: Any) -> None:
+    async with FaultServer() as server, link_to(server.url) as link:
+        with pytest.raises(holdfast.UsageError, match="not JSON"):
+            await link.request("tools/call", tool("echo", text=value))
+        await link.request("tools/list")
+
+
+@pytest.mark.promise("link.values")
+async def test_numbers_come_back_as_they_were_sent() -> None:
+    for form in ("json", "sse"):
+        async with FaultServer(answers=form) as server, link_to(server.url) as link:  # type: ignore[arg-type]
+            big = 2**80 + 1
+            echoed = await link.request("tools/call", tool("echo", text=big))
+            assert echoed["content"][0]["text"] == str(big)
+
+
+@pytest.mark.promise("link.bad-input")
+async def test_an_answer_that_is_an_error_is_the_servers_word() -> None:
+    async with FaultServer() as server, link_to(server.url) as link:
+        with pytest.raises(holdfast.ErrorAnswer) as caught:
+            await link.request("no/such/method", {})
+        assert (caught.value.code, caught.value.message) == (-32601, "Method not found")
+        assert caught.value.server == "it"
+
+
+@pytest.mark.promise("link.bad-input")
+async def test_hostile_messages_on_the_servers_stream_harm_nothing() -> None:
+    async with FaultServer() as server, link_to(server.url) as link:
+        await link.request("tools/list")
+        from tests.links.kit import until
+
+        await until(lambda: server.streams == 1)
+        hostile: list[Any] = [
+            {},
+            {"jsonrpc": "2.0", "id": {"a": 1}, "method": "ping"},
+            {"jsonrpc": "2.0", "id": None, "method": 7},
+            {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": [], "progress": "x"}},
+            {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": {"a": 1}}},
+            {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": {"_meta": 7}},
+            {"jsonrpc": "2.0", "method": "notifications/message", "params": [1, 2]},
+            {"jsonrpc": "2.0", "id": "x", "result": {}},
+        ]
+        for message in hostile:
+            server.push(message)
+        await asyncio.gather(*(link.request("tools/list") for _ in range(5)))
+        await until(lambda: link.statistics().strays >= 3)
+        assert server.streams == 1
+        assert link.generation == 1

@@ -1,0 +1,256 @@
+"""Memory: a saved session is adopted without a round trip, verified by use, and shared by compare-and-swap."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from json import dumps, loads
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+import holdfast
+from holdfast import HttpMemory, Memory, Principal, Record, StoreMemory
+from holdfast.core import events
+from holdfast.testing import Fault, FaultServer
+from tests.links.kit import link_to, text_of, tool, until
+
+pytestmark = pytest.mark.anyio
+
+
+class Documents:
+    """A server of small JSON documents, with ETags or without."""
+
+    def __init__(self, etags: bool) -> None:
+        self.etags = etags
+        self.kept: dict[str, tuple[int, bytes]] = {}
+        self.down = False
+        self.url = ""
+
+    async def handle(self, request: web.Request) -> web.Response:
+        if self.down:
+            return web.Response(status=500)
+        rev, body = self.kept.get(request.path, (0, b""))
+        tag = {"etag": f'"{rev}"'} if self.etags else {}
+        if request.method == "GET":
+            return web.Response(body=body, headers=tag) if rev else web.Response(status=404)
+        if request.method == "DELETE":
+            self.kept.pop(request.path, None)
+            return web.Response(status=204)
+        if self.etags and (
+            (request.headers.get("if-none-match") == "*" and rev)
+            or ("if-match" in request.headers and request.headers["if-match"] != f'"{rev}"')
+        ):
+            return web.Response(status=412)
+        self.kept[request.path] = (rev + 1, await request.read())
+        return web.Response(status=200, headers={"etag": f'"{rev + 1}"'} if self.etags else {})
+
+
+@pytest.fixture
+async def documents() -> AsyncIterator[Documents]:
+    served = Documents(etags=True)
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", served.handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    served.url = f"{site.name}/sessions/{{name}}"
+    yield served
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[holdfast.Store]:
+    async with holdfast.open_store("memory:") as store:
+        yield store
+
+
+@pytest.fixture(params=["store", "http"])
+def memories(request: pytest.FixtureRequest, store: holdfast.Store, documents: Documents) -> Any:
+    """Makes memories of one and the same session."""
+
+    def make() -> Memory:
+        if request.param == "store":
+            return StoreMemory(store, "one")
+        return HttpMemory(documents.url, name="one")
+
+    return make
+
+
+@pytest.mark.promise("link.memory")
+@pytest.mark.parametrize("era", ["2025", "2026"])
+async def test_a_saved_session_is_adopted_with_no_round_trip(memories: Any, era: Any) -> None:
+    heard: list[events.Event] = []
+    async with FaultServer(era=era) as server:
+        first = link_to(server.url, memory=memories(), stream=False)
+        await first.request("tools/call", tool("count"))
+        session = first.session_id
+        await first.close()
+        assert server.sessions.deletes == 0  # kept: somebody may go on with it
+        before = len(server.requests)
+        second = link_to(server.url, memory=memories(), stream=False, on_event=heard.append)
+        result = await second.request("tools/call", tool("count"))
+        assert [request.method for request in server.requests[before:]] == ["tools/call"]
+        if era == "2025":
+            assert text_of(result) == "2"
+            assert second.session_id == session
+        assert second.greeting is not None
+        assert second.greeting.capabilities["tools"] == {"listChanged": True}
+        [greeted] = [event for event in heard if isinstance(event, events.LinkGreeted)]
+        assert greeted.adopted
+        assert second.statistics().adoptions == 1
+        await second.close(end=True)
+        third = link_to(server.url, memory=memories(), stream=False)
+        await third.request("tools/list")
+        assert third.statistics().greets == 1
+        await third.close(end=True)
+
+
+@pytest.mark.promise("link.memory")
+async def test_an_adopted_session_that_is_gone_is_replaced_and_the_caller_told(memories: Any) -> None:
+    async with FaultServer() as server:
+        first = link_to(server.url, memory=memories())
+        await first.request("tools/call", tool("count"))
+        await first.close()
+        server.sessions.sessions.clear()
+        async with link_to(server.url, memory=memories()) as second:
+            with pytest.raises(holdfast.SessionReplaced):
+                await second.request("tools/call", tool("count"))
+            assert text_of(await second.request("tools/call", tool("count"))) == "1"
+        async with link_to(server.url, memory=memories()) as third:  # the new one was saved
+            assert text_of(await third.request("tools/call", tool("count"))) == "2"
+            await third.close(end=True)
+
+
+@pytest.mark.promise("link.memory")
+async def test_links_that_lose_one_session_agree_on_one_new_session(memories: Any) -> None:
+    async with FaultServer() as server:
+        links = [link_to(server.url, memory=memories(), stream=False) for _ in range(8)]
+        await links[0].request("tools/list")
+        await asyncio.gather(*(link.request("tools/list") for link in links))
+        assert server.sessions.greets == 1
+        server.sessions.sessions.clear()
+        await asyncio.gather(*(link.request("tools/list") for link in links))
+        await until(lambda: len(server.sessions.sessions) == 1)  # what lost the race was ended
+        assert {link.session_id for link in links} == set(server.sessions.sessions)
+        await asyncio.gather(*(link.close() for link in links))
+
+
+@pytest.mark.promise("link.memory")
+async def test_what_was_saved_for_another_or_with_more_capabilities_is_not_adopted(store: holdfast.Store) -> None:
+    async with FaultServer() as server:
+        first = link_to(server.url, memory=StoreMemory(store, "one"), capabilities={"sampling": {}, "roots": {}})
+        await first.request("tools/list")
+        await first.close()
+        # We can do less than was promised: the server could ask for what we can't.
+        lesser = link_to(server.url, memory=StoreMemory(store, "one"), capabilities={"sampling": {}})
+        await lesser.request("tools/list")
+        assert lesser.statistics().adoptions == 0
+        await lesser.close()
+        more = link_to(server.url, memory=StoreMemory(store, "one"), capabilities={"sampling": {}, "elicitation": {}})
+        await more.request("tools/list")
+        assert more.statistics().adoptions == 1
+        await more.close()
+        mallory = Principal("mallory")
+        other = link_to(server.url, memory=StoreMemory(store, "one", principal=mallory), principal=mallory)
+        await other.request("tools/list")
+        assert other.statistics().adoptions == 0
+        await other.close(end=False)
+        pinned = link_to(server.url, memory=StoreMemory(store, "one"), capabilities={"sampling": {}}, era="2025")
+        await pinned.request("tools/list")
+        assert pinned.statistics().adoptions == 1
+        await pinned.close()
+
+
+@pytest.mark.promise("link.memory")
+async def test_what_a_session_was_told_is_kept_with_it(memories: Any) -> None:
+    async with FaultServer() as server:
+        first = link_to(server.url, memory=memories())
+        await first.request("logging/setLevel", {"level": "error"})
+        await first.request("resources/subscribe", {"uri": "a:1"})
+        await first.close()
+        async with link_to(server.url, memory=memories()) as second:
+            await second.request("tools/list")
+            server.sessions.sessions.clear()
+            await second.request("tools/list")
+            [session] = server.sessions.sessions.values()
+            assert (session.log_level, session.subscribed) == ("error", {"a:1"})
+
+
+@pytest.mark.promise("link.memory")
+async def test_only_the_holder_of_the_claim_reads_the_servers_stream(store: holdfast.Store) -> None:
+    async with FaultServer() as server:
+        links = [link_to(server.url, memory=StoreMemory(store, "one")) for _ in range(3)]
+        for link in links:
+            await link.request("tools/list")
+        await until(lambda: server.streams == 1)
+        assert await store.holder("link", "one") is not None
+        await links[0].close()
+        assert await store.holder("link", "one") is None
+        await links[1].close()
+        await links[2].close(end=True)
+
+
+@pytest.mark.promise("link.memory")
+@pytest.mark.parametrize("broken", ["down", "garbage", "foreign"])
+async def test_a_memory_that_fails_is_told_and_the_link_goes_on(documents: Documents, broken: str) -> None:
+    heard: list[events.Event] = []
+    if broken == "down":
+        documents.down = True
+    elif broken == "garbage":
+        documents.kept["/sessions/one"] = (1, b"<html>")
+    else:
+        documents.kept["/sessions/one"] = (1, dumps({"session": "a\nb", "era": "2025"}).encode())
+    async with FaultServer() as server:
+        memory = HttpMemory(documents.url, name="one")
+        async with link_to(server.url, memory=memory, on_event=heard.append) as link:
+            assert (await link.request("tools/list"))["tools"]
+    assert any(isinstance(event, events.MemoryFailed) for event in heard)
+
+
+@pytest.mark.promise("link.memory")
+async def test_a_record_that_is_no_session_is_told_and_not_adopted(store: holdfast.Store) -> None:
+    heard: list[events.Event] = []
+    await store.commit(Record("link", "one", data={"session": "x"}), expect=0)
+    memory = StoreMemory(store, "one")
+    async with FaultServer() as server, link_to(server.url, memory=memory, on_event=heard.append) as link:
+        assert (await link.request("tools/list"))["tools"]
+    assert any(isinstance(event, events.MemoryFailed) for event in heard)
+
+
+@pytest.mark.promise("link.memory-http")
+async def test_a_document_server_without_etags_works_without_compare_and_swap(documents: Documents) -> None:
+    documents.etags = False
+    async with FaultServer() as server:
+        for turn in ("1", "2", "3"):
+            async with link_to(server.url, memory=HttpMemory(documents.url, name="a/b c")) as link:
+                assert text_of(await link.request("tools/call", tool("count"))) == turn
+    [(path, (_, body))] = documents.kept.items()
+    assert path == "/sessions/a/b c"  # quoted on the wire
+    assert loads(body)["era"] == "2025"
+
+
+@pytest.mark.promise("link.memory-http")
+async def test_a_template_that_can_not_be_filled_is_a_config_error() -> None:
+    with pytest.raises(holdfast.ConfigError, match="can't be filled"):
+        HttpMemory("https://example.com/{run}/{server}", run="r")
+
+
+@pytest.mark.promise("link.memory")
+async def test_a_401_does_not_cost_the_saved_session(memories: Any) -> None:
+    tokens = iter(["old", "new", "newer"])
+
+    async def headers() -> dict[str, str]:
+        return {"authorization": f"Bearer {next(tokens)}"}
+
+    async with FaultServer(bearer="old") as server:
+        target = holdfast.HttpTarget(server.url, headers=headers)
+        async with link_to(target, memory=memories(), stream=False) as link:
+            assert text_of(await link.request("tools/call", tool("count"))) == "1"
+            server.bearer = "new"
+            assert text_of(await link.request("tools/call", tool("count"))) == "2"
+            server.plan(Fault.STATUS, method="tools/call", status=500)
+            with pytest.raises(holdfast.BadAnswer):
+                await link.request("tools/call", tool("count"))
+            assert text_of(await link.request("tools/call", tool("count"))) == "3"
+            await link.close(end=True)
