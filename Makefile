@@ -29,7 +29,7 @@ run: $(VENV)/.run   ## see it work: four processes edit one session, one is kill
 	@$(BIN)/python examples/four_writers.py $(ARGS)
 
 test: $(VENV)/.dev  ## the test suite (ARGS= goes to pytest)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.dev  ## format check, lint, types, layers
 	@$(BIN)/ruff format --check .
