@@ -10,7 +10,8 @@ from holdfast import errors
 FAMILIES = {
     "Unavailable": "ConnectFailed StartTimeout StoreDown CircuitOpen PoolFull Busy NoBackend",
     "OutcomeUnknown": "ConnectionLost AnswerTimeout BadAnswer ChildDied WriteUnsettled",
-    "Rejected": "ErrorAnswer Unauthorized SessionReplaced SessionExpired Forbidden NotFound Conflict Ended LimitReached CorruptRecord",
+    "Rejected": "ErrorAnswer Unauthorized SessionReplaced SessionExpired Forbidden NotFound Conflict Ended "
+    "LimitReached CorruptRecord",
     "UsageError": "LeaseClosed UnstorableValue ConfigError",
 }
 _ALL = [name for members in FAMILIES.values() for name in members.split()]

@@ -1,5 +1,7 @@
 """Holdfast, the session layer for MCP: sessions that stay alive, isolated and recoverable."""
 
+from typing import TYPE_CHECKING, Any
+
 from holdfast.core.clock import Clock, ManualClock
 from holdfast.core.models import ANONYMOUS, Claim, Gap, LogEntry, Notice, Page, Principal, Reaped, Record
 from holdfast.core.values import JSON
@@ -37,13 +39,12 @@ from holdfast.errors import (
 )
 from holdfast.links import (
     TLS,
+    CommandTarget,
     HttpMemory,
     HttpTarget,
     Limits,
     Link,
-    LinkDispatcher,
     LinkStatistics,
-    LinkTransport,
     Memory,
     ObjectTarget,
     Options,
@@ -51,6 +52,9 @@ from holdfast.links import (
     StoreMemory,
 )
 from holdfast.stores import Store, open_store, update
+
+if TYPE_CHECKING:
+    from holdfast.links import LinkDispatcher, LinkTransport
 
 __version__ = "0.1.0"
 
@@ -65,6 +69,7 @@ __all__ = [
     "CircuitOpen",
     "Claim",
     "Clock",
+    "CommandTarget",
     "ConfigError",
     "Conflict",
     "ConnectFailed",
@@ -114,3 +119,12 @@ __all__ = [
     "open_store",
     "update",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs the SDK is imported when it is used."""
+    if name in ("LinkDispatcher", "LinkTransport"):
+        from holdfast import links
+
+        return getattr(links, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,6 +20,7 @@ class Fields(TypedDict, total=False):
     code: int
     attempts: int
     retry_after: float
+    exit_code: int
     stderr_tail: str
     store: str
     kind: str
@@ -41,6 +42,7 @@ class HoldfastError(Exception):
         self.code = fields.get("code")
         self.attempts = fields.get("attempts")
         self.retry_after = fields.get("retry_after")
+        self.exit_code = fields.get("exit_code")
         self.stderr_tail = fields.get("stderr_tail")
         self.store = fields.get("store")
         self.kind = fields.get("kind")

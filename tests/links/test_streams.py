@@ -370,12 +370,14 @@ async def test_request_ids_are_strings_that_no_other_link_uses() -> None:
 
 
 @pytest.mark.promise("link.notifications")
-async def test_notify_reaches_a_2025_server_and_says_when_it_does_not() -> None:
+async def test_notify_reaches_a_2025_server_also_in_a_new_session_and_says_when_it_does_not() -> None:
     async with FaultServer() as server, link_to(server.url, limits=FAST) as link:
         await link.notify("notifications/roots/list_changed")
         assert server.requests[-1].method == "notifications/roots/list_changed"
         server.sessions.sessions.clear()
-        with pytest.raises(holdfast.Rejected):
-            await link.notify("notifications/roots/list_changed")
         await link.notify("notifications/roots/list_changed")
         assert link.generation == 2
+        server.plan(Fault.STATUS, method="notifications/roots/list_changed", status=500)
+        with pytest.raises(holdfast.BadAnswer):
+            await link.notify("notifications/roots/list_changed")
+        await link.notify("notifications/roots/list_changed")

@@ -159,6 +159,36 @@ class MemoryFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildStarted:
+    """A server's program was started."""
+
+    at: float
+    server: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEnded:
+    """A server's program ended; `exit_code` is negative for a signal, `expected` if we closed it."""
+
+    at: float
+    server: str
+    pid: int
+    exit_code: int | None
+    expected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSaid:
+    """A line that a server's program wrote to stderr."""
+
+    at: float
+    server: str
+    pid: int
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
 class CircuitChanged:
     """Calls to a server rest, or go out again."""
 
@@ -184,5 +214,8 @@ Event: TypeAlias = (
     | StrayMessage
     | MemoryFailed
     | CircuitChanged
+    | ChildStarted
+    | ChildEnded
+    | ChildSaid
 )
 Sink: TypeAlias = Callable[[Event], None]

@@ -19,6 +19,11 @@ class ServerSentEvent:
     id: str | None
     retry: float | None
 
+    @property
+    def is_message(self) -> bool:
+        """Has it anything to say to us? Servers send keep-alives of other types."""
+        return bool(self.data) and self.event in (b"", b"message")
+
 
 class Parser:
     """Feed it chunks, get events. `last_id` is what a resumption asks for."""
@@ -28,6 +33,7 @@ class Parser:
         self._rest = bytearray()
         self._scanned = 0  # so much of the rest is known to hold no line end
         self._skip_newline = False
+        self._begins = True
         self._data: list[bytes] = []
         self._size = 0
         self._event = b""
@@ -42,6 +48,11 @@ class Parser:
             chunk = chunk[1:] if chunk[:1] == b"\n" else chunk
             self._skip_newline = False
         self._rest += chunk
+        if self._begins and len(self._rest) >= 3:
+            self._begins = False
+            if self._rest.startswith(b"\xef\xbb\xbf"):
+                del self._rest[:3]
+                self._scanned = 0
         while True:
             end, after = self._line_end()
             if end < 0:
@@ -82,13 +93,15 @@ class Parser:
             self._event = value
         elif name == b"id":
             if b"\0" not in value:
-                self._id = self.last_id = value.decode("utf-8", "replace")
+                self._id = value.decode("utf-8", "replace")
         elif name == b"retry" and value.isdigit() and len(value) < 10:
             self._retry = int(value) / 1000
 
     def _dispatch(self) -> ServerSentEvent | None:
         if not self._data and self._id is None and self._retry is None and not self._event:
             return None
+        if self._id is not None:
+            self.last_id = self._id  # only now: an event that was cut in the middle must be asked for again
         event = ServerSentEvent(b"\n".join(self._data), self._event, self._id, self._retry)
         self._data, self._size, self._event, self._id, self._retry = [], 0, b"", None, None
         return event

@@ -1,7 +1,9 @@
-"""One live, self-healing connection to one server: HTTP, or an object in this process.
+"""One live, self-healing connection to one server: HTTP, a program, an object.
 
 Owns recovery and the door to the SDK's client side; refuses to know tools.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from holdfast.links.inbound import OnNotification, OnProgress, OnRequest
 from holdfast.links.limits import Limits
@@ -10,11 +12,14 @@ from holdfast.links.memory import Memory, StoreMemory
 from holdfast.links.memory_http import HttpMemory
 from holdfast.links.options import LinkStatistics, Options
 from holdfast.links.reseed import Reseeding
-from holdfast.links.sdk import LinkDispatcher, LinkTransport
-from holdfast.links.target import TLS, HttpTarget, ObjectTarget
+from holdfast.links.target import TLS, CommandTarget, HttpTarget, ObjectTarget
+
+if TYPE_CHECKING:
+    from holdfast.links.sdk import LinkDispatcher, LinkTransport
 
 __all__ = [
     "TLS",
+    "CommandTarget",
     "HttpMemory",
     "HttpTarget",
     "Limits",
@@ -31,3 +36,12 @@ __all__ = [
     "Reseeding",
     "StoreMemory",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The SDK takes half a second to import, and most who use a link never need its client side."""
+    if name in ("LinkDispatcher", "LinkTransport"):
+        from holdfast.links import sdk
+
+        return getattr(sdk, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -96,10 +96,12 @@ class Call:
         """The result and the generation that gave it, or an error that says what may be done next."""
         machine = self._by.machine
         while True:
+            if machine.epoch != self._epoch and self._attempts:
+                raise closed(self._by.name, self._method, False)  # it was closed while we waited to try again
+            self._epoch = machine.epoch
             generation = machine.generation
             if generation is None or self._by.peer.circuit.state is not CircuitState.CLOSED:
-                self._pass_circuit()
-                generation = await machine.ready(self._method, self._until)
+                generation = await self._come_up()
             if machine.untold is not None and not self._safe:
                 lost, machine.untold = machine.untold, None
                 raise replaced(self._by.name, self._method, lost, generation, self._attempts)
@@ -108,10 +110,26 @@ class Call:
             if reply.seen is None:
                 if not self._safe:
                     generation.answered_unsafe = True
-                self._by.peer.circuit.succeeded()
+                self._succeeded()
                 assert reply.message is not None
                 return reply.message["result"], generation
             await self._after(generation, reply, reply.seen)
+
+    async def _come_up(self) -> Generation:
+        circuit = self._by.peer.circuit
+        self._pass_circuit()
+        try:
+            return await self._by.machine.ready(self._method, self._until)
+        except BaseException:
+            circuit.gave_up()  # a trial that brought no news must not stand in the way of the next
+            raise
+
+    def _succeeded(self) -> None:
+        circuit = self._by.peer.circuit
+        before = circuit.state
+        circuit.succeeded()
+        if circuit.state is not before:
+            self._by.telling.event(CircuitChanged, state=circuit.state.value)
 
     async def _try(self, generation: Generation) -> Reply:
         by = self._by
@@ -152,7 +170,7 @@ class Call:
         """Raise, or return when the call may be tried again."""
         by = self._by
         verdict = judge(seen, by.options.rows)
-        self._account(verdict, generation)
+        self._account(verdict, seen.broke, generation)
         if by.machine.epoch != self._epoch:
             raise closed(by.name, self._method, verdict is not Verdict.NOT_SENT)
         step = decide(verdict, self._circumstances(seen))
@@ -186,16 +204,17 @@ class Call:
             error.new_session = generation.successor.session
         return error
 
-    def _account(self, verdict: Verdict, generation: Generation) -> None:
+    def _account(self, verdict: Verdict, broke: Broke, generation: Generation) -> None:
         circuit, loop = self._by.peer.circuit, asyncio.get_running_loop()
         if verdict in (Verdict.NOT_SENT, Verdict.UNKNOWN):
             if circuit.failed(self._started, loop.time()):
                 self._by.telling.event(CircuitChanged, state=circuit.state.value)
         else:
-            circuit.succeeded()
+            self._succeeded()
         if verdict is Verdict.UNKNOWN:
             self._by.telling.count["unknown_outcomes"] += 1
-        if verdict in (Verdict.UNKNOWN, Verdict.ANSWER) and not self._safe:
+        executed = verdict in (Verdict.UNKNOWN, Verdict.ANSWER) or broke is Broke.TOO_LARGE
+        if executed and not self._safe:
             generation.answered_unsafe = True
 
     def _circumstances(self, seen: Seen) -> Circumstances:
@@ -223,7 +242,7 @@ class Call:
             tries_left=self._attempts <= by.options.limits.replays,
         )
         if decision is Replacement.TELL:
-            if by.machine.untold is generation:
+            if by.machine.untold is generation and not self._safe:
                 by.machine.untold = None
             raise replaced(by.name, self._method, generation, new, self._attempts)
 

@@ -1,4 +1,4 @@
-"""Where the server is and what we show it: URL and headers, found out on first use and again after a 401.
+"""Where the server is and what we show it: URL, headers, environment; found out on first use and again after a 401.
 
 It owns callables and OAuth providers. The SDK's providers are httpx2 auth flows: they are driven here, off the hot
 path, and only the header that they produce rides on requests. It refuses to let a secret into an error.
@@ -7,13 +7,19 @@ path, and only the header that they produce rides on requests. It refuses to let
 from collections.abc import Mapping
 from typing import Any, cast
 
-import httpx2
-
 from holdfast.core.eras import VERSIONS, Era
 from holdfast.core.outcome import Seen
 from holdfast.errors import ConfigError, ConnectFailed, HoldfastError, Unauthorized
 from holdfast.links.http_pool import proxy_for
-from holdfast.links.target import HttpTarget, Target, check_headers, check_url
+from holdfast.links.target import (
+    CommandTarget,
+    HttpTarget,
+    ObjectTarget,
+    Target,
+    check_env,
+    check_headers,
+    check_url,
+)
 from holdfast.links.wire import Resolved
 
 REQUESTS = 20  # of one OAuth flow: discovery at several places, registration, token
@@ -35,9 +41,11 @@ class Credentials:
     async def resolve(self, refused: Seen | None) -> Resolved:
         """The whole of it. `refused` is the 401 or 403 that made us ask again."""
         target = self._target
-        if not isinstance(target, HttpTarget):
+        if isinstance(target, ObjectTarget):
             return Resolved()
         try:
+            if isinstance(target, CommandTarget):
+                return Resolved(env=await self._environment(target))
             url = target.url if isinstance(target.url, str) else check_url(await target.url())
             headers = target.headers
             if callable(headers):
@@ -48,12 +56,24 @@ class Credentials:
             raise
         except Exception as error:
             raise ConnectFailed(
-                f"URL or headers of {self._name!r} could not be resolved: {type(error).__name__}: {error}"[:400],
+                f"URL, headers or env of {self._name!r} were not resolved: {type(error).__name__}: {error}"[:400],
                 server=self._name,
                 phase="resolve",
                 remedy="see the cause; the next call asks again",
             ) from error
         return Resolved(url, headers or {})
+
+    async def _environment(self, target: CommandTarget) -> dict[str, str]:
+        env = target.env
+        given: Any = env
+        if callable(env):
+            given = await env()
+        if not isinstance(given, Mapping):
+            return check_env({} if given is None else given, target.command)
+        values: dict[str, Any] = {}
+        for name, value in cast("Mapping[str, Any]", given).items():
+            values[name] = await cast("Any", value)() if callable(value) else value
+        return check_env(values, target.command)
 
     def _a_mapping(self, headers: object) -> Mapping[str, str]:
         if not isinstance(headers, Mapping):
@@ -67,6 +87,8 @@ class Credentials:
 
     async def _authorize(self, target: HttpTarget, url: str, refused: Seen | None) -> dict[str, str]:
         """The authorization header that the provider would put on a request to the server right now."""
+        import httpx2  # only whoever uses OAuth pays for it
+
         # The version tells the provider whether tokens are asked for by resource; they are in both eras.
         request = httpx2.Request("POST", url, headers={"mcp-protocol-version": VERSIONS[Era.Y2025][0]})
         flow = target.auth.async_auth_flow(request)
@@ -112,6 +134,6 @@ class Credentials:
         )
 
 
-def _authorization(request: httpx2.Request) -> dict[str, str]:
+def _authorization(request: Any) -> dict[str, str]:
     value = request.headers.get("authorization")
     return {"authorization": value} if value is not None else {}

@@ -4,30 +4,47 @@ It owns the calls that wait. It refuses to lose one: when the streams end, every
 """
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, cast
 
-from holdfast.core.outcome import Broke, Seen
+from holdfast.core.outcome import Broke, Seen, Verdict
 from holdfast.links.owner import Owner
 from holdfast.links.wire import Dropped, Generation, Lost, Message, Patience, Receive, Reply, Resolved
+
+WORDS = 1_000  # of progress that wait for a slow callback
+
+
+class Ending(NamedTuple):
+    """Why a channel ended."""
+
+    what: str
+    exit_code: int | None = None
+    stderr_tail: str | None = None
+
+
+class Oversize(NamedTuple):
+    """Stands for a message that was over the cap: the id of its call, if that could be seen."""
+
+    id: str | int | None
 
 
 class Channel(Protocol):
     """Two streams of messages to one server."""
 
     async def open(self, resolved: Resolved) -> None: ...
-    async def write(self, message: Message) -> None:
-        """ConnectionError if the other end is gone and nothing was written."""
+    async def write(self, message: Message, sent: Callable[[], None]) -> None:
+        """Calls `sent` the moment that the message can no longer be taken back, and waits until the other end keeps
+        up. ConnectionError if the other end is gone."""
         ...
 
-    async def read(self) -> Message:
+    async def read(self) -> Message | Oversize:
         """The next message; EOFError when there will be none."""
         ...
 
     async def close(self) -> None: ...
 
-    def last_words(self) -> str:
-        """What is known about why it ended, for people."""
+    def last_words(self) -> Ending:
+        """What is known about why it ended."""
         ...
 
 
@@ -56,7 +73,7 @@ class DuplexWire:
         await self._channel.close()
         if self._reader is not None:
             self._reader.cancel()
-        self._end("the link was closed")
+        self._end()
 
     def dress(self, generation: Generation, resolved: Resolved) -> None:
         """Nothing rides along on a stream."""
@@ -65,24 +82,34 @@ class DuplexWire:
         self, generation: Generation, message: Message, headers: Mapping[str, str], patience: Patience, receive: Receive
     ) -> Reply:
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(loop.create_future(), receive)
+        waiting = _Waiting(receive)
         if not self._open:
             return self._broken(generation, Broke.CONNECT, self._channel.last_words())
         self._waiting[message["id"]] = waiting
-        sent = False
         try:
             async with asyncio.timeout_at(patience.next(loop.time())) as timer:
-                waiting.alive = lambda: timer.reschedule(patience.next(loop.time()))
-                await self._channel.write(message)
-                sent = True
-                answer = await waiting.answer
-        except ConnectionError as error:
-            return self._broken(generation, self._broke if sent else Broke.CONNECT, str(error))
+                await self._channel.write(message, waiting.mark_sent)
+                while True:
+                    item = await waiting.inbox.get()
+                    if not isinstance(item, dict) or "method" not in item:
+                        break
+                    # A word about this call, told in its caller's own task: what that does can't stop the reader.
+                    timer.reschedule(patience.until)
+                    await receive(item)
+                    timer.reschedule(patience.next(loop.time()))
+        except ConnectionError:
+            broke = self._broke if waiting.sent else Broke.CONNECT
+            return self._broken(generation, broke, self._channel.last_words())
         except TimeoutError:
-            return self._broken(generation, Broke.NO_ANSWER_IN_TIME if sent else Broke.CONNECT, "no answer in time")
+            why = self._channel.last_words()._replace(what="no answer in time", exit_code=None)
+            return self._broken(generation, Broke.NO_ANSWER_IN_TIME, why)
         finally:
             self._waiting.pop(message["id"], None)
-        return self._answered(generation, answer)
+        if item is None:
+            return self._broken(generation, self._broke, self._channel.last_words())
+        if isinstance(item, Oversize):
+            return self._broken(generation, Broke.TOO_LARGE, Ending("the answer is over the cap"))
+        return self._answered(generation, item)
 
     def _answered(self, generation: Generation, answer: Message) -> Reply:
         error = answer.get("error")
@@ -98,22 +125,24 @@ class DuplexWire:
             return Reply(answer, seen, what=seen.text)
         if isinstance(answer.get("result"), dict):
             return Reply(answer)
-        return self._broken(generation, Broke.NOT_AN_ANSWER, "the answer has neither result nor error")
+        return self._broken(generation, Broke.NOT_AN_ANSWER, Ending("the answer has neither result nor error"))
 
     async def tell(self, generation: Generation, message: Message, seconds: float) -> Reply:
         if not self._open:
             return self._broken(generation, Broke.CONNECT, self._channel.last_words())
         try:
             async with asyncio.timeout(seconds):
-                await self._channel.write(message)
-        except (ConnectionError, TimeoutError) as error:
-            return self._broken(generation, Broke.CONNECT, str(error) or "not taken in time")
+                await self._channel.write(message, lambda: None)
+        except ConnectionError:
+            return self._broken(generation, Broke.CONNECT, self._channel.last_words())
+        except TimeoutError:
+            return self._broken(generation, Broke.CONNECT, Ending("not taken in time"))
         return Reply()
 
     async def listen(self, generation: Generation, receive: Receive, lost: Lost, dropped: Dropped) -> None:
         self._unasked, self._ended = receive, lost
         if not self._open:
-            lost(Seen(era=generation.era, broke=self._broke))
+            lost(Seen(era=generation.era, broke=self._broke), Verdict.UNKNOWN)
 
     async def end(self, generation: Generation, seconds: float) -> Reply:
         return Reply()  # closing the streams ends it
@@ -122,43 +151,65 @@ class DuplexWire:
         try:
             while True:
                 message = await self._channel.read()
-                await self._deliver(message)
+                if isinstance(message, Oversize):
+                    self._deliver_oversize(message)
+                else:
+                    await self._deliver(message)
         except (EOFError, ConnectionError):
             pass
         finally:
             was_open, self._open = self._open, False
-            self._end(self._channel.last_words())
+            self._end()
             if was_open and self._ended is not None:
-                self._ended(Seen(broke=self._broke))
+                self._ended(Seen(broke=self._broke), Verdict.UNKNOWN)
 
     async def _deliver(self, message: Message) -> None:
         if "method" not in message:
-            waiting = self._waiting.get(message.get("id", ""))
+            id = message.get("id")
+            waiting = self._waiting.get(id) if isinstance(id, str | int) else None
             if waiting is not None:
-                if not waiting.answer.done():
-                    waiting.answer.set_result(message)
+                waiting.put(message)
                 return
-        else:
-            for waiting in tuple(self._waiting.values()):
-                waiting.alive()
+        elif message["method"] == "notifications/progress":
+            params = message.get("params")
+            token = cast("Message", params).get("progressToken") if isinstance(params, dict) else None
+            waiting = self._waiting.get(token) if isinstance(token, str | int) else None
+            if waiting is not None:
+                waiting.put(message)
+                return
         if self._unasked is not None:
             await self._unasked(message)
         elif self._waiting:
             await next(iter(self._waiting.values())).receive(message)
 
-    def _end(self, why: str) -> None:
-        for waiting in tuple(self._waiting.values()):
-            if not waiting.answer.done():
-                waiting.answer.set_exception(ConnectionResetError(why))
+    def _deliver_oversize(self, message: Oversize) -> None:
+        waiting = self._waiting.get(message.id) if message.id is not None else None
+        if waiting is not None:
+            waiting.put(message)
 
-    def _broken(self, generation: Generation, broke: Broke, what: str) -> Reply:
-        return Reply(seen=Seen(era=generation.era, broke=broke, text=what), what=what)
+    def _end(self) -> None:
+        for waiting in tuple(self._waiting.values()):
+            waiting.put(None)
+
+    def _broken(self, generation: Generation, broke: Broke, why: Ending) -> Reply:
+        seen = Seen(era=generation.era, broke=broke, text=why.what)
+        return Reply(seen=seen, what=why.what, exit_code=why.exit_code, stderr_tail=why.stderr_tail)
 
 
 class _Waiting:
-    __slots__ = ("alive", "answer", "receive")
+    """A call that waits: its words, and at last its answer, or None when there will be none."""
 
-    def __init__(self, answer: asyncio.Future[Message], receive: Receive) -> None:
-        self.answer = answer
+    __slots__ = ("inbox", "receive", "sent")
+
+    def __init__(self, receive: Receive) -> None:
+        self.inbox: asyncio.Queue[Message | Oversize | None] = asyncio.Queue()
         self.receive = receive
-        self.alive = lambda: None
+        self.sent = False
+
+    def mark_sent(self) -> None:
+        self.sent = True
+
+    def put(self, item: Message | Oversize | None) -> None:
+        # Progress that nobody takes is advice too late; the answer always has room.
+        if self.inbox.qsize() < WORDS or item is None or isinstance(item, Oversize) or "method" not in item:
+            self.inbox.put_nowait(item)

@@ -38,6 +38,10 @@ def error_for(server: str, what: str, phase: str, verdict: Verdict, reply: Reply
     fields = Fields(server=server, phase=phase, attempts=attempts)
     if seen.status is not None:
         fields["status"] = seen.status
+    if reply.exit_code is not None:
+        fields["exit_code"] = reply.exit_code
+    if reply.stderr_tail:
+        fields["stderr_tail"] = reply.stderr_tail
     if verdict is Verdict.NOT_SENT:
         return ConnectFailed(
             f"{what}: {server!r} could not be reached{tries}: {reply.what}",
@@ -104,7 +108,7 @@ def _rejected(server: str, what: str, seen: Seen, reply: Reply, fields: Fields) 
         )
     if seen.broke is Broke.REDIRECTED:
         return Rejected(
-            f"{what}: {server!r} {seen.text}, which is another origin and was not followed",
+            f"{what}: {server!r} {seen.text}, which was not followed: another origin, or not for a POST",
             **_with(fields, "use that URL as the server's, if it is the right one"),
         )
     if seen.status == 403:

@@ -5,6 +5,7 @@ greeting, and whoever asked decides about another.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from holdfast.core.eras import (
@@ -39,7 +40,15 @@ class Greeter:
     """One greeting of one server through one wire."""
 
     def __init__(
-        self, name: str, wire: Wire, resolved: Resolved, ours: Ours, limits: Limits, receive: Receive, number: int
+        self,
+        name: str,
+        wire: Wire,
+        resolved: Resolved,
+        ours: Ours,
+        limits: Limits,
+        receive: Receive,
+        number: int,
+        begun: Callable[[Generation], None],
     ) -> None:
         self._name = name
         self._wire = wire
@@ -48,6 +57,7 @@ class Greeter:
         self._limits = limits
         self._receive = receive
         self._number = number
+        self._begun = begun
         self._asked = 0
 
     async def greet(self, pinned: Era | None, known: Era | None) -> Generation:
@@ -116,6 +126,7 @@ class Greeter:
             )
         session = BackSessionId(reply.session) if reply.session is not None else None
         generation = self._ready(Greeting(Era.Y2025, str(version), result), session)
+        self._begun(generation)  # whatever happens from here on, somebody must end it
         told = await self._wire.tell(
             generation, {"jsonrpc": "2.0", "method": "notifications/initialized"}, self._limits.greet
         )

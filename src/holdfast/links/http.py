@@ -5,13 +5,13 @@ what it saw and refuses to judge it. The server's own stream stands in `http_str
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import aiohttp
 
 from holdfast.core.eras import Era, headers_2026
-from holdfast.core.outcome import Broke, Seen
+from holdfast.core.outcome import Broke, Row, Seen
 from holdfast.core.sse import EventTooLarge, Parser, ServerSentEvent
 from holdfast.links import http_stream
 from holdfast.links.codec import decode
@@ -32,8 +32,8 @@ class HttpWire:
 
     child = False
 
-    def __init__(self, name: str, target: HttpTarget, limits: Limits, owner: Owner) -> None:
-        self.endpoint = Endpoint(name, target, limits)
+    def __init__(self, name: str, target: HttpTarget, limits: Limits, owner: Owner, rows: Sequence[Row] = ()) -> None:
+        self.endpoint = Endpoint(name, target, limits, rows)
         self.owner = owner
 
     async def open(self, resolved: Resolved) -> None:
@@ -100,12 +100,12 @@ class _Call:
 
     async def run(self, extra: Mapping[str, str]) -> Reply:
         generation, message = self._generation, self._message
+        body = Body(self._wire.endpoint.encode(message))
         headers = dict(generation.headers)
         if generation.era is Era.Y2026:
             headers |= headers_2026(message["method"], message["params"], generation.version)
         if extra:
             headers |= {name.lower(): value for name, value in extra.items()}
-        body = Body(self._wire.endpoint.encode(message))
         now = asyncio.get_running_loop().time
         response: aiohttp.ClientResponse | None = None
         try:
@@ -205,9 +205,9 @@ class _Call:
             return None
         known = cast("Message", message)
         if "method" not in known and known.get("id") == self._id:
-            if isinstance(known.get("result"), dict) or isinstance(known.get("error"), dict):
+            if isinstance(known.get("error"), dict):
                 return known
-            return None
+            return {**known, "error": None} if isinstance(known.get("result"), dict) else None
         await self._receive(known)
         return None
 
@@ -226,7 +226,7 @@ class _Call:
                             for event in self._events(parser, chunk, timer):
                                 failures = 0
                                 retry = event.retry if event.retry is not None else retry
-                                if event.data and (answer := await self._take(event, timer)) is not None:
+                                if event.is_message and (answer := await self._take(event, timer)) is not None:
                                     self._answering = stream is first
                                     return self._answered(answer, first)
                     except EventTooLarge:

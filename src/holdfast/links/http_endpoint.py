@@ -6,17 +6,16 @@ beyond an error object.
 
 import email.utils
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import aiohttp
 from yarl import URL
 
-from holdfast.core.outcome import Broke, Seen
-from holdfast.errors import LimitReached
+from holdfast.core.outcome import Broke, Row, Seen
 from holdfast.links.codec import decode, encode
 from holdfast.links.http_pool import Body, describe, open_pool, proxy_for, same_origin, where_it_broke
-from holdfast.links.limits import Limits
+from holdfast.links.limits import Limits, too_large
 from holdfast.links.target import HttpTarget
 from holdfast.links.wire import Generation, Message, Reply, Resolved
 
@@ -27,8 +26,9 @@ REDIRECTS = 3  # within the server's own origin: a missing slash, a moved path
 class Endpoint:
     """Where the requests of one link go."""
 
-    def __init__(self, name: str, target: HttpTarget, limits: Limits) -> None:
+    def __init__(self, name: str, target: HttpTarget, limits: Limits, rows: Sequence[Row]) -> None:
         self.name = name
+        self.rows = rows
         self.limits = limits
         self._target = target
         self._pool: aiohttp.ClientSession | None = None
@@ -50,39 +50,40 @@ class Endpoint:
     def encode(self, message: Message) -> bytes:
         body = encode(message, self.name)
         if len(body) > self.limits.message_bytes:
-            raise LimitReached(
-                f"a message of {len(body)} bytes for {self.name!r} is over the cap of {self.limits.message_bytes}",
-                limit=self.limits.message_bytes,
-                actual=len(body),
-                server=self.name,
-                phase="send",
-                remedy="send less, or raise Limits(message_bytes=…)",
-            )
+            raise too_large(len(body), self.limits.message_bytes, self.name)
         return body
 
     async def request(self, verb: str, headers: Mapping[str, str], body: Body | None) -> aiohttp.ClientResponse:
         """One request, with redirects within our own origin followed."""
-        for _ in range(REDIRECTS):
+        url = self._url
+        for turn in range(REDIRECTS + 1):
             pool = self._pool
             if pool is None:
-                raise aiohttp.ClientConnectionError("the link is closed")
+                break
             response = await pool.request(
-                verb, self._url, data=body, headers=headers, allow_redirects=False, proxy=self._proxy
+                verb, url, data=body, headers=headers, allow_redirects=False, proxy=self._proxy
             )
-            if response.status not in (307, 308):
+            if response.status not in (307, 308) or turn == REDIRECTS:
                 return response
             location = response.headers.get("location", "")
-            there = self._url.join(URL(location)) if location else self._url
-            if there == self._url or not same_origin(str(self._url), str(there)):
+            there = url.join(URL(location)) if location else url
+            if there == url or not same_origin(str(url), str(there)):
                 return response
             response.release()
-            self._url = there
-        return response  # pyright: ignore[reportPossiblyUnboundVariable]
+            if response.status == 308 or str(there).rstrip("/") == str(url).rstrip("/"):
+                self._url = there  # moved for good, or a slash that every request would be sent back for
+            url = there
+        raise aiohttp.ClientConnectionError("the link is closed")
 
     async def read_status(self, response: aiohttp.ClientResponse, generation: Generation) -> Reply:
         """An answer of which only the status matters, or one that is not a success."""
         if 200 <= response.status < 300:
-            await response.read()
+            size = 0
+            async for chunk in response.content.iter_any():
+                size += len(chunk)
+                if size > FOREIGN_BODY:
+                    response.close()
+                    break
             return Reply(session=response.headers.get("mcp-session-id"))
         return await self.read_refusal(response, generation)
 
@@ -97,7 +98,7 @@ class Endpoint:
         code, text, data = _error_of(raw)
         where = Broke.REDIRECTED if 300 <= status < 400 else Broke.NOWHERE
         if where is Broke.REDIRECTED:
-            text = f"redirected to {response.headers.get('location', 'nowhere')[:200]}"
+            text = f"redirected ({status}) to {response.headers.get('location', 'nowhere')[:200]}"
         seen = Seen(
             era=generation.era,
             session_sent=generation.session is not None,
@@ -140,10 +141,11 @@ def _retry_after(value: str | None) -> float | None:
     if value is None:
         return None
     try:
-        return max(0.0, float(value))
+        seconds = float(value)
+        return max(0.0, seconds) if seconds == seconds else None
     except ValueError:
         pass
     try:
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError, TypeError):
         return None

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
+from weakref import WeakSet
 
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
@@ -44,11 +45,19 @@ class Body(aiohttp.BytesPayload):
 
 
 class Connector(aiohttp.TCPConnector):
-    """A pool that looks at a socket before it gives it out."""
+    """A pool that looks at a used socket before it gives it out again."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)  # pyright: ignore[reportUnknownMemberType]
+        self._used: WeakSet[object] = WeakSet()
 
     async def connect(self, req: ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout) -> Connection:
         while True:
             connection = await super().connect(req, traces, timeout)
+            protocol = connection.protocol
+            if protocol is not None and protocol not in self._used:
+                self._used.add(protocol)
+                return connection
             if not _readable(connection):
                 return connection
             # An idle server has nothing to say, so this is its end of the connection closing. The loop, blocked for

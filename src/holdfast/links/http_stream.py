@@ -24,7 +24,7 @@ async def listen(endpoint: Endpoint, generation: Generation, receive: Receive, l
     """Read until cancelled, or until the server says that there is no such stream or no such session."""
     parser = Parser(endpoint.limits.message_bytes)
     pause: float | None = None
-    failures = 0
+    failures, opened = 0, False
     while True:
         response = None
         why = "the stream ended"
@@ -36,24 +36,23 @@ async def listen(endpoint: Endpoint, generation: Generation, receive: Receive, l
             async with asyncio.timeout(endpoint.limits.answer):
                 response = await endpoint.request("GET", headers, None)
             if response.status == 200 and header(response.headers, "content-type") == "text/event-stream":
-                failures = 0
+                failures, opened = 0, True
                 async for chunk in response.content.iter_any():
                     for event in parser.feed(chunk):
                         if event.retry is not None:
                             pause = event.retry
-                        if event.data:
+                        if event.is_message:
                             await receive(_message(event.data))
             elif response.status == 409:
                 failures, why = failures + 1, "another link has the stream"
             else:
                 reply = await endpoint.read_refusal(response, generation)
                 assert reply.seen is not None
-                verdict = judge(reply.seen)
-                if verdict is Verdict.SESSION_LOST:
-                    lost(reply.seen)
+                verdict = judge(reply.seen, endpoint.rows)
+                if verdict in (Verdict.ANSWER, Verdict.REJECTED) or (verdict is Verdict.SESSION_LOST and not opened):
+                    return  # 405, or a 404 for a route that takes POST only: no such stream here
+                if verdict in (Verdict.SESSION_LOST, Verdict.AUTH_NEEDED) and lost(reply.seen, verdict):
                     return
-                if verdict in (Verdict.ANSWER, Verdict.REJECTED):
-                    return  # 405 and its relatives: no such stream here
                 failures, why = failures + 1, reply.what
         except EventTooLarge:
             failures, why = failures + 1, "a message on the stream is over the cap"

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias, cast
 
 from holdfast.core.eras import METHOD_NOT_FOUND, SUBSCRIPTION_ID
-from holdfast.errors import ErrorAnswer
+from holdfast.errors import ErrorAnswer, HoldfastError
 from holdfast.links.owner import Owner
 from holdfast.links.wire import Generation, Message, Reply
 
@@ -134,6 +134,11 @@ class Inbound:
             except Exception as error:
                 self.stray(f"the handler of {method!r:.80} raised {error!r:.200}")
                 answer["error"] = {"code": INTERNAL_ERROR, "message": "Internal error"}
-        reply = await self._tell(generation, answer)
+        try:
+            reply = await self._tell(generation, answer)
+        except HoldfastError as error:  # what the handler returned is not JSON, or too large
+            self.stray(f"the handler of {method!r:.80} returned what can't be sent: {error.what}")
+            said = {"code": INTERNAL_ERROR, "message": "Internal error"}
+            reply = await self._tell(generation, {"jsonrpc": "2.0", "id": id, "error": said})
         if reply.seen is not None:
             self.stray(f"our answer to {method!r:.80} did not arrive: {reply.what}")

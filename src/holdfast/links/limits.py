@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields, replace
 
 from holdfast.core.models import check_seconds
 from holdfast.core.retry import BACKOFF, REPLAYS
-from holdfast.errors import UsageError
+from holdfast.errors import LimitReached, UsageError
 
 MIB = 1024 * 1024
 
@@ -25,6 +25,8 @@ class Limits:
     """Of silence. An answer stream that shows life may last for ever; a total deadline is the caller's `timeout=`."""
     close: float = 5.0
     """For each step of closing: a server that is gone must not hold up an exit."""
+    exit: float = 2.0
+    """For a child to end by itself once its stdin is closed, and again once it was told to terminate."""
     tell: float = 5.0
     """For a cancellation or an answer of ours to reach the server."""
     message_bytes: int = 64 * MIB
@@ -48,5 +50,17 @@ class Limits:
 
     def scaled(self, factor: float) -> "Limits":
         """All times by a factor, for tests that can't wait for minutes."""
-        spans = ("resolve", "connect", "greet", "start", "answer", "close", "tell", "backoff", "stream_retry")
+        spans = ("resolve", "connect", "greet", "start", "answer", "close", "exit", "tell", "backoff", "stream_retry")
         return replace(self, **{name: getattr(self, name) * factor for name in spans})
+
+
+def too_large(actual: int, limit: int, server: str) -> LimitReached:
+    """A message of ours that is over the cap; nothing was sent."""
+    return LimitReached(
+        f"a message of {actual} bytes for {server!r} is over the cap of {limit}",
+        limit=limit,
+        actual=actual,
+        server=server,
+        phase="send",
+        remedy="send less, or raise Limits(message_bytes=…)",
+    )

@@ -7,12 +7,12 @@ messages travel is a wire's, how it comes up and heals is `machine.py`, what a c
 import asyncio
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from holdfast.core.eras import Era
 from holdfast.core.greeting import Greeting, Ours, includes
-from holdfast.core.lifecycle import LinkEvent, LinkState
-from holdfast.core.outcome import Verdict, judge
+from holdfast.core.lifecycle import LinkState
+from holdfast.core.outcome import judge
 from holdfast.core.retry import is_safe
 from holdfast.errors import Busy, UsageError
 from holdfast.links.call import Call, Caller
@@ -24,7 +24,7 @@ from holdfast.links.options import LinkStatistics, Options
 from holdfast.links.owner import Owner
 from holdfast.links.peer import peer_of
 from holdfast.links.phases import Phases
-from holdfast.links.target import Target, target_of
+from holdfast.links.target import Target, check_headers, target_of
 from holdfast.links.telling import Telling
 from holdfast.links.watch import Watch
 from holdfast.links.wire import Generation, Message
@@ -45,6 +45,8 @@ class Link:
         self._options = options
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watches = 0
+        self._touch_every = None if options.memory is None else options.memory.touch_every
+        self._touched = float("-inf")
         self._telling = Telling(self.name, options.on_event, options.clock)
         self._owner = Owner(self._telling.task_failed)
         self._inbound = Inbound(self._owner, self._tell)
@@ -60,7 +62,8 @@ class Link:
             era=options.pinned,
             principal=options.principal,
             memory=options.memory,
-            forgetting=self._telling.forgetting,
+            telling=self._telling,
+            rows=options.rows,
         )
         self._exchanger = Exchanger(self.name, self, self._inbound, self._owner, options.limits)
         self._machine = Machine(options, self._phases, self._exchanger, self._inbound, self._owner, self._telling, self)
@@ -143,6 +146,7 @@ class Link:
         """Send a request and return its result. `safe`: it may be repeated (else the method decides; a tool call may
         not). `timeout` is a total, replays included; without one, only the server's silence is bounded."""
         self._enter_loop()
+        _check(method, params, headers, self.name)
         count, limit = self._telling.count, self._options.limits.in_flight
         if count["in_flight"] >= limit:
             raise Busy(
@@ -168,24 +172,31 @@ class Link:
         finally:
             count["in_flight"] -= 1
         if method in _REMEMBERED and params is not None:
-            await self._remember(method, params, generation)
+            self._remember(method, params, generation)
+        if self._touch_every is not None:
+            self._touch()
         return result
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification; it arrives at most once. In 2026, HTTP has none from clients: there nothing is sent."""
         self._enter_loop()
-        generation = self._machine.generation or await self._machine.ready(method, None)
-        if generation.era is Era.Y2026 and not generation.wire.child:
-            return
+        _check(method, params, None, self.name)
         message: Message = {"jsonrpc": "2.0", "method": method}
         if params:
             message["params"] = dict(params)
-        reply = await self._exchanger.tell(generation, message)
-        if reply.seen is not None:
+        healed = False
+        while True:
+            generation = self._machine.generation or await self._machine.ready(method, None)
+            if generation.era is Era.Y2026 and not generation.wire.child:
+                return
+            reply = await self._exchanger.tell(generation, message)
+            if reply.seen is None:
+                return
+            # It was turned away, so telling it again in the healed session tells it once.
             verdict = judge(reply.seen, self._options.rows)
-            if verdict is Verdict.SESSION_LOST:
-                self._machine.lose(generation, LinkEvent.SESSION_LOST)
-            raise error_for(self.name, method, "notify", verdict, reply, 1)
+            if healed or not self._machine.heal(generation, reply.seen, verdict):
+                raise error_for(self.name, method, "notify", verdict, reply, 1)
+            healed = True
 
     async def watch(
         self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Sequence[str] = ()
@@ -248,8 +259,8 @@ class Link:
         loop = asyncio.get_running_loop()
         if self._loop is loop:
             return
-        if self._loop is not None and self.phase is not LinkState.CLOSED:
-            if not self._loop.is_closed():
+        if self._loop is not None:
+            if self.phase is not LinkState.CLOSED and not self._loop.is_closed():
                 raise UsageError(
                     f"the link to {self.name!r} belongs to another event loop",
                     server=self.name,
@@ -264,7 +275,13 @@ class Link:
     async def _tell(self, generation: Generation, message: Message) -> Any:
         return await self._exchanger.tell(generation, message)
 
-    async def _remember(self, method: str, params: Mapping[str, Any], generation: Generation) -> None:
+    def _touch(self) -> None:
+        now, memory = asyncio.get_running_loop().time(), self._options.memory
+        if memory is not None and self._touch_every is not None and now - self._touched >= self._touch_every:
+            self._touched = now
+            self._owner.start(self._phases.touch(), "touch")
+
+    def _remember(self, method: str, params: Mapping[str, Any], generation: Generation) -> None:
         """What the session was told, so that a new one can be told the same."""
         uri = params.get("uri")
         if method == "logging/setLevel":
@@ -273,7 +290,25 @@ class Link:
             self.subscriptions[uri] = None
         elif method == "resources/unsubscribe" and isinstance(uri, str):
             self.subscriptions.pop(uri, None)
-        await self._phases.save(generation, self)
+        self._phases.save_soon(generation, self)
+
+
+def _check(method: object, params: object, headers: Mapping[str, str] | None, server: str) -> None:
+    """A caller's mistake, told before anything is sent."""
+    what = None
+    if not isinstance(method, str) or not method:
+        what = f"method={method!r:.80} is not a method's name"
+    elif params is not None:
+        if not isinstance(params, Mapping):
+            what = f"the parameters of {method!r:.80} are a {type(params).__name__}, not a mapping"
+        else:
+            meta = cast("Mapping[str, Any]", params).get("_meta")
+            if meta is not None and not isinstance(meta, Mapping):
+                what = f"_meta in the parameters of {method!r:.80} is a {type(meta).__name__}, not a mapping"
+    if what is not None:
+        raise UsageError(what, server=server, phase="call", remedy="see docs/links.md")
+    if headers:
+        check_headers(headers)
 
 
 _REMEMBERED = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})

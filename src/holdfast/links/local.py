@@ -5,6 +5,7 @@ error of the server out anywhere but as the end of the channel.
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any, cast
 
@@ -13,7 +14,8 @@ from mcp.shared.memory import create_client_server_memory_streams
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from holdfast.errors import ConnectFailed
+from holdfast.errors import ConnectFailed, UsageError
+from holdfast.links.duplex import Ending
 from holdfast.links.owner import Owner
 from holdfast.links.target import ObjectTarget
 from holdfast.links.wire import Message, Resolved
@@ -89,14 +91,22 @@ class LocalChannel:
             if isinstance(item, SessionMessage):
                 await self._incoming.put(_plain(item.message))
 
-    async def write(self, message: Message) -> None:
+    async def write(self, message: Message, sent: Callable[[], None]) -> None:
         outgoing = self._outgoing
         if outgoing is None:
             raise ConnectionResetError(self._why)
         try:
-            await outgoing.send(SessionMessage(_typed(message)))
+            typed = _typed(message)
+        except ValueError as error:
+            raise UsageError(
+                f"the parameters of {message.get('method')!r} for {self._name!r} are not JSON: {error}"[:400],
+                server=self._name,
+            ) from error
+        try:
+            await outgoing.send(SessionMessage(typed))
         except Exception as error:  # anyio's closed and broken streams
             raise ConnectionResetError(self._why) from error
+        sent()
 
     async def read(self) -> Message:
         message = await self._incoming.get()
@@ -107,10 +117,13 @@ class LocalChannel:
     async def close(self) -> None:
         self._stop.set()
         if self._run is not None:
+            if self._outgoing is None:
+                self._run.cancel()  # it has not come up, and may never
             await asyncio.wait((self._run,), timeout=self._close_seconds)
+            self._run.cancel()
 
-    def last_words(self) -> str:
-        return self._why
+    def last_words(self) -> Ending:
+        return Ending(self._why)
 
 
 async def _lowlevel(server: Any, stack: AsyncExitStack) -> Server[Any]:

@@ -6,6 +6,8 @@ call in flight on an older generation, and to hear late news of one.
 
 import asyncio
 import copy
+import random
+from contextvars import Context
 from typing import Any
 
 from holdfast.core.eras import Era
@@ -18,17 +20,18 @@ from holdfast.core.events import (
     StreamDropped,
 )
 from holdfast.core.lifecycle import LINK, LinkEvent, LinkState
-from holdfast.core.outcome import Seen
-from holdfast.errors import ConnectFailed, HoldfastError, StartTimeout
+from holdfast.core.outcome import Seen, Verdict
+from holdfast.core.retry import backoff
+from holdfast.errors import ConnectFailed, HoldfastError, StartTimeout, UsageError
 from holdfast.links.exchange import Exchanger
 from holdfast.links.failures import closed
 from holdfast.links.inbound import Inbound, Params
 from holdfast.links.options import Options
 from holdfast.links.owner import Owner
-from holdfast.links.phases import AuthNeeded, Phases, Wants
+from holdfast.links.phases import AuthNeeded, Phases, StartFailed, Wants
 from holdfast.links.reseed import Reseeding
 from holdfast.links.telling import Telling
-from holdfast.links.wire import Generation
+from holdfast.links.wire import Generation, Wire
 
 CLAIM_SECONDS = 30.0  # a dead process's claim on the server's stream ends after that
 
@@ -67,6 +70,8 @@ class Machine:
         self._rising: asyncio.Task[Generation | HoldfastError] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._stream: asyncio.Task[None] | None = None
+        self._discarded: set[asyncio.Task[None]] = set()
+        self.greeting = False
 
     @property
     def closing(self) -> bool:
@@ -77,6 +82,8 @@ class Machine:
         self.state, self.generation, self._last = LINK.initial, None, None
         self._rising = self._closing = self._stream = None
         self._exchanger.closing = False
+        self._owner.abandon()
+        self._discarded.clear()
         self._phases.drop()
 
     # Up
@@ -86,6 +93,12 @@ class Machine:
         loop = asyncio.get_running_loop()
         limit = loop.time() + self._limits.start
         stop = limit if until is None else min(until, limit)
+        if self._rising is not None and asyncio.current_task() is self._rising:
+            raise UsageError(
+                f"{what}: the reseed hook of {self._phases.name!r} used the link that waits for it",
+                server=self._phases.name,
+                remedy="use the request() of what the hook is given",
+            )
         while self.generation is None:
             if self._closing is not None:
                 if not (await asyncio.wait((self._closing,), timeout=max(0.0, stop - loop.time())))[0]:
@@ -117,41 +130,64 @@ class Machine:
 
     async def _rise(self) -> Generation | HoldfastError:
         """Go up from the state that we are in to READY. The only task that does so."""
-        old, renewed = self._last, False
+        old, renewed, starts = self._last, False, 0
         try:
             while True:
                 try:
                     generation = await self._climb(old)
                     break
+                except StartFailed as failed:
+                    starts += 1
+                    failed.error.attempts = starts
+                    if starts > self._limits.replays:
+                        raise failed.error from None
+                    self._step(LinkEvent.TRANSPORT_LOST)
+                    self._discard(self._phases.drop())
+                    await asyncio.sleep(backoff(starts, random.random(), base=self._limits.backoff))
                 except AuthNeeded as needed:
                     if renewed or not self._phases.credentials.renewable:
                         raise needed.error from None
                     renewed, self._refused = True, needed.seen
                     self._step(LinkEvent.AUTH_NEEDED)
         except HoldfastError as error:
-            return self._fell(error)
+            return await self._fell(error)
         except Exception as error:
             what = f"{self._phases.name!r} did not come up: {error!r:.300}"
-            return self._fell(ConnectFailed(what, server=self._phases.name, phase=self.state.value))
+            return await self._fell(ConnectFailed(what, server=self._phases.name, phase=self.state.value))
         finally:
             self._rising = None
+        if self._closing is not None:  # it ends what we began
+            return closed(self._phases.name, "open", False)
+        self._phases.begun = None
         self._step(LinkEvent.GREETED)
         if old is not None and old is not generation:
             old.successor = generation
+            if self._stream is not None:
+                self._stream.cancel()
+                self._stream = None
         self.generation = self._last = generation
         self._tell_change()
         self._start_stream(generation)
         return generation
 
-    def _fell(self, error: HoldfastError) -> HoldfastError:
+    async def _fell(self, error: HoldfastError) -> HoldfastError:
         phase = self.state.value
+        wire = self._phases.wire
+        if wire is not None and wire.child:
+            self._discard(self._phases.drop())
+        elif wire is not None and self._last is None:  # else the pool may still carry calls of an older generation
+            self._phases.drop()
+            await wire.close()
         self._step(LinkEvent.FAILED)
         self._telling.event(LinkFailed, phase=phase, why=error.what)
-        wire = self._phases.wire
-        if wire is not None and wire.child:  # a pool may still carry calls of an older generation
-            self._phases.drop()
-            self._owner.start(wire.close(), "close")
         return error
+
+    def _discard(self, wire: Wire | None) -> None:
+        """Close a wire aside. Not the owner's task: closing the link must wait for it, not cut it short."""
+        if wire is not None:
+            closing = asyncio.get_running_loop().create_task(wire.close(), name="close wire", context=Context())
+            self._discarded.add(closing)
+            closing.add_done_callback(self._discarded.discard)
 
     async def _climb(self, old: Generation | None) -> Generation:
         phases = self._phases
@@ -187,8 +223,7 @@ class Machine:
 
     async def _settle_in(self, old: Generation | None, new: Generation) -> None:
         """Before anybody's call: restore what the lost session had been told, then let the hook put back more."""
-        if not new.adopted:
-            await self._restore(new)
+        await self._restore(new)
         if old is None or not old.keeps_state:
             return
         name = self._phases.name
@@ -221,10 +256,11 @@ class Machine:
     async def _restore(self, generation: Generation) -> None:
         if generation.era is Era.Y2026:
             return  # the log level rides on each request, and a watch listens anew by itself
-        tellings: list[tuple[str, dict[str, Any]]] = []
-        if self._wants.log_level is not None and "logging" in generation.greeting.capabilities:
-            tellings.append(("logging/setLevel", {"level": self._wants.log_level}))
-        tellings.extend(("resources/subscribe", {"uri": uri}) for uri in self._wants.subscriptions)
+        tellings = generation.untold
+        if not generation.adopted:
+            if self._wants.log_level is not None and "logging" in generation.greeting.capabilities:
+                tellings.append(("logging/setLevel", {"level": self._wants.log_level}))
+            tellings.extend(("resources/subscribe", {"uri": uri}) for uri in self._wants.subscriptions)
         for method, params in tellings:
             try:
                 await self._exchanger.send(generation, method, params, self._limits.greet, "greet")
@@ -245,8 +281,24 @@ class Machine:
         if self._stream is not None:
             self._stream.cancel()
             self._stream = None
-        if event is LinkEvent.TRANSPORT_LOST and (wire := self._phases.drop()) is not None:
-            self._owner.start(wire.close(), "close")
+        if event is LinkEvent.TRANSPORT_LOST:
+            self._discard(self._phases.drop())
+
+    def heal(self, generation: Generation, seen: Seen, verdict: Verdict) -> bool:
+        """Something other than a call met a verdict: False if that heals nothing, and it is an error."""
+        if verdict is Verdict.SESSION_LOST:
+            self.lose(generation, LinkEvent.SESSION_LOST)
+            return True
+        if verdict is Verdict.AUTH_NEEDED and self._phases.credentials.renewable:
+            self.lose(generation, LinkEvent.AUTH_NEEDED, seen)
+            return True
+        return False
+
+    def _renew(self, generation: Generation, seen: Seen) -> None:
+        """An idle link's stream met a 401: nobody's call will ask for other credentials, so we do."""
+        if self.generation is generation and self._phases.credentials.renewable:
+            self.lose(generation, LinkEvent.AUTH_NEEDED, seen)
+            self._rising = self._owner.start(self._rise(), f"rise {self._phases.name}")
 
     def _tell_change(self) -> None:
         self.changed.set()
@@ -266,8 +318,12 @@ class Machine:
             self._stream = self._owner.start(self._listen(generation), "stream")
 
     async def _listen(self, generation: Generation) -> None:
-        def lost(seen: Seen) -> None:
+        def lost(seen: Seen, verdict: Verdict) -> bool:
+            if verdict is Verdict.AUTH_NEEDED:
+                self._renew(generation, seen)
+                return False
             self.lose(generation, LinkEvent.TRANSPORT_LOST if generation.wire.child else LinkEvent.SESSION_LOST)
+            return True
 
         def dropped(why: str, resumable: bool) -> None:
             self._telling.event(StreamDropped, why=why, resumable=resumable)
@@ -300,55 +356,66 @@ class Machine:
 
     async def close(self, end: bool) -> None:
         """Once, however many ask for it; whoever asks may be cancelled, the closing goes on."""
-        if self.state is LinkState.CLOSED and self._closing is None and self._phases.wire is None:
+        idle = self._phases.wire is None and not self._discarded and not len(self._owner)
+        if self.state is LinkState.CLOSED and self._closing is None and idle:
             return
         if self._closing is None:
+            before = self.state
             self._step(LinkEvent.CLOSE)
             self._exchanger.closing = True
             self.epoch += 1
             generation, self.generation = self.generation or self._last, None
+            self.greeting = before is LinkState.GREET
             # Not the owner's task: closing ends those.
             closing = self._shut(generation, end)
             self._closing = asyncio.get_running_loop().create_task(closing, name=f"close {self._phases.name}")
         await asyncio.shield(self._closing)
 
     async def _shut(self, generation: Generation | None, end: bool) -> None:
-        failures, ended = await self._owner.close(self._limits.close), False
-        self._rising = self._stream = None
-        if generation is not None and generation.lost:
-            generation = None
-        if end and generation is not None and generation.session is not None:
-            reply = await generation.wire.end(generation, self._limits.close)
-            # 404: gone already. 405: the server ends its sessions itself.
-            ended = reply.seen is None or reply.seen.status in (404, 405)
-            failures += not ended
-        if end:
-            await self._phases.forget()
-        failures += await self._let_go()
-        self._telling.count["close_failures"] += failures
-        self._last = self.untold = None
-        if self.state is not LinkState.CLOSED:
-            self._step(LinkEvent.CLOSED)
-        self._exchanger.closing = False
-        self._closing = None
+        failures, ended = 0, False
+        try:
+            await self._phases.flush(self._limits.close)
+            if self._rising is not None and self.greeting:
+                # The server may be making a session right now: wait for its name, so that it can be ended.
+                await asyncio.wait((self._rising,), timeout=self._limits.close / 2)
+            failures += await self._owner.close(self._limits.close)
+            self._rising = self._stream = None
+            for live in (generation, self._phases.begun):
+                if not end or live is None or live.lost or live.session is None:
+                    continue
+                reply = await live.wire.end(live, self._limits.close)
+                # 404: gone already. 405: the server ends its sessions itself.
+                ended = reply.seen is None or reply.seen.status in (404, 405)
+                failures += not ended
+            if end:
+                await self._phases.forget()
+        except Exception as error:  # a memory of somebody else's; closing goes on
+            self._telling.strayed(f"closing met {error!r:.200}")
+            failures += 1
+        finally:
+            failures += await self._let_go()
+            self._telling.count["close_failures"] += failures
+            self._last = self.untold = self._phases.begun = self.generation = None
+            if self.state is not LinkState.CLOSED:
+                self._step(LinkEvent.CLOSED)
+            self._exchanger.closing = False
+            self._closing = None
         session = generation.session if generation is not None else None
         self._telling.event(LinkClosed, session=session, ended=ended, failures=failures)
 
     async def _let_go(self) -> int:
         failures = 0
-        wire = self._phases.drop()
         memory = self._options.memory
-        try:
-            async with asyncio.timeout(self._limits.close):
-                if wire is not None:
-                    await wire.close()
-        except TimeoutError:
-            failures += 1
+        self._discard(self._phases.drop())
+        if self._discarded:
+            # A child has three times `exit` to end, and its descendants some more.
+            _, late = await asyncio.wait(self._discarded, timeout=self._limits.close + 5 * self._limits.exit)
+            failures += len(late)
         try:
             async with asyncio.timeout(self._limits.close):
                 if memory is not None:
                     await memory.close()
-        except (HoldfastError, TimeoutError) as error:
+        except Exception as error:
             self._telling.forgetting(str(error) or "not closed in time")
             failures += 1
         return failures + await self._owner.close(self._limits.close)

@@ -5,12 +5,13 @@ guess: what it can't read raises, and the link says so and goes on without it.
 """
 
 import secrets
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from holdfast.core.greeting import Saved
 from holdfast.core.models import ANONYMOUS, Claim, Principal, Record
 from holdfast.core.values import JSON
-from holdfast.errors import Busy, Conflict, CorruptRecord, Ended
+from holdfast.errors import Busy, Conflict, CorruptRecord, Ended, NotFound, SessionExpired
 from holdfast.stores.base import Store
 
 KIND = "link"  # the kind of a link's record in a store
@@ -35,7 +36,16 @@ class Memory(Protocol):
         ...
 
     async def forget(self) -> None:
-        """The session was ended."""
+        """The session was ended; another may be saved under the same name."""
+        ...
+
+    @property
+    def touch_every(self) -> float | None:
+        """Seconds of use after which `touch` must be called, so that a session in use does not expire; None: never."""
+        ...
+
+    async def touch(self) -> None:
+        """It is in use."""
         ...
 
     async def claim_stream(self, seconds: float) -> bool:
@@ -67,6 +77,8 @@ class StoreMemory:
         if record.principal != self._principal:
             # Another's session must look like none; the save that follows will be refused.
             return Kept(None, record.rev)
+        if record.data is None:
+            return Kept(None, record.rev)
         try:
             return Kept(Saved.from_json(record.data), record.rev)
         except ValueError as error:
@@ -81,8 +93,20 @@ class StoreMemory:
         return (await self._store.commit(record, expect=expect)).rev
 
     async def forget(self) -> None:
-        await self._store.end(KIND, self._id)
+        # Not `end`: its tombstone would refuse the next session of the same name.
+        record = await self._store.get(KIND, self._id)
+        if record is not None and record.data is not None and record.principal == self._principal:
+            with suppress(Conflict, Ended, NotFound, SessionExpired):  # somebody else saved, or it is gone
+                await self._store.commit(record.with_data(None), expect=record.rev)
         await self.release_stream()
+
+    @property
+    def touch_every(self) -> float | None:
+        return None if self._idle is None else self._idle / 3
+
+    async def touch(self) -> None:
+        with suppress(Ended, NotFound, SessionExpired):
+            await self._store.touch(KIND, self._id)
 
     async def claim_stream(self, seconds: float) -> bool:
         if self._claim is not None:

@@ -38,7 +38,7 @@ class HttpMemory:
         self._headers: Mapping[str, str] = dict(check_headers(headers or {}))
         self._seconds = seconds
         self._pool: aiohttp.ClientSession | None = None
-        self._tag: str | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def load(self) -> Kept:
         status, tag, body = await self._do("GET", None, {})
@@ -68,6 +68,13 @@ class HttpMemory:
         if status >= 500:
             raise self._down(f"DELETE answered {status}")
 
+    @property
+    def touch_every(self) -> float | None:
+        return None
+
+    async def touch(self) -> None:
+        pass
+
     async def claim_stream(self, seconds: float) -> bool:
         return True
 
@@ -83,8 +90,9 @@ class HttpMemory:
         headers = {**self._headers, **extra, "accept": "application/json"}
         if body is not None:
             headers["content-type"] = "application/json"
-        if self._pool is None:
-            self._pool = open_pool(self._seconds, None)
+        loop = asyncio.get_running_loop()
+        if self._pool is None or self._loop is not loop:  # the pool of a closed loop is of no use
+            self._pool, self._loop = open_pool(self._seconds, None), loop
         try:
             async with (
                 asyncio.timeout(self._seconds),
@@ -95,7 +103,9 @@ class HttpMemory:
                     raw += more
                 if len(raw) > DOCUMENT_BYTES:
                     raise CorruptRecord(f"the document at {public_url(self._url)} is over {DOCUMENT_BYTES} bytes")
-                return response.status, response.headers.get("etag"), raw
+                tag = response.headers.get("etag")
+                # A weak tag can't be compared for a write: that is as good as none.
+                return response.status, None if tag is None or tag.startswith("W/") else tag, raw
         except FAILURES as error:
             raise self._down(describe(error)) from error
 

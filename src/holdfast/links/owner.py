@@ -34,6 +34,10 @@ class Owner:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_failure(task.get_name(), error)
 
+    def abandon(self) -> None:
+        """Their event loop is closed: they will never end, and are nobody's any more."""
+        self._tasks.clear()
+
     async def close(self, seconds: float, keep: asyncio.Task[Any] | None = None) -> int:
         """Cancel all and wait for them. Returns how many did not end in time."""
         tasks = [task for task in self._tasks if task is not keep and task is not asyncio.current_task()]

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 from holdfast.core.circuit import Circuit
 from holdfast.core.eras import Era
-from holdfast.links.target import HttpTarget, ObjectTarget, Target
+from holdfast.links.target import CommandTarget, HttpTarget, ObjectTarget, Target
 
 
 @dataclass(eq=False)
@@ -29,6 +29,8 @@ def peer_of(target: Target) -> Peer:
             key: object = ("http", url)
         case ObjectTarget(server=server):
             key = ("object", id(server))
+        case CommandTarget(command=command, args=args, cwd=cwd):
+            key = ("command", command, args, cwd)
         case _:
             key = ("target", id(target))
     peer = _peers.get(key)

@@ -6,15 +6,15 @@ decides when and why.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast.core.eras import Era
 from holdfast.core.greeting import Ours, Saved
 from holdfast.core.models import Principal
-from holdfast.core.outcome import Seen, Verdict, judge
+from holdfast.core.outcome import Broke, Row, Seen, Verdict, judge
 from holdfast.core.retry import Circumstances, Step, decide, wait_for
-from holdfast.errors import Conflict, HoldfastError, StartTimeout
+from holdfast.errors import Conflict, ConnectFailed, HoldfastError, StartTimeout
 from holdfast.links.credentials import Credentials
 from holdfast.links.duplex import DuplexWire
 from holdfast.links.failures import error_for
@@ -22,11 +22,12 @@ from holdfast.links.greet import Greeter, GreetFailed
 from holdfast.links.http import HttpWire
 from holdfast.links.inbound import Inbound
 from holdfast.links.limits import Limits
-from holdfast.links.local import LocalChannel
 from holdfast.links.memory import Kept, Memory
 from holdfast.links.owner import Owner
 from holdfast.links.peer import Peer
-from holdfast.links.target import HttpTarget, ObjectTarget, Target
+from holdfast.links.stdio import StdioChannel
+from holdfast.links.target import CommandTarget, HttpTarget, ObjectTarget, Target
+from holdfast.links.telling import Telling
 from holdfast.links.wire import Generation, Resolved, Wire
 
 
@@ -36,6 +37,14 @@ class Wants(Protocol):
     ours: Ours
     log_level: str | None
     subscriptions: dict[str, None]
+
+
+class StartFailed(Exception):
+    """A child ended, or said nothing, before it was greeted; another may do better."""
+
+    def __init__(self, error: HoldfastError) -> None:
+        super().__init__(error.what)
+        self.error = error
 
 
 class AuthNeeded(Exception):
@@ -61,7 +70,8 @@ class Phases:
         era: Era | None,
         principal: Principal,
         memory: Memory | None,
-        forgetting: Callable[[str], None],
+        telling: Telling,
+        rows: Sequence[Row] = (),
     ) -> None:
         self.name = name
         self.target = target
@@ -74,8 +84,15 @@ class Phases:
         self._owner = owner
         self._era = era
         self._principal = principal
-        self._forgetting = forgetting
+        self._telling = telling
+        self._rows = rows
+        self._forgetting = telling.forgetting
         self._opened_url: str | None = None
+        self._try_first: Era | None = None
+        self._saving: asyncio.Task[None] | None = None
+        self._unsaved = False
+        self.begun: Generation | None = None
+        """A session that the server has given us and no call knows yet."""
 
     async def resolve(self, refused: Seen | None) -> None:
         """URL and credentials."""
@@ -115,10 +132,15 @@ class Phases:
     def _make(self) -> Wire:
         match self.target:
             case HttpTarget():
-                return HttpWire(self.name, self.target, self.limits, self._owner)
+                return HttpWire(self.name, self.target, self.limits, self._owner, self._rows)
             case ObjectTarget():
+                from holdfast.links.local import LocalChannel  # brings the SDK's server side with it
+
                 channel = LocalChannel(self.name, self.target, self._owner, self.limits.close)
                 return DuplexWire(channel, self._owner)
+            case CommandTarget():
+                program = StdioChannel(self.name, self.target, self.limits, self._telling)
+                return DuplexWire(program, self._owner, Broke.CHILD_DIED)
 
     def drop(self) -> Wire | None:
         """Give the wire away, to be closed."""
@@ -131,6 +153,10 @@ class Phases:
         kept = await self._load()
         if (adopted := self._adopt(kept, number, old, wants)) is not None:
             return adopted
+        if kept is not None and kept.saved is not None and kept.saved.principal == self._principal:
+            # What links that share the session had told it is theirs to find again in the new one.
+            wants.log_level = wants.log_level or kept.saved.log_level
+            wants.subscriptions.update(dict.fromkeys(kept.saved.subscriptions))
         generation = await self._greet(number, wants, inbound)
         if self.memory is None or kept is None or self.wire.child:
             return generation
@@ -140,14 +166,19 @@ class Phases:
         except Conflict:
             # Another link was faster. One session is enough: take theirs, and end the one that nobody knows yet.
             if (adopted := self._adopt(await self._load(), number, old, wants)) is not None:
+                self.begun = None
                 self._owner.start(self._end(generation), f"end {self.name}")
                 return adopted
+            self._forgetting("another link saved a session that does not fit this one; ours is not saved")
         except HoldfastError as error:
             self._forgetting(str(error))
         return generation
 
     async def _end(self, generation: Generation) -> None:
         await generation.wire.end(generation, self.limits.close)
+
+    def _begins(self, generation: Generation) -> None:
+        self.begun = generation
 
     def saved(self, generation: Generation, wants: Wants) -> Saved:
         return Saved(
@@ -159,16 +190,39 @@ class Phases:
             tuple(wants.subscriptions),
         )
 
-    async def save(self, generation: Generation, wants: Wants) -> None:
-        """What a session was told has changed: keep that too, unless another session stands there by now."""
-        if self.memory is None or generation.wire.child:
-            return
+    def save_soon(self, generation: Generation, wants: Wants) -> None:
+        """What a session was told has changed: keep that too, aside from the call that told it."""
+        self._unsaved = True
+        if self._saving is None and self.memory is not None and not generation.wire.child:
+            self._saving = self._owner.start(self._save(generation, wants), "save")
+
+    async def _save(self, generation: Generation, wants: Wants) -> None:
+        assert self.memory is not None
         try:
-            kept = await self.memory.load()
-            if kept.saved is not None and kept.saved.session == generation.session:
-                await self.memory.save(self.saved(generation, wants), kept.token)
+            while self._unsaved:
+                self._unsaved = False
+                kept = await self.memory.load()
+                if kept.saved is not None and kept.saved.session == generation.session:
+                    try:
+                        await self.memory.save(self.saved(generation, wants), kept.token)
+                    except Conflict:
+                        self._unsaved = True
         except HoldfastError as error:
             self._forgetting(str(error))
+        finally:
+            self._saving = None
+
+    async def flush(self, seconds: float) -> None:
+        """Wait for what is being saved."""
+        if self._saving is not None:
+            await asyncio.wait((self._saving,), timeout=seconds)
+
+    async def touch(self) -> None:
+        if self.memory is not None:
+            try:
+                await self.memory.touch()
+            except HoldfastError as error:
+                self._forgetting(str(error))
 
     async def forget(self) -> None:
         if self.memory is not None:
@@ -198,6 +252,12 @@ class Phases:
         generation = Generation(number, greeting.era, greeting.version, greeting, self.wire, saved.session)
         generation.adopted = True
         generation.keeps_state = generation.answered_unsafe = saved.session is not None
+        # What we had told the lost session, and whoever began this one did not know.
+        if wants.log_level not in (None, saved.log_level):
+            generation.untold.append(("logging/setLevel", {"level": wants.log_level}))
+        for uri in wants.subscriptions:
+            if uri not in saved.subscriptions:
+                generation.untold.append(("resources/subscribe", {"uri": uri}))
         wants.log_level = wants.log_level or saved.log_level
         wants.subscriptions.update(dict.fromkeys(saved.subscriptions))
         self.wire.dress(generation, self.resolved)
@@ -210,9 +270,18 @@ class Phases:
         while True:
             attempts += 1
             started = asyncio.get_running_loop().time()
-            greeter = Greeter(self.name, self.wire, self.resolved, wants.ours, self.limits, inbound.unexpected, number)
+            greeter = Greeter(
+                self.name,
+                self.wire,
+                self.resolved,
+                wants.ours,
+                self.limits,
+                inbound.unexpected,
+                number,
+                self._begins,
+            )
             try:
-                generation = await greeter.greet(self._era, self.peer.era)
+                generation = await greeter.greet(self._era, self.peer.era or self._try_first)
             except GreetFailed as failure:
                 verdict = judge(failure.seen)
                 if verdict in (Verdict.NOT_SENT, Verdict.UNKNOWN):
@@ -220,8 +289,10 @@ class Phases:
                 error = error_for(self.name, "greeting", "greet", verdict, failure.reply, attempts)
                 if verdict is Verdict.AUTH_NEEDED:
                     raise AuthNeeded(failure.seen, error) from None
+                if self.wire.child:
+                    raise self._not_started(failure, error) from None
                 at = Circumstances(True, attempts, self.limits.replays, retry_after=failure.seen.retry_after)
-                if self.wire.child or decide(verdict, at) is not Step.REPLAY:
+                if decide(verdict, at) is not Step.REPLAY:
                     raise error from None
                 await asyncio.sleep(
                     wait_for(verdict, failure.seen.retry_after, attempts, random.random(), base=self.limits.backoff)
@@ -230,3 +301,27 @@ class Phases:
             self.peer.era = generation.era
             self.peer.circuit.succeeded()
             return generation
+
+    def _not_started(self, failure: GreetFailed, error: HoldfastError) -> Exception:
+        """Nothing was executed yet, whatever the child did: it could not be started."""
+        reply, seen = failure.reply, failure.seen
+        if seen.broke is Broke.NO_ANSWER_IN_TIME:
+            # Not a verdict on its era. Some 2025 programs say nothing to what they don't know, and a person can tell.
+            late = StartTimeout(
+                f"{self.name!r} did not answer the greeting within {self.limits.greet:g} s",
+                server=self.name,
+                phase="greet",
+                remedy="see its stderr; pin era='2025' if it is an old one, or raise Limits(greet=…)",
+            )
+            late.stderr_tail = reply.stderr_tail
+            return late
+        if seen.broke not in (Broke.CHILD_DIED, Broke.AFTER_SEND, Broke.CONNECT):
+            return error
+        if self.peer.era is None:
+            # Some 2025 programs end at a probe. That is no verdict either, but the handshake may come first next time.
+            self._try_first = Era.Y2025 if self._try_first is None else None
+        started = ConnectFailed(
+            f"{self.name!r} did not start: {reply.what}", server=self.name, phase="greet", remedy="see its stderr"
+        )
+        started.exit_code, started.stderr_tail = reply.exit_code, reply.stderr_tail
+        return StartFailed(started)

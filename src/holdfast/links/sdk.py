@@ -6,8 +6,9 @@ kill the SDK's session. `tests/links/test_sdk_assumptions.py` says what it relie
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from contextvars import Context
 from types import TracebackType
 from typing import Any, cast
 
@@ -84,6 +85,8 @@ class Bridge:
             )
         except HoldfastError as error:
             raise as_mcp_error(error) from error
+        except (TypeError, ValueError, AttributeError, KeyError) as error:  # a greeting that is not what it should be
+            raise MCPError(INTERNAL_ERROR, f"{self.link.name!r} sent what can't be read: {error!r:.200}") from error
         if method == "tools/list":
             self._learn(result)
         meta = params.get("_meta") if params else None
@@ -99,11 +102,14 @@ class Bridge:
     def _learn(self, result: dict[str, Any]) -> None:
         """Which tools may be repeated, by their annotations. Another page adds to what is known."""
         safe, known = set[str](), set[str]()
-        for tool in result.get("tools", ()):
-            hints = cast("dict[str, Any]", tool.get("annotations") or {})
-            known.add(tool.get("name"))
-            if hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True:
-                safe.add(tool.get("name"))
+        listed = result.get("tools")
+        for tool in cast("list[Any]", listed) if isinstance(listed, list) else ():
+            told = _members(tool)
+            name, hints = told.get("name"), _members(told.get("annotations"))
+            if isinstance(name, str):  # else the session will say what is wrong with it
+                known.add(name)
+                if hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True:
+                    safe.add(name)
         self._safe_tools = (self._safe_tools - known) | safe
 
     async def _initialize(self, params: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
@@ -127,6 +133,10 @@ class Bridge:
             await self.link.notify(method, params)
         except HoldfastError as error:
             raise as_mcp_error(error) from error
+
+
+def _members(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _as_2025(greeting: Greeting, name: str) -> dict[str, Any]:
@@ -265,7 +275,7 @@ class LinkTransport:
         self._asked: dict[RequestId, asyncio.Future[JSONRPCResponse | JSONRPCError]] = {}
         self._to_session: MemoryObjectSendStream[SessionMessage | Exception] | None = None
         self._streams: tuple[Any, ...] = ()
-        self._pump: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(
         self,
@@ -275,26 +285,35 @@ class LinkTransport:
         self._to_session = to_session
         self._streams = (to_session, for_session, from_session, written)
         self._link.handle(self._ask, self._hear)
-        self._pump = self._link.owner.start(self._read(written), "transport")
+        self._start(self._read(written))
         return for_session, from_session
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         self._link.handle(None, None)
-        for task in (self._pump, *self._calls.values()):
-            if task is not None:
-                task.cancel()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
         for stream in self._streams:
             stream.close()
+        if tasks:
+            await asyncio.wait(tasks, timeout=5)
         if self._close:
             await self._link.close()
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Not the link's owner's: if somebody closes the link, calls under way must still be answered."""
+        task = asyncio.get_running_loop().create_task(coroutine, context=Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _read(self, written: MemoryObjectReceiveStream[SessionMessage]) -> None:
         async for item in written:
             message = item.message
             if isinstance(message, JSONRPCRequest):
-                task = self._link.owner.start(self._answer(message, item.metadata), message.method)
+                task = self._start(self._answer(message, item.metadata))
                 self._calls[message.id] = task
                 task.add_done_callback(_forgetter(self._calls, message.id))
             elif isinstance(message, JSONRPCNotification):
@@ -310,7 +329,7 @@ class LinkTransport:
             if task is not None:
                 task.cancel()  # the link tells the server, the way its era asks
             return
-        self._link.owner.start(self._tell(message), message.method)
+        self._start(self._tell(message))
 
     async def _tell(self, message: JSONRPCNotification) -> None:
         with suppress(MCPError):
@@ -350,7 +369,7 @@ class LinkTransport:
         try:
             self._to_session.send_nowait(SessionMessage(message))
         except anyio.WouldBlock:
-            self._link.owner.start(self._send(message), method)  # a slow session gets it late, never out of the link
+            self._start(self._send(message))  # a slow session gets it late, never out of the link
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             pass
 

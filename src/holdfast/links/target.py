@@ -1,10 +1,10 @@
-"""Where a link leads: a URL or an object in this process. Declarations, not connections: frozen and comparable.
+"""Where a link leads: a URL, a program, an object. Declarations, not connections: frozen and comparable.
 
 It owns the checking of URLs, headers and TLS settings, and refuses to show a secret in `repr`.
 """
 
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -88,12 +88,46 @@ class ObjectTarget:
         return str(getattr(self.server, "name", None) or type(self.server).__name__)
 
 
-Target: TypeAlias = HttpTarget | ObjectTarget
+EnvValue: TypeAlias = str | Callable[[], Awaitable[str]]
+
+
+@dataclass(frozen=True)
+class CommandTarget:
+    """A program to start, without a shell.
+
+    `env` is added to a small safe part of our own environment; its values, or the whole of it, may be async callables,
+    resolved whenever the program is started.
+    """
+
+    command: str
+    args: Sequence[str] = ()
+    env: Mapping[str, EnvValue] | Resolvable | None = field(default=None, repr=False)
+    cwd: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.command, str) or not self.command.strip() or "\0" in self.command:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"command={self.command!r:.80} is not a program's name or path", phase="resolve")
+        if isinstance(self.args, str) or not all(isinstance(arg, str) and "\0" not in arg for arg in self.args):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(
+                f"args= of {self.command!r:.80} is not a list of strings",
+                phase="resolve",
+                remedy="give args=['--flag', 'value'], one string each; there is no shell to split them",
+            )
+        object.__setattr__(self, "args", tuple(self.args))
+        if isinstance(self.env, Mapping):
+            object.__setattr__(self, "env", dict(cast("Mapping[str, EnvValue]", self.env)))
+
+    @property
+    def name(self) -> str:
+        return Path(self.command).name or self.command
+
+
+Target: TypeAlias = HttpTarget | ObjectTarget | CommandTarget
 
 
 def target_of(target: object) -> Target:
     """A target as given, or made from a URL or a server object."""
-    if isinstance(target, HttpTarget | ObjectTarget):
+    if isinstance(target, HttpTarget | ObjectTarget | CommandTarget):
         return target
     if isinstance(target, str):
         return HttpTarget(target)
@@ -101,7 +135,7 @@ def target_of(target: object) -> Target:
         return ObjectTarget(target)
     raise ConfigError(
         f"{type(target).__name__} is no target of a link",
-        remedy="give a URL, an HttpTarget, or a server object (SDK Server or MCPServer, FastMCP)",
+        remedy="give a URL, an HttpTarget, a CommandTarget, or a server object (SDK Server or MCPServer, FastMCP)",
     )
 
 
@@ -158,3 +192,19 @@ def check_headers(headers: Headers) -> Headers:
         if any(c in "\r\n\0" for c in value):
             raise ConfigError(f"header {name!r} has a line break in its value", phase="resolve")
     return headers
+
+
+def check_env(env: object, command: str) -> dict[str, str]:
+    """Environment variables as the system takes them, or `ConfigError` that names one, never its value."""
+    if not isinstance(env, Mapping):
+        raise ConfigError(f"env of {command!r} is {type(env).__name__}, not a mapping", phase="resolve")
+    checked: dict[str, str] = {}
+    for name, value in cast("Mapping[Any, Any]", env).items():
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            raise ConfigError(f"env of {command!r}: {name!r:.80} is not a variable's name", phase="resolve")
+        if not isinstance(value, str) or "\0" in value:
+            raise ConfigError(
+                f"env of {command!r}: the value of {name} is not a str", phase="resolve", remedy="give text"
+            )
+        checked[name] = value
+    return checked

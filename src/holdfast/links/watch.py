@@ -11,10 +11,9 @@ from typing import Any
 
 from holdfast.core.eras import Era
 from holdfast.core.events import StreamDropped
-from holdfast.core.lifecycle import LinkEvent
-from holdfast.core.outcome import Verdict, judge
+from holdfast.core.outcome import Seen, Verdict, judge
 from holdfast.core.retry import backoff
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, OutcomeUnknown, StartTimeout, Unavailable
 from holdfast.links.exchange import NO_HEADERS, Exchanger
 from holdfast.links.failures import error_for
 from holdfast.links.inbound import Inbound
@@ -57,6 +56,8 @@ class Watch:
         self._uris = tuple(uris)
         self._id = id
         self._turns = 0
+        self._watched: Generation | None = None
+        self._last: HoldfastError | None = None
         self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[None] | None = None
 
@@ -66,32 +67,56 @@ class Watch:
             self.task.cancel()
 
     async def run(self) -> None:
-        """Until cancelled, or refused at the first try."""
+        """Until cancelled, or refused, or not agreed to within the time that a link has to come up."""
         failures = 0
+        limit = asyncio.get_running_loop().time() + self._limits.start
         try:
             while True:
                 try:
                     generation = await self._machine.ready("watch", None)
-                    changed = self._machine.changed
-                    if generation.era is Era.Y2026:
-                        failures = 0 if await self._listen(generation) else failures + 1
-                    else:
-                        await self._subscribe(generation)
-                        self._began()
+                    if await self._once(generation, limit):
                         failures = 0
-                        await changed.wait()
                         continue
+                    failures += 1
                 except HoldfastError as error:
-                    if not self.started.done():
+                    self._last = error
+                    refused = not isinstance(error, Unavailable | OutcomeUnknown)
+                    if not self.started.done() and refused:
                         self.started.set_exception(error)
                         return
                     failures += 1
                     self._telling.event(StreamDropped, why=error.what, resumable=False)
+                if not self.started.done() and asyncio.get_running_loop().time() >= limit:
+                    self.started.set_exception(self._last or self._late())
+                    return
                 wait = backoff(max(1, failures), random.random(), base=self._limits.stream_retry, cap=LONGEST_PAUSE)
                 await asyncio.sleep(wait)
         finally:
             if not self.started.done():
                 self.started.cancel()
+
+    def _late(self) -> StartTimeout:
+        return StartTimeout(
+            f"watch: {self._telling.server!r} did not agree within {self._limits.start:g} s",
+            server=self._telling.server,
+            phase="watch",
+        )
+
+    async def _once(self, generation: Generation, limit: float) -> bool:
+        """Watch in one generation until it ends. True if it had begun, and another is to be had at once."""
+        if generation.era is Era.Y2026:
+            began = await self._listen(generation, limit)
+            await asyncio.sleep(0)
+            return began and self._machine.generation is not generation
+        changed = self._machine.changed
+        if generation is not self._watched:  # else only its credentials are new
+            for uri in self._uris:
+                if not await self._subscribe(generation, uri):
+                    return False
+            self._watched = generation
+            self._began()
+        await changed.wait()
+        return True
 
     def _began(self) -> None:
         """Listening, for the first time or again; then anything may have changed meanwhile."""
@@ -106,39 +131,49 @@ class Watch:
         for uri in self._uris:
             self._inbound.hand_on("notifications/resources/updated", {"uri": uri, **meta})
 
-    async def _listen(self, generation: Generation) -> bool:
+    async def _listen(self, generation: Generation, limit: float) -> bool:
         """One `subscriptions/listen`, until it ends. True if it had been acknowledged."""
         wanted: dict[str, Any] = dict.fromkeys(self._kinds, True)
         if self._uris:
             wanted["resourceSubscriptions"] = list(self._uris)
         id, began = f"{self._id}-{self._turns}-{random.getrandbits(32):x}", False
+        now = asyncio.get_running_loop().time()
+        patience = Patience(limit if not self.started.done() else now + self._limits.start, None)
 
         def acknowledged() -> None:
             nonlocal began
             began = True
+            patience.until = None  # from now on it may be silent for days
             self._began()
 
         self._inbound.acknowledged[id] = acknowledged
         try:
             reply = await self._exchanger.exchange(
-                generation, "subscriptions/listen", {"notifications": wanted}, NO_HEADERS, Patience(None, None), id=id
+                generation, "subscriptions/listen", {"notifications": wanted}, NO_HEADERS, patience, id=id
             )
         finally:
             self._inbound.acknowledged.pop(id, None)
-        self._ended(generation, reply)
+        why = reply.what if reply.seen is not None else "the server ended the subscription"
+        if reply.seen is not None:
+            self._judged(generation, reply, reply.seen, "subscriptions/listen")
+        self._telling.event(StreamDropped, why=why, resumable=False)
         return began
 
-    def _ended(self, generation: Generation, reply: Reply) -> None:
-        if reply.seen is None:
-            self._telling.event(StreamDropped, why="the server ended the subscription", resumable=False)
+    def _judged(self, generation: Generation, reply: Reply, seen: Seen, method: str) -> None:
+        """Heal what can be healed; raise what will stay so, and what nobody has agreed to yet."""
+        verdict = judge(seen)
+        if self._machine.heal(generation, seen, verdict):
             return
-        verdict = judge(reply.seen)
-        if verdict is Verdict.SESSION_LOST:
-            self._machine.lose(generation, LinkEvent.SESSION_LOST)
-        elif verdict in (Verdict.ANSWER, Verdict.REJECTED, Verdict.AUTH_NEEDED):
-            raise error_for(self._telling.server, "subscriptions/listen", "watch", verdict, reply, 1)
-        self._telling.event(StreamDropped, why=reply.what, resumable=False)
+        error = error_for(self._telling.server, method, "watch", verdict, reply, 1)
+        if verdict in (Verdict.ANSWER, Verdict.REJECTED, Verdict.AUTH_NEEDED) or not self.started.done():
+            raise error
 
-    async def _subscribe(self, generation: Generation) -> None:
-        for uri in self._uris:
-            await self._exchanger.send(generation, "resources/subscribe", {"uri": uri}, self._limits.greet, "watch")
+    async def _subscribe(self, generation: Generation, uri: str) -> bool:
+        until = asyncio.get_running_loop().time() + self._limits.greet
+        reply = await self._exchanger.exchange(
+            generation, "resources/subscribe", {"uri": uri}, NO_HEADERS, Patience(until, self._limits.greet)
+        )
+        if reply.seen is not None:
+            self._judged(generation, reply, reply.seen, "resources/subscribe")
+            return False
+        return True

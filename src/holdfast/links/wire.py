@@ -11,13 +11,13 @@ from typing import Any, Protocol, TypeAlias
 from holdfast.core.eras import Era
 from holdfast.core.greeting import Greeting
 from holdfast.core.models import BackSessionId
-from holdfast.core.outcome import Seen
+from holdfast.core.outcome import Seen, Verdict
 
 Message: TypeAlias = dict[str, Any]
 Receive: TypeAlias = Callable[[Message], Awaitable[None]]
 """Takes a message that is not the answer that a call waits for."""
-Lost: TypeAlias = Callable[[Seen], None]
-"""Takes news, from a server's own stream, that the session is gone."""
+Lost: TypeAlias = Callable[[Seen, Verdict], bool]
+"""Takes news, from a server's own stream, that the session or the credentials are gone. True: stop reading."""
 Dropped: TypeAlias = Callable[[str, bool], None]
 """Takes news that a server's own stream ended and is opened again: why, and whether nothing should be missing."""
 
@@ -40,6 +40,8 @@ class Generation:
     """How often its credentials were set: a 401 to older ones is no news."""
     answered_unsafe: bool = False
     reseeded: bool = False
+    untold: list[tuple[str, dict[str, Any]]] = field(default_factory=list[tuple[str, dict[str, Any]]])
+    """What the session must be told before anybody's call."""
     lost: bool = False
     successor: "Generation | None" = None
 
@@ -54,6 +56,8 @@ class Reply:
     """The session id on the answer, as it came."""
     what: str = ""
     """What happened, for people."""
+    exit_code: int | None = None
+    stderr_tail: str | None = None
 
 
 @dataclass(slots=True)
@@ -76,6 +80,7 @@ class Resolved:
 
     url: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
 
 class Wire(Protocol):

@@ -1,0 +1,290 @@
+"""One child process: its pipes, its last words, its end. The whole group, not only the program that was named.
+
+It owns framing (a line is a message, of any size up to the cap), the ring that keeps stderr, and the three steps of an
+end: stdin closed, terminate, kill. It refuses to grow: what nobody reads is bounded, and what is not a message is
+skipped and counted.
+"""
+
+import asyncio
+import os
+import re
+import signal
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+from holdfast.links.codec import decode
+from holdfast.links.duplex import Ending, Oversize
+from holdfast.links.warden import COOKIE, kill_by_cookie, warden
+from holdfast.links.wire import Message
+
+TAIL_LINES = 40  # of stderr kept for an error
+TAIL_BYTES = 8 * 1024  # of stderr kept for an error: it fits a screen or two
+LINE_SHOWN = 500  # characters of one line of stderr, in an event or a tail
+BACKLOG = 1_000  # messages not yet taken; beyond it the child's stdout is not read until some are
+LINGER = (
+    0.5  # seconds for what a dead child had written to arrive if a grandchild holds the pipe, and for its exit code
+)
+
+_ID = re.compile(rb'"id"\s*:\s*("(?:[^"\\]|\\.){1,200}"|\d{1,18})')
+
+
+class Child(asyncio.SubprocessProtocol):
+    """Made by `start`. One reader, any number of writers."""
+
+    def __init__(self, cap: int, cookie: str, said: Callable[[str], None], stray: Callable[[str], None]) -> None:
+        self.pid = 0
+        self.exit_code: int | None = None
+        self.ended = asyncio.Event()
+        self.strays = 0
+        self._cap = cap
+        self._cookie = cookie
+        self._said = said
+        self._stray = stray
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._stdin: asyncio.WriteTransport | None = None
+        self._stdout: asyncio.ReadTransport | None = None
+        self._rest = bytearray()
+        self._scanned = 0
+        self._skipping = False
+        self._skipped_id: str | int | None = None
+        self._messages: deque[Message | Oversize] = deque()
+        self._reader: asyncio.Future[None] | None = None
+        self._paused = False
+        self._writers: set[asyncio.Future[None]] = set()
+        self._writing_paused = False
+        self._stderr_rest = b""
+        self._stderr: deque[str] = deque(maxlen=TAIL_LINES)
+        self._printed: deque[str] = deque(maxlen=5)
+        self._eof = False
+
+    # What the event loop tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.SubprocessTransport", transport)
+        self.pid = self._transport.get_pid()
+        self._stdin = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
+        self._stdout = cast("asyncio.ReadTransport", self._transport.get_pipe_transport(1))
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 2:
+            self._take_stderr(data)
+            return
+        self._take_stdout(data)
+        if len(self._messages) > BACKLOG and not self._paused and self._stdout is not None:
+            self._paused = True
+            self._stdout.pause_reading()
+        self._wake()
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 1:
+            self._eof = True
+            self._wake()
+        elif fd == 0:
+            self._free_writers()
+
+    def process_exited(self) -> None:
+        assert self._transport is not None
+        self.exit_code = self._transport.get_returncode()
+        self.ended.set()
+        self._free_writers()
+        # Its stdout ends by itself now, unless a grandchild holds it open.
+        asyncio.get_running_loop().call_later(LINGER, self._give_up_on_stdout)
+
+    def _give_up_on_stdout(self) -> None:
+        self._eof = True
+        self._wake()
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self._free_writers()
+
+    # Reading
+
+    def _take_stdout(self, data: bytes) -> None:
+        self._rest += data
+        while (end := self._rest.find(b"\n", self._scanned)) >= 0:
+            line = bytes(self._rest[:end])
+            del self._rest[: end + 1]
+            self._scanned = 0
+            if self._skipping:
+                self._skipping = False
+                self._messages.append(Oversize(self._skipped_id or _id_in(line[-300:])))
+            elif len(line) > self._cap:
+                self._messages.append(Oversize(_id_in(line[:300]) or _id_in(line[-300:])))
+            elif line.strip():
+                self._take_line(line)
+        self._scanned = len(self._rest)
+        if len(self._rest) > self._cap:
+            if not self._skipping:
+                self._skipping, self._skipped_id = True, _id_in(self._rest[:300])
+            del self._rest[:-300]
+            self._scanned = len(self._rest)
+
+    def _take_line(self, line: bytes) -> None:
+        try:
+            message = decode(line)
+        except ValueError:
+            message = None
+        if isinstance(message, dict) and "jsonrpc" in message:
+            self._messages.append(cast("Message", message))
+            return
+        self.strays += 1
+        text = line[:LINE_SHOWN].decode("utf-8", "replace").strip()
+        self._printed.append(text)
+        if self.strays == 1:
+            self._stray(f"the program writes to stdout what is no message, it is skipped: {text!r:.200}")
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    async def read(self) -> Message | Oversize:
+        """The next message; EOFError when there will be none."""
+        while not self._messages:
+            if self._paused and self._stdout is not None:
+                self._paused = False
+                self._stdout.resume_reading()
+            if self._eof:
+                await self._gone(LINGER)  # so that its last words can tell its exit code
+                raise EOFError
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        return self._messages.popleft()
+
+    def _take_stderr(self, data: bytes) -> None:
+        *lines, rest = (self._stderr_rest + data).split(b"\n")
+        self._stderr_rest = rest[-4 * LINE_SHOWN :]
+        for line in lines:
+            text = line[:LINE_SHOWN].decode("utf-8", "replace").rstrip()
+            if text:
+                self._stderr.append(text)
+                self._said(text)
+
+    # Writing
+
+    async def write(self, line: bytes, sent: Callable[[], None]) -> None:
+        """Hand a line over and wait until the child keeps up. ConnectionError if it has ended."""
+        if self.ended.is_set() or self._stdin is None or self._stdin.is_closing():
+            raise ConnectionResetError
+        sent()
+        self._stdin.write(line)
+        if self._writing_paused:
+            waiter = asyncio.get_running_loop().create_future()
+            self._writers.add(waiter)
+            try:
+                await waiter
+            finally:
+                self._writers.discard(waiter)
+
+    def _free_writers(self) -> None:
+        for waiter in self._writers:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # The end
+
+    def last_words(self) -> Ending:
+        code = self.exit_code
+        if code is None:
+            what = "the program closed its stdout" if self._eof else "the program runs"
+        elif code < 0:
+            what = f"the program was killed by {_signal_name(-code)}"
+        else:
+            what = f"the program ended with exit code {code}"
+        if self._stderr_rest:
+            self._take_stderr(b"\n")
+        lines = list(self._stderr) or [f"(on stdout) {line}" for line in self._printed]
+        return Ending(what, code, "\n".join(lines)[-TAIL_BYTES:] or None)
+
+    async def close(self, exit_seconds: float) -> None:
+        """End it and everything it started: stdin closed, then terminate, then kill."""
+        if self._stdin is not None:
+            self._stdin.close()
+        if not await self._gone(exit_seconds):
+            self._signal(signal.SIGTERM)
+            if not await self._gone(exit_seconds):
+                self._signal(signal.SIGKILL)
+                await self._gone(exit_seconds)
+        if self._group_lives():
+            self._signal(signal.SIGTERM)
+            for _ in range(10):
+                await asyncio.sleep(exit_seconds / 40)
+                if not self._group_lives():
+                    break
+            else:
+                self._signal(signal.SIGKILL)
+        await kill_by_cookie(self._cookie, exit_seconds / 4)
+        warden.forget(self.pid)
+        if self._transport is not None:
+            self._transport.close()
+        # The transport tells its pipes' ends one loop turn later.
+        await asyncio.sleep(0)
+
+    async def _gone(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self.ended.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            if hasattr(os, "killpg"):
+                os.killpg(self.pid, number)
+            elif self._transport is not None:
+                self._transport.send_signal(number)
+
+    def _group_lives(self) -> bool:
+        if not hasattr(os, "killpg"):
+            return False
+        try:
+            os.killpg(self.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+
+def _id_in(data: bytes | bytearray) -> str | int | None:
+    """The id of a message of which only a part is at hand."""
+    found = _ID.search(data)
+    if found is None:
+        return None
+    value: Any = decode(found.group(1))
+    return value if isinstance(value, str | int) else None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+async def start(
+    file: str,
+    args: Sequence[str],
+    env: Mapping[str, str],
+    cwd: str | None,
+    cap: int,
+    cookie: str,
+    said: Callable[[str], None],
+    stray: Callable[[str], None],
+) -> Child:
+    """Start it in a process group and session of its own, known to the warden. OSError as the system says it."""
+    warden.start()
+    _, protocol = await asyncio.get_running_loop().subprocess_exec(
+        lambda: Child(cap, cookie, said, stray),
+        file,
+        *args,
+        env={**env, **warden.cookies(), COOKIE: cookie},
+        cwd=cwd,
+        start_new_session=True,
+    )
+    warden.know(protocol.pid)
+    return protocol

@@ -1,0 +1,95 @@
+"""A command line before it runs: where it is found, in which environment, and how it is shown with secrets masked.
+
+It owns the look-up and its errors: each says what was run, where it was looked for and what to do. It refuses a shell.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from holdfast.errors import ConnectFailed
+
+SAFE_ENVIRONMENT = (
+    ("APPDATA", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATH", "PATHEXT", "PROCESSOR_ARCHITECTURE", "SYSTEMDRIVE",
+     "SYSTEMROOT", "TEMP", "TMP", "USERNAME", "USERPROFILE")
+    if os.name == "nt"
+    else ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
+)  # fmt: skip
+"""What a child gets of our own environment unasked: enough to run, nothing that is a secret."""
+
+_SECRET = re.compile(r"(?i)(token|secret|passw|api[-_]?key|\bkey\b|auth|credential)")
+
+
+def environment(named: Mapping[str, str]) -> dict[str, str]:
+    """The safe part of ours, and what was named."""
+    ours = {name: value for name in SAFE_ENVIRONMENT if (value := os.environ.get(name)) is not None}
+    # Exported shell functions are code, not settings.
+    return {name: value for name, value in {**ours, **named}.items() if not value.startswith("()")}
+
+
+def find(command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None, server: str) -> str:
+    """The file to run, or `ConnectFailed` that says why there is none."""
+    shown = masked(command, args, env)
+    if cwd is not None and not Path(cwd).is_dir():
+        raise _no(server, shown, f"its cwd {cwd} is not a folder", "give a folder that exists as cwd=")
+    path = env.get("PATH", os.defpath)
+    if os.sep in command or (os.altsep and os.altsep in command):
+        place = Path(cwd or ".", command) if not Path(command).is_absolute() else Path(command)
+        if place.is_dir():
+            raise _no(server, shown, f"{command} is a folder", "name the program in it")
+        if not place.exists():
+            raise _no(server, shown, f"there is no file {place}", "check the path; relative ones begin at cwd")
+        if not os.access(place, os.X_OK):
+            raise _no(server, shown, f"{place} is not executable", f"chmod +x {place}")
+        return str(place)
+    found = shutil.which(command, path=path)
+    if found is None:
+        folders = path.split(os.pathsep)
+        looked = ", ".join(folders[:8]) + (f" and {len(folders) - 8} more" if len(folders) > 8 else "")
+        raise _no(
+            server,
+            shown,
+            f"{command!r} was not found in PATH: {looked}",
+            "install it, or give its full path as command=",
+        )
+    return found
+
+
+def failed_to_start(error: OSError, file: str, shown: str, server: str) -> ConnectFailed:
+    """What the system said when it was to run the file; a missing interpreter is the file's first line's fault."""
+    if isinstance(error, FileNotFoundError) and (interpreter := _interpreter(file)):
+        return _no(server, shown, f"its interpreter {interpreter} is missing", f"install it, or mend line 1 of {file}")
+    return _no(server, shown, str(error.strerror or error).lower(), "run it by hand to see more")
+
+
+def _interpreter(file: str) -> str | None:
+    try:
+        with Path(file).open("rb") as opened:
+            first = opened.readline(300)
+    except OSError:
+        return None
+    return first[2:].strip().decode("utf-8", "replace") if first.startswith(b"#!") else None
+
+
+def _no(server: str, shown: str, why: str, remedy: str) -> ConnectFailed:
+    return ConnectFailed(f"{server!r} did not start: {why}; ran: {shown}", server=server, phase="open", remedy=remedy)
+
+
+def masked(command: str, args: Sequence[str], env: Mapping[str, str]) -> str:
+    """The command line for people: values that look like secrets, or are those of named variables, are not shown."""
+    hidden = {value for name, value in env.items() if name not in SAFE_ENVIRONMENT and len(value) > 3}
+    shown: list[str] = [command]
+    mask_next = False
+    for arg in args:
+        name, equals, value = arg.partition("=")
+        if mask_next and not arg.startswith("-"):
+            shown.append("•••")
+        elif arg in hidden or (equals and (value in hidden or _SECRET.search(name))):
+            shown.append(f"{name}=•••" if equals and arg not in hidden else "•••")
+        else:
+            shown.append(arg if re.fullmatch(r"[\w@%+=:,./-]+", arg) else repr(arg))
+        mask_next = arg.startswith("-") and not equals and _SECRET.search(arg) is not None
+    text = " ".join(shown)
+    return text if len(text) <= 300 else f"{text[:300]}…"

@@ -1,0 +1,74 @@
+"""A channel to a program that we start: a line of JSON on stdin and stdout is a message. One child is one session.
+
+It owns starting it and what it says of itself when it ends. It refuses a shell, and to pass our whole environment on.
+"""
+
+import secrets
+from collections.abc import Callable
+
+from holdfast.core.events import ChildEnded, ChildSaid, ChildStarted
+from holdfast.links.child import Child, start
+from holdfast.links.codec import encode
+from holdfast.links.command import environment, failed_to_start, find, masked
+from holdfast.links.duplex import Ending, Oversize
+from holdfast.links.limits import Limits, too_large
+from holdfast.links.target import CommandTarget
+from holdfast.links.telling import Telling
+from holdfast.links.wire import Message, Resolved
+
+
+class StdioChannel:
+    """See `Channel`."""
+
+    def __init__(self, name: str, target: CommandTarget, limits: Limits, telling: Telling) -> None:
+        self._name = name
+        self._target = target
+        self._limits = limits
+        self._telling = telling
+        self._child: Child | None = None
+        self._shown = target.command
+        self._closing = False
+
+    async def open(self, resolved: Resolved) -> None:
+        target = self._target
+        env = environment(resolved.env)
+        self._shown = masked(target.command, target.args, resolved.env)
+        file = find(target.command, target.args, env, target.cwd, self._name)
+        cookie = secrets.token_hex(16)
+        cap = self._limits.message_bytes
+        try:
+            child = await start(file, target.args, env, target.cwd, cap, cookie, self._said, self._telling.strayed)
+        except OSError as error:
+            raise failed_to_start(error, file, self._shown, self._name) from error
+        self._child = child
+        self._telling.event(ChildStarted, pid=child.pid)
+
+    def _said(self, line: str) -> None:
+        child = self._child
+        self._telling.event(ChildSaid, pid=child.pid if child is not None else 0, line=line)
+
+    async def write(self, message: Message, sent: Callable[[], None]) -> None:
+        line = encode(message, self._name) + b"\n"
+        if len(line) > self._limits.message_bytes:
+            raise too_large(len(line), self._limits.message_bytes, self._name)
+        if self._child is None:
+            raise ConnectionResetError
+        await self._child.write(line, sent)
+
+    async def read(self) -> Message | Oversize:
+        assert self._child is not None
+        return await self._child.read()
+
+    async def close(self) -> None:
+        child, self._closing = self._child, True
+        if child is None:
+            return
+        expected = not child.ended.is_set()
+        await child.close(self._limits.exit)
+        self._telling.event(ChildEnded, pid=child.pid, exit_code=child.exit_code, expected=expected)
+
+    def last_words(self) -> Ending:
+        if self._child is None:
+            return Ending("the program was not started")
+        ending = self._child.last_words()
+        return ending._replace(what=f"{ending.what}; ran: {self._shown}")

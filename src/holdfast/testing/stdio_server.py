@@ -1,0 +1,51 @@
+"""A program with faults by name, as the target of a link: `Link(stdio_target("exit-in-call"))`.
+
+It owns the names; `stdio_program.py` is the program.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+from holdfast.links.target import CommandTarget
+
+StdioFault = Literal[
+    "none",
+    "exit-at-start",
+    "exit-at-greeting",
+    "exit-in-call",
+    "exit-after-effect",
+    "killed-in-call",
+    "hang-in-call",
+    "hang-at-greeting",
+    "ignore-signals",
+    "grandchild",
+    "detached-grandchild",
+    "garbage",
+    "flood-stderr",
+    "flood-stdout",
+    "huge-line",
+    "endless-line",
+    "slow-start",
+    "close-stdout",
+    "deaf",
+]
+"""What goes wrong. Faults "in-call" strike every tools/call, unless `once` names a file to remember the first by."""
+
+
+def stdio_target(
+    fault: StdioFault = "none",
+    *,
+    era: Literal["2025", "2026"] = "2025",
+    effects: Path | None = None,
+    once: Path | None = None,
+    say: str = "",
+    env: Any = None,
+) -> CommandTarget:
+    """A target for `Link`. `once`: the fault strikes only as long as that file does not exist; `say`: to stderr."""
+    program = str(Path(__file__).with_name("stdio_program.py"))
+    args = ["-I", "-S", program, "--fault", fault, "--era", era]
+    for name, value in (("--effects", effects), ("--once", once), ("--say", say)):
+        if value:
+            args += [name, str(value)]
+    return CommandTarget(sys.executable, args, env=env)
