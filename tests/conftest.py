@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.links.warden import warden
 from tests import servers
 
 _FDS = Path("/proc/self/fd")
@@ -14,7 +15,7 @@ _FDS = Path("/proc/self/fd")
 
 def _open_files() -> dict[str, str]:
     """What is open, but for the pipes to servers that stay for the whole run."""
-    kept = servers.pipes()
+    kept = {*servers.pipes(), warden.pipe()}
     found: dict[str, str] = {}
     for fd in _FDS.iterdir() if _FDS.exists() else ():
         try:

@@ -8,6 +8,7 @@ there children end with their pipes.
 """
 
 import asyncio
+import atexit
 import os
 import secrets
 import signal
@@ -107,6 +108,7 @@ class Warden:
 
 
 warden = Warden()
+atexit.register(warden.stop)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=warden.after_fork)
 
