@@ -6,7 +6,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
 
-.PHONY: help run test lint check bench docs format clean
+.PHONY: help run test lint check conformance bench docs format clean
 
 help:           ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -38,6 +38,9 @@ lint: $(VENV)/.dev  ## format check, lint, types, layers
 	@$(BIN)/lint-imports --no-cache
 
 check: lint test    ## lint and test, what CI runs
+
+conformance: $(VENV)/.dev  ## the official suite in both eras, and servers that others wrote
+	@$(BIN)/python conformance/run.py
 
 docs: $(VENV)/.dev  ## write the tables of core/ into docs/links.md
 	@$(BIN)/python docs/tables.py

@@ -38,6 +38,7 @@ class Child(asyncio.SubprocessProtocol):
         self.exit_code: int | None = None
         self.ended = asyncio.Event()
         self.strays = 0
+        self.answered: Callable[[Message], bool] | None = None
         self._cap = cap
         self._cookie = cookie
         self._said = said
@@ -75,7 +76,8 @@ class Child(asyncio.SubprocessProtocol):
         if len(self._messages) > BACKLOG and not self._paused and self._stdout is not None:
             self._paused = True
             self._stdout.pause_reading()
-        self._wake()
+        if self._messages:
+            self._wake()
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == 1:
@@ -131,7 +133,11 @@ class Child(asyncio.SubprocessProtocol):
         except ValueError:
             message = None
         if isinstance(message, dict) and "jsonrpc" in message:
-            self._messages.append(cast("Message", message))
+            known = cast("Message", message)
+            # An answer goes straight to its call if nothing that came before it waits to be read.
+            idle = not self._messages and self._reader is not None and not self._reader.done()
+            if not (idle and self.answered is not None and "method" not in known and self.answered(known)):
+                self._messages.append(known)
             return
         self.strays += 1
         text = line[:LINE_SHOWN].decode("utf-8", "replace").strip()

@@ -31,6 +31,9 @@ class Oversize(NamedTuple):
 class Channel(Protocol):
     """Two streams of messages to one server."""
 
+    answered: Callable[[Message], bool] | None
+    """Where the channel may take an answer at once, in order; False if nobody waits for it."""
+
     async def open(self, resolved: Resolved) -> None: ...
     async def write(self, message: Message, sent: Callable[[], None]) -> None:
         """Calls `sent` the moment that the message can no longer be taken back, and waits until the other end keeps
@@ -62,6 +65,7 @@ class DuplexWire:
         self._ended: Lost | None = None
         self._open = False
         self._reader: asyncio.Task[None] | None = None
+        channel.answered = self._answer
 
     async def open(self, resolved: Resolved) -> None:
         await self._channel.open(resolved)
@@ -163,12 +167,17 @@ class DuplexWire:
             if was_open and self._ended is not None:
                 self._ended(Seen(broke=self._broke), Verdict.UNKNOWN)
 
+    def _answer(self, message: Message) -> bool:
+        id = message.get("id")
+        waiting = self._waiting.get(id) if isinstance(id, str | int) else None
+        if waiting is None:
+            return False
+        waiting.put(message)
+        return True
+
     async def _deliver(self, message: Message) -> None:
         if "method" not in message:
-            id = message.get("id")
-            waiting = self._waiting.get(id) if isinstance(id, str | int) else None
-            if waiting is not None:
-                waiting.put(message)
+            if self._answer(message):
                 return
         elif message["method"] == "notifications/progress":
             params = message.get("params")

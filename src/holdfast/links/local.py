@@ -36,6 +36,7 @@ class LocalChannel:
         self._outgoing: Any = None
         self._run: asyncio.Task[None] | None = None
         self._why = "the server's run ended"
+        self.answered: Callable[[Message], bool] | None = None
 
     async def open(self, resolved: Resolved) -> None:
         started: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -28,6 +28,7 @@ class StdioChannel:
         self._child: Child | None = None
         self._shown = target.command
         self._closing = False
+        self.answered: Callable[[Message], bool] | None = None
 
     async def open(self, resolved: Resolved) -> None:
         target = self._target
@@ -40,6 +41,7 @@ class StdioChannel:
             child = await start(file, target.args, env, target.cwd, cap, cookie, self._said, self._telling.strayed)
         except OSError as error:
             raise failed_to_start(error, file, self._shown, self._name) from error
+        child.answered = self.answered
         self._child = child
         self._telling.event(ChildStarted, pid=child.pid)
 
