@@ -133,7 +133,7 @@ async def run(scale: float) -> str:
             "| what | figure | goal |",
             "| --- | --- | --- |",
             *(
-                f"| {name} per call, a link reused | {opened:.0f} ms, {reused:.2f} ms: {opened / reused:.0f} times | 200 |"
+                f"| {name} per call, a link reused | {opened:.0f} ms, {reused:.2f} ms: {opened / reused:.0f} | 200 |"
                 for name, (reused, opened) in (("a raw program", raw_reuse), ("an SDK server", sdk_reuse))
             ),
             f"| a megabyte there and back, over a raw pipe | {ours:.1f} ms, {raw:.1f} ms: {ours / raw:.2f} | 2 |",
