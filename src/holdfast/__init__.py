@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.client import Callbacks, Replaced, Run, Server, current_run, run
 from holdfast.core.clock import Clock, ManualClock
 from holdfast.core.models import ANONYMOUS, Claim, Gap, LogEntry, Notice, Page, Principal, Reaped, Record
 from holdfast.core.values import JSON
@@ -65,6 +66,7 @@ __all__ = [
     "AnswerTimeout",
     "BadAnswer",
     "Busy",
+    "Callbacks",
     "ChildDied",
     "CircuitOpen",
     "Claim",
@@ -104,7 +106,10 @@ __all__ = [
     "Reaped",
     "Record",
     "Rejected",
+    "Replaced",
     "Reseeding",
+    "Run",
+    "Server",
     "SessionExpired",
     "SessionReplaced",
     "StartTimeout",
@@ -116,7 +121,9 @@ __all__ = [
     "UnstorableValue",
     "UsageError",
     "WriteUnsettled",
+    "current_run",
     "open_store",
+    "run",
     "update",
 ]
 

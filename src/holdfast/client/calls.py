@@ -1,0 +1,329 @@
+"""Typed calls: what an agent asks of a server, with the SDK's result types, over the run's link. One request a call.
+
+It owns pages, input rounds (2026's questions inside an answer), parameter headers, and what is known of the tools. It
+refuses hidden requests: what a listing would tell is used only if somebody listed.
+"""
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import anyio
+import anyio.abc
+import mcp_types as types
+from mcp import ClientSession
+from mcp.shared.dispatcher import OnNotify, OnNotifyIntercept, OnRequest
+from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
+from pydantic import BaseModel, ValidationError
+
+from holdfast.client.callbacks import Callbacks
+from holdfast.client.runs import current_run, leased
+from holdfast.client.server import Reuse, Server
+from holdfast.core.eras import HEADER_MISMATCH, Era
+from holdfast.errors import BadAnswer, ErrorAnswer, LimitReached, UsageError
+from holdfast.links.inbound import OnProgress
+from holdfast.links.link import Link
+from holdfast.links.sdk import LinkDispatcher
+from holdfast.links.watch import Watch
+
+ROUNDS = 10  # of input for one call: as many as the SDK's client allows
+PAGES = 1_000  # of one listing: a server whose cursor never ends is at fault
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class Known:
+    """What a link's server told of its tools, for as long as its session stands."""
+
+    __slots__ = ("generation", "tools")
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.tools: dict[str, types.Tool] = {}
+
+
+_known: "weakref.WeakKeyDictionary[Link, Known]" = weakref.WeakKeyDictionary()
+_sessions: "weakref.WeakKeyDictionary[Link, ClientSession]" = weakref.WeakKeyDictionary()
+
+
+def _tools_of(link: Link) -> dict[str, types.Tool]:
+    known = _known.get(link)
+    if known is None:
+        known = _known[link] = Known()
+    if known.generation != link.generation:
+        known.generation, known.tools = link.generation, {}
+    return known.tools
+
+
+def _parsed(server: Server, method: str, model: type[M], result: dict[str, Any]) -> M:
+    try:
+        return model.model_validate(result)
+    except ValidationError as error:
+        raise BadAnswer(
+            f"{method}: {server.name!r} answered what is no {model.__name__}: {error}"[:500],
+            server=server.name,
+            phase="call",
+            remedy="the server is at fault; it may have been executed",
+        ) from error
+
+
+async def call_tool(
+    server: Server,
+    name: str,
+    arguments: Mapping[str, Any] | None,
+    *,
+    idempotent: bool | None,
+    timeout: float | None,
+    on_progress: OnProgress | None,
+    headers: Mapping[str, str] | None,
+    reuse: Reuse | None,
+) -> types.CallToolResult:
+    if arguments is not None and not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(
+            f"the arguments of {name!r:.80} are a {type(arguments).__name__}, not a mapping",
+            server=server.name,
+            remedy="give a dict of argument names to values",
+        )
+    params: dict[str, Any] = {"name": name, "arguments": dict(arguments or {})}
+    seconds = timeout if timeout is not None else server.timeout
+    async with leased(server, reuse or server.tool_reuse.get(name)) as link:
+        tool = _tools_of(link).get(name)
+        safe = idempotent if idempotent is not None else _is_safe(tool)
+        listed = False
+        while True:
+            extra = {**_param_headers(link, tool, params["arguments"]), **(headers or {})}
+            try:
+                result = await _rounds(
+                    server,
+                    link,
+                    "tools/call",
+                    params,
+                    safe=safe,
+                    headers=extra,
+                    timeout=seconds,
+                    on_progress=on_progress,
+                )
+                break
+            except ErrorAnswer as error:
+                if error.code != HEADER_MISMATCH or listed:
+                    raise
+                # The tool wants parameters in headers, and we did not know, or knew it wrong: list once and repeat.
+                await _list_tools(server, link)
+                tool, listed = _tools_of(link).get(name), True
+    if tool is None and "resultType" not in result:
+        return _parsed(server, "tools/call", types.CallToolResult, result)
+    return _checked(server, tool, _parsed(server, "tools/call", types.CallToolResult, result))
+
+
+def _is_safe(tool: types.Tool | None) -> bool:
+    hints = tool.annotations if tool is not None else None
+    return hints is not None and (hints.read_only_hint is True or hints.idempotent_hint is True)
+
+
+def _param_headers(link: Link, tool: types.Tool | None, arguments: Mapping[str, Any]) -> dict[str, str]:
+    if tool is None or link.era is not Era.Y2026:
+        return {}
+    return mcp_param_headers(x_mcp_header_map(tool.input_schema), arguments)
+
+
+def _checked(server: Server, tool: types.Tool | None, result: types.CallToolResult) -> types.CallToolResult:
+    """A result as its tool's output schema has it, if that is known."""
+    if tool is None or tool.output_schema is None or result.is_error or result.structured_content is None:
+        return result
+    from jsonschema import ValidationError as Mismatch
+    from jsonschema import validate
+
+    try:
+        validate(result.structured_content, tool.output_schema)
+    except Mismatch as error:
+        raise BadAnswer(
+            f"tools/call: {server.name!r} {tool.name!r}: the result does not fit its schema: {error.message}"[:400],
+            server=server.name,
+            phase="call",
+            remedy="the server is at fault; the tool was executed",
+        ) from error
+    return result
+
+
+async def _rounds(
+    server: Server,
+    link: Link,
+    method: str,
+    params: dict[str, Any],
+    *,
+    safe: bool | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    on_progress: OnProgress | None = None,
+) -> dict[str, Any]:
+    """A request, and again with answers for as long as the server asks for input inside its answer."""
+    for _ in range(ROUNDS + 1):
+        result = await link.request(
+            method, params, safe=safe, headers=headers, timeout=timeout, on_progress=on_progress
+        )
+        if result.get("resultType") != "input_required":
+            return result
+        params = {key: value for key, value in params.items() if key not in ("inputResponses", "requestState")}
+        asked = result.get("inputRequests")
+        if isinstance(asked, dict) and asked:
+            answers: dict[str, Any] = {}
+            for key, question in cast("dict[str, dict[str, Any]]", asked).items():
+                answers[key] = await _answer(server, question)
+            params["inputResponses"] = answers
+        if isinstance(result.get("requestState"), str):
+            params["requestState"] = result["requestState"]
+    raise LimitReached(
+        f"{method}: {server.name!r} asked for input {ROUNDS} times in a row",
+        limit=ROUNDS,
+        server=server.name,
+        phase="call",
+        remedy="the server asks on and on; see its documentation",
+    )
+
+
+async def _answer(server: Server, question: dict[str, Any]) -> dict[str, Any]:
+    run = current_run()
+    callbacks = run.callbacks if run is not None else Callbacks()
+    if server.callbacks is not None:
+        callbacks = server.callbacks.over(callbacks)
+    return await callbacks.answer(str(question.get("method")), question.get("params"))
+
+
+async def _pages(server: Server, link: Link, method: str, field: str) -> list[Any]:
+    found: list[Any] = []
+    cursor: str | None = None
+    for _ in range(PAGES):
+        params = {"cursor": cursor} if cursor is not None else None
+        result = await link.request(method, params, timeout=server.timeout)
+        part = result.get(field)
+        found.extend(cast("list[Any]", part) if isinstance(part, list) else ())
+        following = result.get("nextCursor")
+        if not isinstance(following, str) or following == cursor:
+            return found
+        cursor = following
+    raise LimitReached(f"{method}: {server.name!r} has over {PAGES} pages", limit=PAGES, server=server.name)
+
+
+async def _list_tools(server: Server, link: Link) -> list[types.Tool]:
+    tools = [
+        _parsed(server, "tools/list", types.Tool, each) for each in await _pages(server, link, "tools/list", "tools")
+    ]
+    known = _tools_of(link)
+    known.clear()
+    known.update({tool.name: tool for tool in tools})
+    return tools
+
+
+async def list_tools(server: Server) -> list[types.Tool]:
+    async with leased(server, None) as link:
+        return await _list_tools(server, link)
+
+
+async def _listed(server: Server, method: str, field: str, model: type[M]) -> list[M]:
+    async with leased(server, None) as link:
+        return [_parsed(server, method, model, each) for each in await _pages(server, link, method, field)]
+
+
+async def list_resources(server: Server) -> list[types.Resource]:
+    return await _listed(server, "resources/list", "resources", types.Resource)
+
+
+async def list_resource_templates(server: Server) -> list[types.ResourceTemplate]:
+    return await _listed(server, "resources/templates/list", "resourceTemplates", types.ResourceTemplate)
+
+
+async def list_prompts(server: Server) -> list[types.Prompt]:
+    return await _listed(server, "prompts/list", "prompts", types.Prompt)
+
+
+async def read_resource(server: Server, uri: str, timeout: float | None) -> types.ReadResourceResult:
+    async with leased(server, None) as link:
+        result = await _rounds(server, link, "resources/read", {"uri": uri}, timeout=timeout or server.timeout)
+    return _parsed(server, "resources/read", types.ReadResourceResult, result)
+
+
+async def get_prompt(
+    server: Server, name: str, arguments: Mapping[str, str] | None, timeout: float | None
+) -> types.GetPromptResult:
+    params: dict[str, Any] = {"name": name}
+    if arguments:
+        params["arguments"] = dict(arguments)
+    async with leased(server, None) as link:
+        result = await _rounds(server, link, "prompts/get", params, timeout=timeout or server.timeout)
+    return _parsed(server, "prompts/get", types.GetPromptResult, result)
+
+
+async def complete(
+    server: Server, ref: types.PromptReference | types.ResourceTemplateReference, argument: str, value: str
+) -> types.CompleteResult:
+    params = {
+        "ref": ref.model_dump(by_alias=True, mode="json", exclude_none=True),
+        "argument": {"name": argument, "value": value},
+    }
+    async with leased(server, None) as link:
+        result = await link.request("completion/complete", params, timeout=server.timeout)
+    return _parsed(server, "completion/complete", types.CompleteResult, result)
+
+
+async def ping(server: Server, timeout: float | None) -> None:
+    async with leased(server, None) as link:
+        await link.open(timeout=timeout)
+        await link.request("server/discover" if link.era is Era.Y2026 else "ping", timeout=timeout)
+
+
+async def watch(server: Server, *, tools: bool, prompts: bool, resources: bool, uris: Sequence[str]) -> Watch:
+    run = current_run()
+    if run is None:
+        raise UsageError(
+            f"{server.name!r} is watched outside a run", remedy="watch inside `async with holdfast.run():`"
+        )
+    return await (await run.link(server)).watch(tools=tools, prompts=prompts, resources=resources, uris=uris)
+
+
+class _Quiet(LinkDispatcher):
+    """A dispatcher that leaves the server's questions to the run's callbacks."""
+
+    async def run(
+        self,
+        on_request: OnRequest,
+        on_notify: OnNotify,
+        on_notify_intercept: OnNotifyIntercept | None = None,
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        task_status.started()
+        await anyio.sleep_forever()
+
+
+async def session(server: Server) -> ClientSession:
+    """Opened once per link, in a task of the link's own, and ended with it."""
+    run = current_run()
+    if run is None:
+        raise UsageError(
+            f"the session of {server.name!r} was asked for outside a run",
+            server=server.name,
+            remedy="ask inside `async with holdfast.run():`",
+        )
+    link = await run.link(server)
+    found = _sessions.get(link)
+    if found is not None:
+        return found
+    await link.open()
+    ready: anyio.Event = anyio.Event()
+    opened: list[ClientSession] = []
+
+    async def hold() -> None:
+        try:
+            async with ClientSession(dispatcher=_Quiet(link)) as live:
+                await (live.initialize() if link.era is Era.Y2025 else live.discover())
+                opened.append(live)
+                ready.set()
+                await anyio.sleep_forever()
+        finally:
+            ready.set()
+
+    link.owner.start(hold(), f"session {server.name}")
+    await ready.wait()
+    if not opened:
+        raise UsageError(f"the session of {server.name!r} could not be opened", server=server.name)
+    return _sessions.setdefault(link, opened[0])

@@ -1,0 +1,400 @@
+"""Runs: the scope in which calls share sessions, as long as the agent's work. Children inherit it, the root ends it.
+
+It owns the one context variable of Holdfast, the leases of a run, and their release: after success, error, cancellation
+or an abandoned generator. It refuses to close in a child's task, and to let a task outlive its run unnoticed.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from holdfast.client.callbacks import Callbacks
+from holdfast.client.pool import Lease, Pool
+from holdfast.client.server import MemoryFactory, Reuse, Server
+from holdfast.core.events import Event, SessionWasReplaced, Sink
+from holdfast.core.models import ANONYMOUS, Principal, Record, RunId, check_name
+from holdfast.core.values import JSON
+from holdfast.errors import ConfigError, Conflict, Ended, HoldfastError, LeaseClosed, UsageError
+from holdfast.links.link import Link
+from holdfast.links.memory import Memory, StoreMemory
+from holdfast.links.options import LinkStatistics, Options
+from holdfast.links.target import HttpTarget
+from holdfast.stores.base import Store
+
+KIND = "run"  # the kind of a durable run's record
+RELEASE_SECONDS = 60.0  # for all links of a run together: a hanging one must not hold up the end of a program
+
+log = logging.getLogger("holdfast.client")
+_current: ContextVar["Run | None"] = ContextVar("holdfast_run", default=None)
+pool = Pool()
+"""The links of this process."""
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A server had forgotten a session of the run; a new one stands, and what the old one kept is gone."""
+
+    server: Server
+    old: str | None
+    new: str | None
+
+
+OnReplaced = Callable[[Replaced], None]
+
+
+def current_run() -> "Run | None":
+    """The run that this task belongs to; a closed one counts as none, and so does one of another event loop."""
+    run = _current.get()
+    return run if run is not None and not run.closed and run.here else None
+
+
+class Run:
+    """One run. Made by `run()`."""
+
+    def __init__(
+        self,
+        id: RunId | None,
+        store: Store | None,
+        memory: MemoryFactory | None,
+        principal: Principal,
+        callbacks: Callbacks,
+        on_replaced: OnReplaced | None,
+        on_event: Sink | None,
+    ) -> None:
+        self.id = id if id is not None else RunId(f"run-{secrets.token_hex(8)}")
+        self.durable = store is not None or memory is not None
+        self.principal = principal
+        self.callbacks = callbacks
+        self.closed = False
+        self._store = store
+        self._memory = memory
+        self._on_replaced = on_replaced
+        self._on_event = on_event
+        self._loop = asyncio.get_running_loop()
+        self._leases: dict[Server, Lease] = {}
+        self._names: dict[str, Server] = {}
+        self._making: dict[Server, asyncio.Future[Lease]] = {}
+        self._count: dict[str, LinkStatistics] = {}
+        self._known: set[str] = set()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open"
+        return f"<Run {self.id} {state} servers={sorted(server.name for server in self._leases)}>"
+
+    @property
+    def here(self) -> bool:
+        return self._loop is asyncio.get_running_loop()
+
+    def statistics(self) -> dict[str, LinkStatistics]:
+        """What each server's link did so far, by server name."""
+        live = (
+            {server.name: lease.link.statistics() for server, lease in self._leases.items()} if not self.closed else {}
+        )
+        return {**self._count, **live}
+
+    async def link(self, server: Server) -> Link:
+        """The run's link to a server; fifty first calls lease one."""
+        lease = self._leases.get(server)
+        if lease is not None:
+            return lease.link
+        self._check(server)
+        making = self._making.get(server)
+        if making is None:
+            making = self._making[server] = self._loop.create_future()
+            try:
+                lease = await self._lease(server)
+                if self.closed:
+                    await lease.release(end=not self.durable or None)
+                    raise LeaseClosed(f"run {self.id} ended while {server.name!r} was being leased")
+                self._leases[server] = lease
+                making.set_result(lease)
+            except BaseException as error:
+                making.set_exception(error if isinstance(error, HoldfastError) else LeaseClosed("leasing was cut off"))
+                making.exception()  # somebody may wait for it, or nobody
+                raise
+            finally:
+                del self._making[server]
+            return lease.link
+        return (await asyncio.shield(making)).link
+
+    def _check(self, server: Server) -> None:
+        if self.closed:
+            raise LeaseClosed(
+                f"run {self.id} has ended", server=server.name, remedy="call inside `async with holdfast.run():`"
+            )
+        if server.disabled:
+            raise ConfigError(f"server {server.name!r} is disabled", server=server.name, remedy="set disabled=False")
+        other = self._names.setdefault(server.name, server)
+        if other != server:
+            raise ConfigError(
+                f"two different servers are named {server.name!r} in one run",
+                server=server.name,
+                remedy="give them different names, or declare the server once and share it",
+            )
+
+    async def _lease(self, server: Server) -> Lease:
+        scope = None if server.reuse == "process" and not self.durable else self
+        key = (server, self.principal, scope, id(self._loop))
+        memory = self._memory_for(server)
+        return await pool.lease(
+            key, lambda: make_link(server, self.principal, self.callbacks, memory, self._sink(server))
+        )
+
+    def _memory_for(self, server: Server) -> Memory | None:
+        factory = server.memory or self._memory
+        if factory is not None:
+            return factory(server, self.id, self.principal)
+        if self._store is None:
+            return None
+        if isinstance(server.target, HttpTarget):
+            return StoreMemory(self._store, f"{self.id}/{server.name}", principal=self.principal)
+        # A child or an object ends with its process: whoever continues the run must know.
+        if server.name in self._known:
+            self._tell_replaced(server, None, None)
+        return None
+
+    def _sink(self, server: Server) -> Sink:
+        def sink(event: Event) -> None:
+            if isinstance(event, SessionWasReplaced):
+                self._tell_replaced(server, event.old, event.new)
+            if self._on_event is not None:
+                self._on_event(event)
+
+        return sink
+
+    def _tell_replaced(self, server: Server, old: str | None, new: str | None) -> None:
+        if self._on_replaced is not None:
+            try:
+                self._on_replaced(Replaced(server, old, new))
+            except Exception:
+                log.exception("on_replaced raised for %s", server.name)
+
+    # Durable runs
+
+    async def open(self) -> None:
+        """Begin, or continue, a durable run."""
+        if self._store is None:
+            return
+        record = await self._store.get(KIND, self.id, dead=True)
+        if record is None:
+            try:
+                record = await self._store.commit(Record(KIND, self.id, self.principal, {"servers": []}), expect=0)
+            except Conflict:  # another process began it this moment
+                record = await self._store.get(KIND, self.id, dead=True)
+        if record is None or record.ended is not None:
+            raise Ended(f"run {self.id} was ended", kind=KIND, id=self.id, remedy="begin a new one under another id")
+        if record.principal != self.principal:
+            raise UsageError(f"there is no run {self.id} of this principal", id=self.id, kind=KIND)
+        data = record.data if isinstance(record.data, dict) else {}
+        servers = data.get("servers")
+        self._known = {name for name in servers if isinstance(name, str)} if isinstance(servers, list) else set()
+
+    async def _remember(self) -> None:
+        """Write down which servers the run has used; two processes on one run add to each other's lists."""
+        if self._store is None:
+            return
+        names = {server.name for server in self._leases}
+        for _ in range(20):
+            record = await self._store.get(KIND, self.id)
+            if record is None:
+                return
+            data = dict(record.data) if isinstance(record.data, dict) else {}
+            kept = data.get("servers")
+            known = {name for name in kept if isinstance(name, str)} if isinstance(kept, list) else set[str]()
+            if names <= known:
+                return
+            try:
+                names_of: list[JSON] = [*sorted(known | names)]
+                await self._store.commit(record.with_data({**data, "servers": names_of}), expect=record.rev)
+                return
+            except Conflict:
+                continue
+
+    async def end(self) -> None:
+        """End a durable run for good: its sessions at the servers, and its record."""
+        if self._store is None:
+            return
+        await asyncio.gather(*(lease.link.close(end=True) for lease in self._leases.values()), return_exceptions=True)
+        await self._store.end(KIND, self.id)
+
+    async def release(self) -> None:
+        """Give everything back. A failing or hanging close keeps no other open."""
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            await self._remember()
+        except HoldfastError as error:
+            log.warning("run %s could not be written down: %s", self.id, error)
+        leases, self._leases = self._leases, {}
+        self._count = {server.name: lease.link.statistics() for server, lease in leases.items()}
+        if not leases:
+            return
+        end = False if self.durable else None
+        releasing = [asyncio.ensure_future(lease.release(end=end)) for lease in leases.values()]
+        done, late = await asyncio.wait(releasing, timeout=RELEASE_SECONDS)
+        for task in done:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("run %s: a link was not released", self.id, exc_info=error)
+        for task in late:
+            task.cancel()
+            log.error("run %s: a link did not close within %g s", self.id, RELEASE_SECONDS)
+
+
+class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
+    """The scope of an agent's work. Nested in another it joins that one, unless it names an id of its own."""
+
+    def __init__(
+        self,
+        id: str | None = None,
+        *,
+        store: Store | None = None,
+        memory: MemoryFactory | None = None,
+        principal: str | None = None,
+        callbacks: Callbacks | None = None,
+        on_replaced: OnReplaced | None = None,
+        on_event: Sink | None = None,
+        eager: Iterable[Server] = (),
+    ) -> None:
+        if id is not None:
+            check_name(id, "run id")
+        if store is not None and id is None:
+            raise UsageError(
+                "a durable run needs an id to be continued by", remedy="run('conversation-7', store=store)"
+            )
+        self._arguments: dict[str, Any] = {
+            "id": id,
+            "store": store,
+            "memory": memory,
+            "principal": principal,
+            "callbacks": callbacks,
+            "on_replaced": on_replaced,
+            "on_event": on_event,
+        }
+        self._eager = tuple(eager)
+        self._run: Run | None = None
+        self._token: Token[Run | None] | None = None
+
+    async def __aenter__(self) -> Run:
+        if self._run is not None:
+            raise UsageError("this run() was entered already", remedy="make a new one for each `async with`")
+        outer, given = current_run(), self._arguments
+        if outer is not None and not any(value is not None for value in given.values()):
+            self._run = outer
+            await self._start_eager(outer)
+            return outer
+        id, principal = given["id"], given["principal"]
+        run = Run(
+            RunId(id) if id is not None else None,
+            given["store"],
+            given["memory"],
+            Principal(principal) if principal is not None else ANONYMOUS,
+            given["callbacks"] or Callbacks(),
+            given["on_replaced"],
+            given["on_event"],
+        )
+        await run.open()
+        self._run = run
+        self._token = _current.set(run)
+        try:
+            await self._start_eager(run)
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        return run
+
+    async def _start_eager(self, run: Run) -> None:
+        links = await asyncio.gather(*(run.link(server) for server in self._eager))
+        await asyncio.gather(*(link.open() for link in links))
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        run, token, self._token = self._run, self._token, None
+        if run is None or token is None:
+            return  # joined: the root releases
+        with suppress(ValueError):  # an abandoned generator is closed in a context where the variable was never set
+            _current.reset(token)
+        releasing = asyncio.get_running_loop().create_task(run.release(), name=f"release {run.id}")
+        cancelled: asyncio.CancelledError | None = None
+        while not releasing.done():
+            try:
+                await asyncio.shield(releasing)
+            except asyncio.CancelledError as error:
+                # A timeout scope says it again at every await. What we opened is released first, in bounded time.
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
+
+def make_link(
+    server: Server, principal: Principal, callbacks: Callbacks, memory: Memory | None, sink: Sink | None
+) -> Link:
+    """A link as a server's declaration has it."""
+    asked = server.callbacks.over(callbacks) if server.callbacks is not None else callbacks
+    options = Options(
+        era=server.era,
+        stateful=server.stateful,
+        capabilities=asked.capabilities,
+        principal=principal,
+        memory=memory,
+        limits=server.limits,
+        rows=server.rows,
+        on_request=asked.answer,
+        on_notification=asked.heard,
+        on_event=sink,
+    )
+    return Link(server.target, options, name=server.name)
+
+
+class leased:  # noqa: N801 - `async with leased(server) as (link, …)`
+    """A link for one call: the run's, or an ephemeral one."""
+
+    def __init__(self, server: Server, reuse: Reuse | None) -> None:
+        self._server = server
+        self._reuse = reuse or server.reuse
+        self._ephemeral: Link | None = None
+
+    async def __aenter__(self) -> Link:
+        server, run = self._server, _current.get()
+        if run is not None and run.here:
+            if run.closed:
+                raise LeaseClosed(
+                    f"{server.name!r} was called in a task that outlived its run {run.id}",
+                    server=server.name,
+                    remedy="end such tasks before the run ends, or open a run of their own",
+                )
+            if self._reuse != "call":
+                return await run.link(server)
+        if server.disabled:
+            raise ConfigError(f"server {server.name!r} is disabled", server=server.name, remedy="set disabled=False")
+        if self._reuse != "call":
+            _warn_once(server)
+        callbacks = run.callbacks if run is not None else Callbacks()
+        self._ephemeral = make_link(server, ANONYMOUS, callbacks, None, None)
+        return self._ephemeral
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if self._ephemeral is not None:
+            await self._ephemeral.close()
+
+
+_warned: set[str] = set()
+
+
+def _warn_once(server: Server) -> None:
+    if server.name not in _warned:
+        _warned.add(server.name)
+        log.warning(
+            "%s is used outside a run: a session is opened for this one call, and its state is lost; "
+            "put the work inside `async with holdfast.run():`",
+            server.name,
+        )

@@ -1,0 +1,228 @@
+"""A server as an agent author declares it: where it is, how it is used. Not a connection; frozen and comparable.
+
+It owns the declaration and its checks; equal declarations are one server. Its methods use the current run's link, or an
+ephemeral one outside a run. It refuses a declaration that says two things at once.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+from holdfast.core.models import Principal
+from holdfast.core.outcome import Row
+from holdfast.errors import ConfigError
+from holdfast.links.limits import Limits
+from holdfast.links.memory import Memory
+from holdfast.links.options import EraChoice
+from holdfast.links.target import TLS, CommandTarget, Headers, HttpTarget, ObjectTarget, Resolvable, Target
+
+if TYPE_CHECKING:
+    import mcp_types as types
+    from mcp import ClientSession
+
+    from holdfast.client.callbacks import Callbacks
+    from holdfast.links.watch import Watch
+
+Reuse: TypeAlias = Literal["run", "process", "call"]
+MemoryFactory: TypeAlias = Callable[["Server", str | None, Principal], Memory | None]
+"""Makes the memory of one server's session: for which server, in which run, for whom."""
+
+IDLE = 900.0  # seconds a kept link may idle: half of what servers allow by default before they forget a session
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}").fullmatch
+
+
+@dataclass(frozen=True, eq=False)
+class Server:
+    """`Server("github", url="https://…/mcp")`, `Server("browser", command="npx", args=[…])`, `Server("app", app=mcp)`.
+
+    `url`, `headers` and `env` may be async callables; none is called before first use.
+    """
+
+    name: str
+    url: str | Callable[[], Awaitable[str]] | None = None
+    command: str | None = None
+    args: Sequence[str] = ()
+    env: Any = field(default=None, repr=False)
+    cwd: str | None = None
+    app: Any = field(default=None, repr=False)
+    headers: Headers | Resolvable | None = field(default=None, repr=False)
+    auth: Any = field(default=None, repr=False)
+    era: EraChoice = "auto"
+    reuse: Reuse = "run"
+    """How long a link lives: as long as the run, as the process, or as one call."""
+    tool_reuse: Mapping[str, Reuse] = field(default_factory=dict[str, Reuse])
+    """The same for single tools."""
+    stateful: bool = True
+    memory: MemoryFactory | None = field(default=None, repr=False)
+    disabled: bool = False
+    proxy: str | None = field(default=None, repr=False)
+    tls: TLS | None = None
+    timeout: float | None = None
+    """Seconds for a call, replays included, where the call names none."""
+    idle: float = IDLE
+    max_age: float | None = None
+    """Seconds after which a kept link is replaced, once nobody uses it."""
+    max_links: int = 16
+    limits: Limits = field(default_factory=Limits)
+    rows: Sequence[Row] = ()
+    callbacks: "Callbacks | None" = field(default=None, repr=False)
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _NAME(self.name):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(
+                f"Server name {self.name!r:.80} is not one",
+                remedy="use letters, digits, '_', '.' and '-', at most 64, beginning with a letter or digit",
+            )
+        named = [name for name in ("url", "command", "app") if getattr(self, name) is not None]
+        if len(named) != 1:
+            raise ConfigError(
+                f"Server {self.name!r} has {' and '.join(named) if named else 'neither url, command nor app'}",
+                server=self.name,
+                remedy="give exactly one of url=, command= and app=",
+            )
+        for reuse in (self.reuse, *self.tool_reuse.values()):
+            if reuse not in ("run", "process", "call"):
+                raise ConfigError(
+                    f"Server {self.name!r}: reuse={reuse!r:.40} is none", remedy="give 'run', 'process' or 'call'"
+                )
+        self._refuse_what_does_not_go_together(named[0])
+        # Not fields: made from them.
+        self.__dict__["_target"] = self._make_target()
+        self.__dict__["_key"] = self._make_key()
+
+    def _refuse_what_does_not_go_together(self, kind: str) -> None:
+        of_http = {"headers": self.headers, "auth": self.auth, "proxy": self.proxy, "tls": self.tls}
+        of_command = {"args": self.args or None, "env": self.env, "cwd": self.cwd}
+        strange = [] if kind == "url" else [name for name, value in of_http.items() if value is not None]
+        strange += [] if kind == "command" else [name for name, value in of_command.items() if value is not None]
+        if strange:
+            raise ConfigError(
+                f"Server {self.name!r} has {kind}= and {', '.join(f'{name}=' for name in strange)}",
+                server=self.name,
+                remedy=f"leave out what does not belong to {kind}=",
+            )
+
+    def _make_target(self) -> Target:
+        if self.url is not None:
+            return HttpTarget(self.url, self.headers, self.auth, self.proxy, self.tls)
+        if self.command is not None:
+            return CommandTarget(self.command, self.args, self.env, self.cwd)
+        return ObjectTarget(self.app)
+
+    def _make_key(self) -> tuple[object, ...]:
+        def plain(value: Any) -> object:
+            if isinstance(value, Mapping):
+                return frozenset((name, plain(each)) for name, each in cast("Mapping[str, Any]", value).items())
+            if isinstance(value, list | tuple):
+                return tuple(plain(each) for each in cast("list[Any]", value))
+            try:
+                hash(value)
+            except TypeError:
+                return id(value)
+            return value
+
+        return tuple(plain(getattr(self, name)) for name in self.__dataclass_fields__)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Server) and self.__dict__["_key"] == other.__dict__["_key"]
+
+    def __hash__(self) -> int:
+        return hash(self.__dict__["_key"])
+
+    @property
+    def target(self) -> Target:
+        return self.__dict__["_target"]
+
+    def with_(self, **changes: Any) -> "Server":
+        """The same declaration with changes."""
+        return replace(self, **changes)
+
+    # What one does with it. The work is done in `calls.py`, which brings the SDK's types with it.
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        idempotent: bool | None = None,
+        timeout: float | None = None,
+        on_progress: Any = None,
+        headers: Mapping[str, str] | None = None,
+        reuse: Reuse | None = None,
+    ) -> "types.CallToolResult":
+        """Call a tool. `idempotent`: it may be repeated (else its annotations decide, if they are known)."""
+        from holdfast.client import calls
+
+        return await calls.call_tool(
+            self,
+            name,
+            arguments,
+            idempotent=idempotent,
+            timeout=timeout,
+            on_progress=on_progress,
+            headers=headers,
+            reuse=reuse,
+        )
+
+    async def list_tools(self) -> "list[types.Tool]":
+        """All tools, all pages."""
+        from holdfast.client import calls
+
+        return await calls.list_tools(self)
+
+    async def list_resources(self) -> "list[types.Resource]":
+        from holdfast.client import calls
+
+        return await calls.list_resources(self)
+
+    async def list_resource_templates(self) -> "list[types.ResourceTemplate]":
+        from holdfast.client import calls
+
+        return await calls.list_resource_templates(self)
+
+    async def read_resource(self, uri: str, *, timeout: float | None = None) -> "types.ReadResourceResult":
+        from holdfast.client import calls
+
+        return await calls.read_resource(self, uri, timeout)
+
+    async def list_prompts(self) -> "list[types.Prompt]":
+        from holdfast.client import calls
+
+        return await calls.list_prompts(self)
+
+    async def get_prompt(
+        self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: float | None = None
+    ) -> "types.GetPromptResult":
+        from holdfast.client import calls
+
+        return await calls.get_prompt(self, name, arguments, timeout)
+
+    async def complete(
+        self, ref: "types.PromptReference | types.ResourceTemplateReference", argument: str, value: str = ""
+    ) -> "types.CompleteResult":
+        """Completions of one argument of a prompt or resource template."""
+        from holdfast.client import calls
+
+        return await calls.complete(self, ref, argument, value)
+
+    async def ping(self, *, timeout: float | None = 10.0) -> None:
+        """Is it there? In 2026 `server/discover` asks."""
+        from holdfast.client import calls
+
+        await calls.ping(self, timeout)
+
+    async def watch(
+        self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Sequence[str] = ()
+    ) -> "Watch":
+        """Hear of changes through the callbacks' `on_notification`, in either era. Needs a run."""
+        from holdfast.client import calls
+
+        return await calls.watch(self, tools=tools, prompts=prompts, resources=resources, uris=uris)
+
+    async def session(self) -> "ClientSession":
+        """The SDK's live `ClientSession` over this run's link, for everything else. It lives as long as the link."""
+        from holdfast.client import calls
+
+        return await calls.session(self)
