@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.client import Callbacks, Replaced, Run, Server, current_run, run
+from holdfast.client import Callbacks, Replaced, Run, Server, current_run, load_servers, run
 from holdfast.core.clock import Clock, ManualClock
 from holdfast.core.models import ANONYMOUS, Claim, Gap, LogEntry, Notice, Page, Principal, Reaped, Record
 from holdfast.core.values import JSON
@@ -122,6 +122,7 @@ __all__ = [
     "UsageError",
     "WriteUnsettled",
     "current_run",
+    "load_servers",
     "open_store",
     "run",
     "update",

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import holdfast
-from holdfast.cli import store
+from holdfast.cli import agents, runs, store
 
 app = typer.Typer(
     name="holdfast",
@@ -18,6 +18,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(agents.tools)
+app.command()(agents.call)
+app.command()(agents.doctor)
+app.add_typer(runs.app, name="runs")
 app.add_typer(store.app, name="store")
 
 

@@ -1,0 +1,196 @@
+"""`holdfast tools|call|doctor`: a server file from the terminal. It owns arguments, tables and the progress bar."""
+
+import asyncio
+import difflib
+import json as json_module
+import time
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.output import JsonFlag, err, out, print_json, printable, run
+from holdfast.client import Server
+from holdfast.client import run as run_scope
+from holdfast.client.files import load_servers
+from holdfast.client.runs import leased
+from holdfast.errors import ConfigError, HoldfastError, NotFound, UsageError
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A server file, e.g. mcp.json", show_default=False)]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds for each server.")]
+
+
+def _one(servers: dict[str, Server], name: str, file: Path) -> Server:
+    if name not in servers:
+        near = difflib.get_close_matches(name, list(servers), 1)
+        known = ", ".join(servers) or "none"
+        raise ConfigError(
+            f"{file} has no server {name!r}; it has {known}", remedy=f"did you mean {near[0]}?" if near else "name one"
+        )
+    return servers[name]
+
+
+def tools(
+    file: File,
+    server: Annotated[str | None, typer.Argument(help="Only this server.", show_default=False)] = None,
+    timeout: Timeout = 30.0,
+    json: JsonFlag = False,
+) -> None:
+    """List the tools of every server in a file. A server that fails is named, and the others are listed."""
+
+    async def main() -> dict[str, Any]:
+        servers = load_servers(file)
+        chosen = [_one(servers, server, file)] if server else [each for each in servers.values() if not each.disabled]
+
+        async def listed(each: Server) -> Any:
+            try:
+                async with asyncio.timeout(timeout):
+                    return await each.list_tools()
+            except TimeoutError:
+                return UsageError(f"no answer within {timeout:g} s", server=each.name)
+            except HoldfastError as error:
+                return error
+
+        async with run_scope():
+            found = await asyncio.gather(*(listed(each) for each in chosen))
+        return {each.name: result for each, result in zip(chosen, found, strict=True)}
+
+    found = run(main())
+    if json:
+        print_json(
+            {
+                name: {"error": str(result)}
+                if isinstance(result, HoldfastError)
+                else {"tools": [tool.model_dump(by_alias=True, mode="json", exclude_none=True) for tool in result]}
+                for name, result in found.items()
+            }
+        )
+    else:
+        table = Table("server", "tool", "what it does", box=None, pad_edge=False)
+        for name, result in found.items():
+            for tool in result if not isinstance(result, HoldfastError) else ():
+                text = (tool.description or tool.title or "").strip().splitlines()
+                table.add_row(printable(name), printable(tool.name), printable(text[0] if text else ""))
+        if table.row_count:
+            out.print(table)
+        for name, result in found.items():
+            if isinstance(result, HoldfastError):
+                err.print(f"{printable(name)}: {printable(str(result))}")
+    if any(isinstance(result, HoldfastError) for result in found.values()):
+        raise typer.Exit(1)
+
+
+def _arguments(given: list[str], schema: dict[str, Any]) -> dict[str, Any]:
+    """key=value, as the tool's schema has it; anything that is JSON may be given as JSON."""
+    properties = cast("dict[str, dict[str, Any]]", schema.get("properties") or {})
+    found: dict[str, Any] = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not equals:
+            raise UsageError(f"{each!r} is not key=value", remedy="write e.g. text=hello count=3")
+        if properties and key not in properties:
+            near = difflib.get_close_matches(key, list(properties), 1)
+            raise UsageError(
+                f"the tool has no argument {key!r}; it has {', '.join(properties)}",
+                remedy=f"did you mean {near[0]}?" if near else "see `holdfast tools --json`",
+            )
+        kind = (properties.get(key) or {}).get("type")
+        if kind == "string":
+            found[key] = value
+            continue
+        try:
+            found[key] = json_module.loads(value)
+        except ValueError:
+            found[key] = value
+    return found
+
+
+def call(
+    file: File,
+    server: Annotated[str, typer.Argument(help="The server.", show_default=False)],
+    tool: Annotated[str, typer.Argument(help="The tool.", show_default=False)],
+    arguments: Annotated[list[str] | None, typer.Argument(help="key=value …", show_default=False)] = None,
+    timeout: Timeout = 300.0,
+    json: JsonFlag = False,
+) -> None:
+    """Call one tool. Exit code 1 if the tool itself reports a failure."""
+
+    async def main() -> Any:
+        chosen = _one(load_servers(file), server, file)
+        columns = (TextColumn("{task.description}"), BarColumn())
+        with Progress(*columns, console=err, transient=True, disable=json) as progress:
+            bar = progress.add_task(f"{printable(server)} {printable(tool)}", total=None)
+
+            async def on_progress(done: float, total: float | None, message: str | None) -> None:
+                label = f"{printable(tool)} {printable(message)}" if message else printable(tool)
+                progress.update(bar, completed=done, total=total, description=label)
+
+            async with run_scope():
+                known = {each.name: each for each in await chosen.list_tools()}
+                if tool not in known:
+                    near = difflib.get_close_matches(tool, list(known), 1)
+                    raise NotFound(
+                        f"{server!r} has no tool {tool!r}",
+                        server=server,
+                        remedy=f"did you mean {near[0]}?" if near else f"it has {', '.join(known)[:300]}",
+                    )
+                wanted = _arguments(arguments or [], known[tool].input_schema)
+                return await chosen.call_tool(tool, wanted, timeout=timeout, on_progress=on_progress)
+
+    result = run(main())
+    if json:
+        print_json(result.model_dump(by_alias=True, mode="json", exclude_none=True))
+    else:
+        for content in result.content:
+            text = getattr(content, "text", None)
+            out.print(printable(text) if text is not None else f"[{content.type}]")
+    if result.is_error:
+        raise typer.Exit(1)
+
+
+def doctor(file: File, timeout: Timeout = 30.0, json: JsonFlag = False) -> None:
+    """Look at every server in a file: era, version, capabilities, time to the first answer, or what is wrong."""
+
+    async def look(server: Server) -> dict[str, Any]:
+        if server.disabled:
+            return {"server": server.name, "ok": None, "why": "disabled"}
+        start = time.perf_counter()
+        try:
+            async with asyncio.timeout(timeout), leased(server.with_(reuse="call"), None) as link:
+                greeting = await link.open(timeout=timeout)
+                milliseconds = (time.perf_counter() - start) * 1000
+                info = greeting.server_info or {}
+                return {
+                    "server": server.name,
+                    "ok": True,
+                    "era": greeting.era.value,
+                    "version": greeting.version,
+                    "name": f"{info.get('name', '')} {info.get('version', '')}".strip(),
+                    "capabilities": sorted(greeting.capabilities),
+                    "milliseconds": round(milliseconds),
+                }
+        except TimeoutError:
+            return {"server": server.name, "ok": False, "why": f"no answer within {timeout:g} s"}
+        except HoldfastError as error:
+            return {"server": server.name, "ok": False, "why": str(error)}
+
+    async def main() -> list[dict[str, Any]]:
+        return list(await asyncio.gather(*(look(server) for server in load_servers(file).values())))
+
+    found = run(main())
+    if json:
+        print_json(found)
+    else:
+        for each in found:
+            if each["ok"]:
+                mark = Text("ok  ", "green")
+                words = f"{each['version']}  {each['milliseconds']} ms  {printable(each['name'])}  "
+                out.print(mark, f"{printable(each['server']):<20}", words + printable(", ".join(each["capabilities"])))
+            else:
+                mark = Text("off ", "dim") if each["ok"] is None else Text("FAIL", "bold red")
+                out.print(mark, f"{printable(each['server']):<20}", printable(each["why"]))
+    if any(each["ok"] is False for each in found):
+        raise typer.Exit(1)

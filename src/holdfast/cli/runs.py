@@ -1,0 +1,100 @@
+"""`holdfast runs …`: durable runs in a store. It owns arguments and tables; ending is the store's."""
+
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from holdfast.cli.keys import KeysFile, read_keys
+from holdfast.cli.output import JsonFlag, as_json, moment, out, print_json, printable, run, state_of
+from holdfast.client.runs import KIND
+from holdfast.core.models import Record
+from holdfast.errors import NotFound
+from holdfast.links.memory import KIND as LINKS
+from holdfast.stores import Store, open_store
+
+app = typer.Typer(help="Durable runs: list, look, end.", no_args_is_help=True)
+StoreUrl = Annotated[str, typer.Option("--store", help="The store, e.g. sqlite:///runs.db", show_default=False)]
+Id = Annotated[str, typer.Argument(help="The run's id.", show_default=False)]
+
+
+async def _all(store: Store, kind: str) -> list[Record]:
+    found: list[Record] = []
+    after: str | None = None
+    while True:
+        page = await store.scan(kind=kind, after=after)
+        found.extend(page.records)
+        if page.next is None:
+            return found
+        after = page.next
+
+
+async def _links(store: Store, id: str) -> list[Record]:
+    return [record for record in await _all(store, LINKS) if record.id.startswith(f"{id}/")]
+
+
+@app.command()
+def ls(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
+    """List the runs that may be continued."""
+
+    async def main() -> list[Record]:
+        async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
+            return await _all(opened, KIND)
+
+    records = run(main())
+    if json:
+        print_json([as_json(record) for record in records])
+        return
+    table = Table("run", "principal", "servers", "last used", box=None, pad_edge=False)
+    for record in records:
+        data = record.data if isinstance(record.data, dict) else {}
+        servers = data.get("servers")
+        names = ", ".join(str(name) for name in servers) if isinstance(servers, list) else ""
+        table.add_row(printable(record.id), printable(record.principal), printable(names), moment(record.touched))
+    out.print(table)
+
+
+@app.command()
+def show(id: Id, store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
+    """Show a run and the sessions that it would continue, ids shortened: whoever has one has the session."""
+
+    async def main() -> tuple[Record, list[Record]]:
+        async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
+            record = await opened.get(KIND, id, dead=True)
+            if record is None:
+                raise NotFound(f"there is no run {id!r}", remedy="`holdfast runs ls` lists them")
+            return record, await _links(opened, id)
+
+    record, links = run(main())
+    sessions: list[dict[str, Any]] = []
+    for link in links:
+        data = link.data if isinstance(link.data, dict) else {}
+        session = data.get("session")
+        sessions.append(
+            {
+                "server": link.id.partition("/")[2],
+                "era": data.get("era"),
+                "session": f"{session[:4]}…" if isinstance(session, str) else None,
+                "saved": link.touched,
+            }
+        )
+    if json:
+        print_json({**as_json(record), "sessions": sessions})
+        return
+    out.print(f"run {printable(record.id)}: {state_of(record)}, of {printable(record.principal)}")
+    for each in sessions:
+        out.print(f"  {printable(each['server'])}: era {each['era']}, session {each['session'] or 'none'}")
+
+
+@app.command()
+def end(id: Id, store: StoreUrl, keys_file: KeysFile = None) -> None:
+    """End a run: nobody continues it any more. Its sessions at the servers are left to expire there."""
+
+    async def main() -> bool:
+        async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
+            for link in await _links(opened, id):
+                await opened.end(LINKS, link.id)
+            return await opened.end(KIND, id)
+
+    if not run(main()):
+        raise typer.Exit(1)

@@ -1,0 +1,161 @@
+"""The ecosystem's server files as they are: `mcpServers` of Claude Desktop and Cursor, `servers` of VS Code.
+
+It owns reading, `${VARIABLE}` expansion and errors that name file, server and key, and guess what was meant. It refuses
+an undefined variable and a transport that nobody speaks any more; keys of other programs are left alone.
+"""
+
+import difflib
+import json
+import logging
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from holdfast.client.server import Server
+from holdfast.errors import ConfigError
+
+KEYS = frozenset(
+    {"command", "args", "env", "cwd", "url", "headers", "type", "transport", "disabled", "timeout", "era", "reuse",
+     "stateful", "proxy", "labels"}
+)  # fmt: skip
+"""What we read of a server's entry."""
+_OTHERS = frozenset(
+    {"alwaysAllow", "autoApprove", "description", "name", "gallery", "version", "icon", "tools", "enabled", "oauth",
+     "envFile", "dev", "sandboxEnabled", "sandbox", "metadata", "note", "trust", "includeTools", "excludeTools"}
+)  # fmt: skip
+"""What other programs keep there."""
+_HTTP = frozenset({"http", "streamable-http", "streamableHttp", "streamable_http"})
+_VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_OTHER_VARIABLE = re.compile(r"\$\{([^}]*)\}")
+
+log = logging.getLogger("holdfast.client")
+
+
+def load_servers(path: str | Path, *, env: Mapping[str, str] | None = None) -> dict[str, Server]:
+    """The servers of a file, by name. `env` replaces the process's environment for `${…}`."""
+    place = Path(path)
+    try:
+        text = place.read_text()
+    except OSError as error:
+        raise ConfigError(
+            f"{place}: {error.strerror or error}".lower(), remedy="give a file that can be read"
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{place} is not UTF-8 text") from None
+    document = _parsed(text, place)
+    listed = document.get("mcpServers", document.get("servers"))
+    if not isinstance(listed, dict):
+        near = difflib.get_close_matches("mcpServers", [str(key) for key in document], 1, 0.5)
+        raise ConfigError(
+            f"{place} has no 'mcpServers'" + (f", but {near[0]!r}" if near else ""),
+            remedy='write {"mcpServers": {"name": {"command": …}}}, or VS Code\'s "servers"',
+        )
+    values = os.environ if env is None else env
+    servers: dict[str, Server] = {}
+    for name, entry in cast("dict[str, Any]", listed).items():
+        where = f"{place}: server {name!r}"
+        if not isinstance(entry, dict):
+            raise ConfigError(f"{where} is not an object", server=name)
+        servers[name] = _server(name, cast("dict[str, Any]", entry), where, values)
+    return servers
+
+
+def _parsed(text: str, place: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(_without_comments(text))
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"{place}, line {error.lineno}, column {error.colno}: {error.msg.lower()}", remedy="mend the JSON there"
+        ) from None
+    if not isinstance(document, dict):
+        raise ConfigError(f"{place} is not a JSON object")
+    return cast("dict[str, Any]", document)
+
+
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/|,(?=\s*[}\]])', re.DOTALL)
+
+
+def _without_comments(text: str) -> str:
+    """JSON as VS Code writes it: comments and a last comma are blanked, so that places in errors stay right."""
+
+    def blank(found: re.Match[str]) -> str:
+        token = found.group()
+        return token if token.startswith('"') else re.sub(r"[^\n]", " ", token)
+
+    return _TOKENS.sub(blank, _TOKENS.sub(lambda m: m.group() if m.group() == "," else blank(m), text))
+
+
+def _server(name: str, entry: dict[str, Any], where: str, env: Mapping[str, str]) -> Server:
+    for key in entry:
+        if key in KEYS or key in _OTHERS:
+            continue
+        near = difflib.get_close_matches(key, sorted(KEYS), 1, 0.7)
+        if near:
+            raise ConfigError(f"{where}: there is no key {key!r}", server=name, remedy=f"did you mean {near[0]!r}?")
+        log.warning("%s: the key %r is not ours and is ignored", where, key)
+    read = {key: _expanded(entry[key], f"{where}: {key}", env, name) for key in KEYS & entry.keys()}
+    kind = read.pop("type", read.pop("transport", None))
+    read.pop("transport", None)
+    if kind == "sse":
+        raise ConfigError(
+            f"{where}: the SSE transport of 2024 is not spoken here",
+            server=name,
+            remedy="use the server's streamable HTTP endpoint, often /mcp instead of /sse",
+        )
+    if kind is not None and kind not in (*_HTTP, "stdio"):
+        raise ConfigError(f"{where}: type {kind!r:.40} is none", server=name, remedy="give 'stdio' or 'http'")
+    if (kind in _HTTP and "url" not in read) or (kind == "stdio" and "command" not in read):
+        wanted = "url" if kind in _HTTP else "command"
+        raise ConfigError(f"{where}: type {kind!r} needs {wanted!r}", server=name)
+    if "enabled" in entry and "disabled" not in entry:
+        read["disabled"] = entry["enabled"] is False
+    _check_types(read, where, name)
+    try:
+        return Server(name, **read)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error.what}", server=name, remedy=error.remedy or "see docs/agents.md") from None
+
+
+def _check_types(read: dict[str, Any], where: str, name: str) -> None:
+    expected: dict[str, tuple[type, str]] = {
+        "command": (str, "a string"), "url": (str, "a string"), "cwd": (str, "a string"), "args": (list, "a list"),
+        "env": (dict, "an object"), "headers": (dict, "an object"), "disabled": (bool, "true or false"),
+        "stateful": (bool, "true or false"), "labels": (dict, "an object"),
+    }  # fmt: skip
+    for key, (kind, words) in expected.items():
+        if key in read and not isinstance(read[key], kind):
+            raise ConfigError(f"{where}: {key} is not {words}", server=name)
+    if "timeout" in read and (isinstance(read["timeout"], bool) or not isinstance(read["timeout"], int | float)):
+        raise ConfigError(f"{where}: timeout is not a number of seconds", server=name)
+
+
+def _expanded(value: Any, where: str, env: Mapping[str, str], name: str) -> Any:
+    if isinstance(value, list):
+        return [_expanded(each, where, env, name) for each in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        known = cast("dict[str, Any]", value)
+        return {key: _expanded(each, f"{where}.{key}", env, name) for key, each in known.items()}
+    if not isinstance(value, str):
+        return value
+
+    def filled(found: re.Match[str]) -> str:
+        variable, default = found.group(1), found.group(2)
+        if (given := env.get(variable)) is not None:
+            return given
+        if default is not None:
+            return default
+        near = difflib.get_close_matches(variable, list(env), 1, 0.7)
+        raise ConfigError(
+            f"{where}: the variable {variable} is not set",
+            server=name,
+            remedy=f"set it, or write ${{{variable}:-default}}" + (f"; did you mean {near[0]}?" if near else ""),
+        )
+
+    done = _VARIABLE.sub(filled, value)
+    if (left := _OTHER_VARIABLE.search(done)) and left.group(1).startswith(("input:", "workspaceFolder", "userHome")):
+        raise ConfigError(
+            f"{where}: ${{{left.group(1)}}} is known to an editor only", server=name, remedy="write the value itself"
+        )
+    return done

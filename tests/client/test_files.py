@@ -1,0 +1,82 @@
+"""Server files as the ecosystem writes them, and what is said about a wrong one."""
+
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import CommandTarget, HttpTarget
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "mcp.json"
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.promise("files.read")
+def test_the_flavours_of_the_ecosystem_are_read(tmp_path: Path) -> None:
+    claude = write(
+        tmp_path,
+        """{"mcpServers": {
+          "files": {"command": "npx", "args": ["-y", "server", "${HOME}/x"], "env": {"KEY": "${KEY}", "B": "${C:-d}"}},
+          "web": {"type": "streamable-http", "url": "https://x.example/mcp",
+                  "headers": {"Authorization": "Bearer ${env:KEY}"}},
+          "off": {"url": "https://y.example/mcp", "disabled": true, "autoApprove": ["a"]}
+        }}""",
+    )
+    servers = holdfast.load_servers(claude, env={"HOME": "/h", "KEY": "k"})
+    assert list(servers) == ["files", "web", "off"]
+    files, web = servers["files"].target, servers["web"].target
+    assert isinstance(files, CommandTarget)
+    assert (files.args, files.env) == (("-y", "server", "/h/x"), {"KEY": "k", "B": "d"})
+    assert isinstance(web, HttpTarget)
+    assert web.headers == {"Authorization": "Bearer k"}
+    assert servers["off"].disabled
+    code = write(
+        tmp_path,
+        """{ // VS Code
+          "servers": {"a": {"type": "stdio", "command": "x", "args": ["// no comment", "a,]"], }, /* or */
+                      "b": {"type": "http", "url": "http://localhost:1/mcp"}},
+          "inputs": [],
+        }""",
+    )
+    servers = holdfast.load_servers(code, env={})
+    assert servers["a"].args == ["// no comment", "a,]"]
+
+
+@pytest.mark.promise("files.wrong")
+@pytest.mark.parametrize(
+    ("text", "says", "remedy"),
+    [
+        ('{"mcpServers": {"a": {"comand": "x"}}}', "there is no key 'comand'", "did you mean 'command'?"),
+        ('{"mcpServers": {"a": {"url": "http://h/", "header": {}}}}', "'header'", "'headers'"),
+        ('{"mcpserver": {}}', "no 'mcpServers', but 'mcpserver'", "mcpServers"),
+        ('{"mcpServers": {"a": {"command": "x", "env": {"K": "${NO_SUCH}"}}}}', "NO_SUCH is not set", "default"),
+        ('{"mcpServers": {"a": {"command": "x", "env": {"K": "${HOEM}"}}}}', "env.K", "HOME"),
+        ('{"mcpServers": {"a": {"type": "sse", "url": "http://h/sse"}}}', "SSE transport", "/mcp"),
+        ('{"mcpServers": {"a": {"type": "http", "command": "x"}}}', "needs 'url'", ""),
+        ('{"mcpServers": {"a": {"type": "carrier-pigeon", "url": "http://h/"}}}', "type", "stdio"),
+        ('{"mcpServers": {"a": {}}}', "neither url, command nor app", "exactly one"),
+        ('{"mcpServers": {"a": {"command": "x", "url": "http://h/"}}}', "url and command", "exactly one"),
+        ('{"mcpServers": {"a": {"command": "x", "args": "--flag"}}}', "args is not a list", ""),
+        ('{"mcpServers": {"a": {"url": "h"}}}', "http:// or https://", ""),
+        ('{"mcpServers": {"a": 7}}', "is not an object", ""),
+        ('{"mcpServers": {"a": {"command": "${input:key}"}}}', "known to an editor only", "itself"),
+        ('{"mcpServers": {\n"a": {"command": }}}', "line 2, column 18", "JSON"),
+        ("[]", "not a JSON object", ""),
+    ],
+)
+def test_a_wrong_file_is_told_with_place_and_remedy(tmp_path: Path, text: str, says: str, remedy: str) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(holdfast.ConfigError) as caught:
+        holdfast.load_servers(file, env={"HOME": "/h"})
+    assert says in caught.value.what, caught.value.what
+    assert "mcp.json" in caught.value.what
+    assert remedy in str(caught.value.remedy or "")
+
+
+@pytest.mark.promise("files.wrong")
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(holdfast.ConfigError, match="no such file"):
+        holdfast.load_servers(tmp_path / "none.json")
