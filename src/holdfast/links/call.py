@@ -26,6 +26,29 @@ LISTEN = "subscriptions/listen"  # its answer is a stream that may say nothing f
 _TRANSPORT_ENDED = (Broke.CONNECT, Broke.AFTER_SEND, Broke.CHILD_DIED)
 
 
+def pass_circuit(peer: Peer, telling: Telling, what: str) -> None:
+    """Go on, or be told that the server rests, and why."""
+    circuit = peer.circuit
+    before = circuit.state
+    rest = circuit.refusal(asyncio.get_running_loop().time())
+    if circuit.state is not before:
+        telling.event(CircuitChanged, state=circuit.state.value)
+    if rest is None:
+        return
+    last = peer.last_failure
+    why = f"; the last time: {last.what}" if last is not None else ""
+    error = CircuitOpen(
+        f"{what}: {telling.server!r} failed {circuit.failures} times in a row and rests{why}",
+        server=telling.server,
+        phase="call",
+        retry_after=rest,
+        remedy="nothing was executed; try again after retry_after",
+    )
+    if last is not None:
+        error.exit_code, error.stderr_tail = last.exit_code, last.stderr_tail
+    raise error
+
+
 class Caller:
     """What all calls of a link share."""
 
@@ -152,19 +175,7 @@ class Call:
             raise
 
     def _pass_circuit(self) -> None:
-        circuit = self._by.peer.circuit
-        before = circuit.state
-        rest = circuit.refusal(asyncio.get_running_loop().time())
-        if circuit.state is not before:
-            self._by.telling.event(CircuitChanged, state=circuit.state.value)
-        if rest is not None:
-            raise CircuitOpen(
-                f"{self._method}: {self._by.name!r} failed {circuit.failures} times in a row and rests",
-                server=self._by.name,
-                phase="call",
-                retry_after=rest,
-                remedy="nothing was executed; try again after retry_after",
-            )
+        pass_circuit(self._by.peer, self._by.telling, self._method)
 
     async def _after(self, generation: Generation, reply: Reply, seen: Seen) -> None:
         """Raise, or return when the call may be tried again."""

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 from holdfast.links.codec import decode
-from holdfast.links.duplex import Ending, Oversize
+from holdfast.links.duplex import Ending, Unreadable
 from holdfast.links.warden import COOKIE, kill_by_cookie, warden
 from holdfast.links.wire import Message
 
@@ -49,8 +49,8 @@ class Child(asyncio.SubprocessProtocol):
         self._rest = bytearray()
         self._scanned = 0
         self._skipping = False
-        self._skipped_id: str | int | None = None
-        self._messages: deque[Message | Oversize] = deque()
+        self._skipped_ids: tuple[str | int, ...] = ()
+        self._messages: deque[Message | Unreadable] = deque()
         self._reader: asyncio.Future[None] | None = None
         self._paused = False
         self._writers: set[asyncio.Future[None]] = set()
@@ -59,6 +59,9 @@ class Child(asyncio.SubprocessProtocol):
         self._stderr: deque[str] = deque(maxlen=TAIL_LINES)
         self._printed: deque[str] = deque(maxlen=5)
         self._eof = False
+        self._deaf = False
+        self._closing = False
+        self._stderr_ended = asyncio.Event()
 
     # What the event loop tells
 
@@ -83,8 +86,13 @@ class Child(asyncio.SubprocessProtocol):
         if fd == 1:
             self._eof = True
             self._wake()
-        elif fd == 0:
+        elif fd == 2:
+            self._stderr_ended.set()
+        elif fd == 0 and not self._closing:
+            # It reads no more: what was written may be lost, and no answer comes.
+            self._deaf = True
             self._free_writers()
+            asyncio.get_running_loop().call_later(LINGER, self._give_up_on_stdout)
 
     def process_exited(self) -> None:
         assert self._transport is not None
@@ -115,15 +123,15 @@ class Child(asyncio.SubprocessProtocol):
             self._scanned = 0
             if self._skipping:
                 self._skipping = False
-                self._messages.append(Oversize(self._skipped_id or _id_in(line[-300:])))
+                self._messages.append(Unreadable((*_ids_in(line[-300:]), *self._skipped_ids), True))
             elif len(line) > self._cap:
-                self._messages.append(Oversize(_id_in(line[:300]) or _id_in(line[-300:])))
+                self._messages.append(Unreadable((*_ids_in(line[-300:]), *_ids_in(line[:300])), True))
             elif line.strip():
                 self._take_line(line)
         self._scanned = len(self._rest)
         if len(self._rest) > self._cap:
             if not self._skipping:
-                self._skipping, self._skipped_id = True, _id_in(self._rest[:300])
+                self._skipping, self._skipped_ids = True, _ids_in(self._rest[:300])
             del self._rest[:-300]
             self._scanned = len(self._rest)
 
@@ -139,6 +147,8 @@ class Child(asyncio.SubprocessProtocol):
             if not (idle and self.answered is not None and "method" not in known and self.answered(known)):
                 self._messages.append(known)
             return
+        if message is None and line.lstrip()[:1] == b"{" and (ids := (*_ids_in(line[-300:]), *_ids_in(line[:300]))):
+            self._messages.append(Unreadable(ids, False))  # perhaps an answer: its call must not wait for another
         self.strays += 1
         text = line[:LINE_SHOWN].decode("utf-8", "replace").strip()
         self._printed.append(text)
@@ -149,7 +159,7 @@ class Child(asyncio.SubprocessProtocol):
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
-    async def read(self) -> Message | Oversize:
+    async def read(self) -> Message | Unreadable:
         """The next message; EOFError when there will be none."""
         while not self._messages:
             if self._paused and self._stdout is not None:
@@ -175,17 +185,24 @@ class Child(asyncio.SubprocessProtocol):
 
     async def write(self, line: bytes, sent: Callable[[], None]) -> None:
         """Hand a line over and wait until the child keeps up. ConnectionError if it has ended."""
-        if self.ended.is_set() or self._stdin is None or self._stdin.is_closing():
+        while self._writing_paused and not self.ended.is_set() and not self._deaf:
+            await self._room()  # a child that reads nothing must not fill our memory with what we have to say
+        if self.ended.is_set() or self._deaf or self._stdin is None or self._stdin.is_closing():
             raise ConnectionResetError
         sent()
         self._stdin.write(line)
         if self._writing_paused:
-            waiter = asyncio.get_running_loop().create_future()
-            self._writers.add(waiter)
-            try:
-                await waiter
-            finally:
-                self._writers.discard(waiter)
+            await self._room()
+            if self._deaf:
+                raise ConnectionResetError
+
+    async def _room(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._writers.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._writers.discard(waiter)
 
     def _free_writers(self) -> None:
         for waiter in self._writers:
@@ -194,7 +211,12 @@ class Child(asyncio.SubprocessProtocol):
 
     # The end
 
-    def last_words(self) -> Ending:
+    async def last_words(self) -> Ending:
+        if self.ended.is_set() or self._eof or self._deaf:
+            await self._gone(LINGER)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LINGER):
+                    await self._stderr_ended.wait()
         code = self.exit_code
         if code is None:
             what = "the program closed its stdout" if self._eof else "the program runs"
@@ -209,6 +231,7 @@ class Child(asyncio.SubprocessProtocol):
 
     async def close(self, exit_seconds: float) -> None:
         """End it and everything it started: stdin closed, then terminate, then kill."""
+        self._closing = True
         if self._stdin is not None:
             self._stdin.close()
         if not await self._gone(exit_seconds):
@@ -256,13 +279,15 @@ class Child(asyncio.SubprocessProtocol):
         return True
 
 
-def _id_in(data: bytes | bytearray) -> str | int | None:
-    """The id of a message of which only a part is at hand."""
-    found = _ID.search(data)
-    if found is None:
-        return None
-    value: Any = decode(found.group(1))
-    return value if isinstance(value, str | int) else None
+def _ids_in(data: bytes | bytearray) -> tuple[str | int, ...]:
+    """What may be the id of a message of which only a part is at hand; the last one first."""
+    found: list[str | int] = []
+    for text in _ID.findall(bytes(data)):
+        with suppress(ValueError):
+            value: Any = decode(text)
+            if isinstance(value, str | int):
+                found.append(value)
+    return tuple(reversed(found))
 
 
 def _signal_name(number: int) -> str:
@@ -284,13 +309,30 @@ async def start(
 ) -> Child:
     """Start it in a process group and session of its own, known to the warden. OSError as the system says it."""
     warden.start()
-    _, protocol = await asyncio.get_running_loop().subprocess_exec(
-        lambda: Child(cap, cookie, said, stray),
-        file,
-        *args,
-        env={**env, **warden.cookies(), COOKIE: cookie},
-        cwd=cwd,
-        start_new_session=True,
+    starting = asyncio.ensure_future(
+        asyncio.get_running_loop().subprocess_exec(
+            lambda: Child(cap, cookie, said, stray),
+            file,
+            *args,
+            env={**env, **warden.cookies(), COOKIE: cookie},
+            cwd=cwd,
+            start_new_session=True,
+        )
     )
+    cancelled: asyncio.CancelledError | None = None
+    while not starting.done():
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError as error:
+            cancelled = error  # a child that was forked must be known before it can be ended
+        except OSError:
+            break
+    _, protocol = starting.result()
     warden.know(protocol.pid)
+    if cancelled is not None:
+        ending = asyncio.ensure_future(protocol.close(0.1))
+        while not ending.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(ending)
+        raise cancelled
     return protocol

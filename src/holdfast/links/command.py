@@ -19,6 +19,7 @@ SAFE_ENVIRONMENT = (
 )  # fmt: skip
 """What a child gets of our own environment unasked: enough to run, nothing that is a secret."""
 
+MASK = "•••"
 _SECRET = re.compile(r"(?i)(token|secret|passw|api[-_]?key|\bkey\b|auth|credential)")
 
 
@@ -43,7 +44,7 @@ def find(command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | N
             raise _no(server, shown, f"there is no file {place}", "check the path; relative ones begin at cwd")
         if not os.access(place, os.X_OK):
             raise _no(server, shown, f"{place} is not executable", f"chmod +x {place}")
-        return str(place)
+        return str(place.absolute())  # else the system would look for it in PATH, or begin at cwd twice
     found = shutil.which(command, path=path)
     if found is None:
         folders = path.split(os.pathsep)
@@ -54,7 +55,7 @@ def find(command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | N
             f"{command!r} was not found in PATH: {looked}",
             "install it, or give its full path as command=",
         )
-    return found
+    return str(Path(found).absolute())
 
 
 def failed_to_start(error: OSError, file: str, shown: str, server: str) -> ConnectFailed:
@@ -77,19 +78,31 @@ def _no(server: str, shown: str, why: str, remedy: str) -> ConnectFailed:
     return ConnectFailed(f"{server!r} did not start: {why}; ran: {shown}", server=server, phase="open", remedy=remedy)
 
 
+_USERINFO = re.compile(r"(\w+://)[^/\s@]+@")
+_QUERY = re.compile(r"([?&][^=&\s]*(?:token|secret|passw|key|auth|credential)[^=&\s]*=)[^&\s]+", re.IGNORECASE)
+_HEADER = re.compile(
+    r"^([\w-]*(?:token|secret|passw|key|auth|credential|cookie)[\w-]*\s*:\s*).+", re.IGNORECASE | re.DOTALL
+)
+
+
 def masked(command: str, args: Sequence[str], env: Mapping[str, str]) -> str:
     """The command line for people: values that look like secrets, or are those of named variables, are not shown."""
-    hidden = {value for name, value in env.items() if name not in SAFE_ENVIRONMENT and len(value) > 3}
+    hidden = sorted((value for name, value in env.items() if name not in SAFE_ENVIRONMENT and len(value) > 3), key=len)
     shown: list[str] = [command]
     mask_next = False
     for arg in args:
         name, equals, value = arg.partition("=")
         if mask_next and not arg.startswith("-"):
-            shown.append("•••")
-        elif arg in hidden or (equals and (value in hidden or _SECRET.search(name))):
-            shown.append(f"{name}=•••" if equals and arg not in hidden else "•••")
+            text = MASK
+        elif equals and _SECRET.search(name) and "://" not in name:
+            text = f"{name}={MASK}"
         else:
-            shown.append(arg if re.fullmatch(r"[\w@%+=:,./-]+", arg) else repr(arg))
+            text = _HEADER.sub(rf"\1{MASK}", _QUERY.sub(rf"\1{MASK}", _USERINFO.sub(rf"\1{MASK}@", arg)))
+            if equals and (found := _HEADER.match(value)):
+                text = f"{name}={found.group(1)}{MASK}"
+            for secret in reversed(hidden):
+                text = text.replace(secret, MASK)
+        shown.append(text if re.fullmatch(r"[\w@%+=:,./•?&-]+", text) else repr(text))
         mask_next = arg.startswith("-") and not equals and _SECRET.search(arg) is not None
-    text = " ".join(shown)
-    return text if len(text) <= 300 else f"{text[:300]}…"
+    line = " ".join(shown)
+    return line if len(line) <= 300 else f"{line[:300]}…"

@@ -22,10 +22,12 @@ class Ending(NamedTuple):
     stderr_tail: str | None = None
 
 
-class Oversize(NamedTuple):
-    """Stands for a message that was over the cap: the id of its call, if that could be seen."""
+class Unreadable(NamedTuple):
+    """Stands for a message that can't be taken: over the cap, or not JSON. `ids` are what its id may be, likeliest
+    first."""
 
-    id: str | int | None
+    ids: tuple[str | int, ...]
+    oversize: bool
 
 
 class Channel(Protocol):
@@ -40,14 +42,14 @@ class Channel(Protocol):
         up. ConnectionError if the other end is gone."""
         ...
 
-    async def read(self) -> Message | Oversize:
+    async def read(self) -> Message | Unreadable:
         """The next message; EOFError when there will be none."""
         ...
 
     async def close(self) -> None: ...
 
-    def last_words(self) -> Ending:
-        """What is known about why it ended."""
+    async def last_words(self) -> Ending:
+        """What is known about why it ended, once all of that has arrived; in bounded time."""
         ...
 
 
@@ -88,7 +90,7 @@ class DuplexWire:
         loop = asyncio.get_running_loop()
         waiting = _Waiting(receive)
         if not self._open:
-            return self._broken(generation, Broke.CONNECT, self._channel.last_words())
+            return self._broken(generation, Broke.CONNECT, await self._channel.last_words())
         self._waiting[message["id"]] = waiting
         try:
             async with asyncio.timeout_at(patience.next(loop.time())) as timer:
@@ -103,16 +105,18 @@ class DuplexWire:
                     timer.reschedule(patience.next(loop.time()))
         except ConnectionError:
             broke = self._broke if waiting.sent else Broke.CONNECT
-            return self._broken(generation, broke, self._channel.last_words())
+            return self._broken(generation, broke, await self._channel.last_words())
         except TimeoutError:
-            why = self._channel.last_words()._replace(what="no answer in time", exit_code=None)
+            why = (await self._channel.last_words())._replace(what="no answer in time", exit_code=None)
             return self._broken(generation, Broke.NO_ANSWER_IN_TIME, why)
         finally:
             self._waiting.pop(message["id"], None)
         if item is None:
-            return self._broken(generation, self._broke, self._channel.last_words())
-        if isinstance(item, Oversize):
-            return self._broken(generation, Broke.TOO_LARGE, Ending("the answer is over the cap"))
+            return self._broken(generation, self._broke, await self._channel.last_words())
+        if isinstance(item, Unreadable):
+            if item.oversize:
+                return self._broken(generation, Broke.TOO_LARGE, Ending("the answer is over the cap"))
+            return self._broken(generation, Broke.NOT_AN_ANSWER, Ending("the answer is not valid JSON"), 200)
         return self._answered(generation, item)
 
     def _answered(self, generation: Generation, answer: Message) -> Reply:
@@ -133,12 +137,12 @@ class DuplexWire:
 
     async def tell(self, generation: Generation, message: Message, seconds: float) -> Reply:
         if not self._open:
-            return self._broken(generation, Broke.CONNECT, self._channel.last_words())
+            return self._broken(generation, Broke.CONNECT, await self._channel.last_words())
         try:
             async with asyncio.timeout(seconds):
                 await self._channel.write(message, lambda: None)
         except ConnectionError:
-            return self._broken(generation, Broke.CONNECT, self._channel.last_words())
+            return self._broken(generation, Broke.CONNECT, await self._channel.last_words())
         except TimeoutError:
             return self._broken(generation, Broke.CONNECT, Ending("not taken in time"))
         return Reply()
@@ -155,8 +159,8 @@ class DuplexWire:
         try:
             while True:
                 message = await self._channel.read()
-                if isinstance(message, Oversize):
-                    self._deliver_oversize(message)
+                if isinstance(message, Unreadable):
+                    self._deliver_unreadable(message)
                 else:
                     await self._deliver(message)
         except (EOFError, ConnectionError):
@@ -191,17 +195,21 @@ class DuplexWire:
         elif self._waiting:
             await next(iter(self._waiting.values())).receive(message)
 
-    def _deliver_oversize(self, message: Oversize) -> None:
-        waiting = self._waiting.get(message.id) if message.id is not None else None
-        if waiting is not None:
-            waiting.put(message)
+    def _deliver_unreadable(self, message: Unreadable) -> None:
+        for id in message.ids:
+            waiting = self._waiting.get(id)
+            if waiting is not None:
+                waiting.put(message)
+                return
+        if message.oversize and len(self._waiting) == 1:  # its id was not to be seen, and it can be nobody else's
+            next(iter(self._waiting.values())).put(message)
 
     def _end(self) -> None:
         for waiting in tuple(self._waiting.values()):
             waiting.put(None)
 
-    def _broken(self, generation: Generation, broke: Broke, why: Ending) -> Reply:
-        seen = Seen(era=generation.era, broke=broke, text=why.what)
+    def _broken(self, generation: Generation, broke: Broke, why: Ending, status: int | None = None) -> Reply:
+        seen = Seen(era=generation.era, broke=broke, text=why.what, status=status)
         return Reply(seen=seen, what=why.what, exit_code=why.exit_code, stderr_tail=why.stderr_tail)
 
 
@@ -211,14 +219,14 @@ class _Waiting:
     __slots__ = ("inbox", "receive", "sent")
 
     def __init__(self, receive: Receive) -> None:
-        self.inbox: asyncio.Queue[Message | Oversize | None] = asyncio.Queue()
+        self.inbox: asyncio.Queue[Message | Unreadable | None] = asyncio.Queue()
         self.receive = receive
         self.sent = False
 
     def mark_sent(self) -> None:
         self.sent = True
 
-    def put(self, item: Message | Oversize | None) -> None:
+    def put(self, item: Message | Unreadable | None) -> None:
         # Progress that nobody takes is advice too late; the answer always has room.
-        if self.inbox.qsize() < WORDS or item is None or isinstance(item, Oversize) or "method" not in item:
+        if self.inbox.qsize() < WORDS or item is None or isinstance(item, Unreadable) or "method" not in item:
             self.inbox.put_nowait(item)

@@ -60,6 +60,13 @@ class Greeter:
         self._begun = begun
         self._asked = 0
 
+    async def tell(self, message: Message) -> Reply:
+        """Answer what a server asks before the greeting is done: whether we are there."""
+        version = VERSIONS[Era.Y2025][0]
+        provisional = Generation(0, Era.Y2025, version, Greeting(Era.Y2025, version, {}), self._wire)
+        self._wire.dress(provisional, self._resolved)
+        return await self._wire.tell(provisional, message, self._limits.tell)
+
     async def greet(self, pinned: Era | None, known: Era | None) -> Generation:
         """A generation that is ready. `known` is the era it spoke last: tried first, and doubted when it fails."""
         if pinned is Era.Y2025 or (pinned is None and known is Era.Y2025):

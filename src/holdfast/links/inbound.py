@@ -22,6 +22,7 @@ OnNotification: TypeAlias = Callable[[str, Params], None]
 OnProgress: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
 
 INTERNAL_ERROR = -32603
+ANSWERS = 64  # of ours under way at once
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
 
@@ -33,6 +34,8 @@ class Inbound:
         self.on_notification: OnNotification | None = None
         self.stray: Callable[[str], None] = lambda what: None
         self.progress: dict[str | int, OnProgress] = {}
+        self.early: Callable[[Message], Awaitable[object]] | None = None
+        """Answers a ping that comes before the greeting is done."""
         self.acknowledged: dict[str | int, Callable[[], None]] = {}
         """Who waits for a subscription to be acknowledged, by the id of its request."""
         self._owner = owner
@@ -55,6 +58,8 @@ class Inbound:
         method = message.get("method")
         if isinstance(method, str) and "id" not in message:
             self.hand_on(method, message.get("params"))
+        elif method == "ping" and self.early is not None:
+            await self.early({"jsonrpc": "2.0", "id": message["id"], "result": {}})
         else:
             self.stray(f"{method!r:.80} during the greeting")
 
@@ -68,6 +73,8 @@ class Inbound:
         if "id" in message:
             id = message["id"]
             if isinstance(id, str | int):
+                while len(self._answering) >= ANSWERS:  # whoever asks without end waits to be read
+                    await asyncio.wait(tuple(self._answering.values()), return_when=asyncio.FIRST_COMPLETED)
                 task = self._owner.start(self._answer(generation, id, method, params), f"answer {method}")
                 self._answering[id] = task
                 task.add_done_callback(lambda _: self._answering.pop(id, None))

@@ -15,7 +15,7 @@ from holdfast.core.lifecycle import LinkState
 from holdfast.core.outcome import judge
 from holdfast.core.retry import is_safe
 from holdfast.errors import Busy, UsageError
-from holdfast.links.call import Call, Caller
+from holdfast.links.call import Call, Caller, pass_circuit
 from holdfast.links.exchange import NO_HEADERS, Exchanger
 from holdfast.links.failures import closed, error_for
 from holdfast.links.inbound import Inbound, OnNotification, OnProgress, OnRequest
@@ -130,7 +130,13 @@ class Link:
     async def open(self, *, timeout: float | None = None) -> Greeting:
         """Come up now instead of at the first call."""
         self._enter_loop()
-        return (await self._machine.ready("open", self._until(timeout))).greeting
+        if self._machine.generation is None:
+            pass_circuit(self._caller.peer, self._telling, "open")
+        try:
+            return (await self._machine.ready("open", self._until(timeout))).greeting
+        except BaseException:
+            self._caller.peer.circuit.gave_up()
+            raise
 
     async def request(
         self,

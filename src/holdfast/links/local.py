@@ -123,7 +123,7 @@ class LocalChannel:
             await asyncio.wait((self._run,), timeout=self._close_seconds)
             self._run.cancel()
 
-    def last_words(self) -> Ending:
+    async def last_words(self) -> Ending:
         return Ending(self._why)
 
 

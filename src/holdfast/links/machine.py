@@ -133,6 +133,8 @@ class Machine:
         old, renewed, starts = self._last, False, 0
         try:
             while True:
+                if self._closing is not None:
+                    return closed(self._phases.name, "open", False)
                 try:
                     generation = await self._climb(old)
                     break
@@ -150,7 +152,7 @@ class Machine:
                     renewed, self._refused = True, needed.seen
                     self._step(LinkEvent.AUTH_NEEDED)
         except HoldfastError as error:
-            return await self._fell(error)
+            return error if self._closing is not None else await self._fell(error)
         except Exception as error:
             what = f"{self._phases.name!r} did not come up: {error!r:.300}"
             return await self._fell(ConnectFailed(what, server=self._phases.name, phase=self.state.value))

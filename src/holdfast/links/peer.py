@@ -4,10 +4,12 @@ It owns one entry per target for as long as a link holds on to it. It refuses to
 """
 
 from dataclasses import dataclass, field
+from typing import cast
 from weakref import WeakValueDictionary
 
 from holdfast.core.circuit import Circuit
 from holdfast.core.eras import Era
+from holdfast.errors import HoldfastError
 from holdfast.links.target import CommandTarget, HttpTarget, ObjectTarget, Target
 
 
@@ -17,6 +19,8 @@ class Peer:
 
     era: Era | None = None
     circuit: Circuit = field(default_factory=Circuit)
+    last_failure: HoldfastError | None = None
+    """Why it did not start, the last time that it did not."""
 
 
 _peers: WeakValueDictionary[object, Peer] = WeakValueDictionary()
@@ -29,8 +33,9 @@ def peer_of(target: Target) -> Peer:
             key: object = ("http", url)
         case ObjectTarget(server=server):
             key = ("object", id(server))
-        case CommandTarget(command=command, args=args, cwd=cwd):
-            key = ("command", command, args, cwd)
+        case CommandTarget(command=command, args=args, cwd=cwd, env=env):
+            named = frozenset(cast("dict[str, object]", env).items()) if isinstance(env, dict) else id(env)
+            key = ("command", command, args, cwd, named)  # another token makes another server of it
         case _:
             key = ("target", id(target))
     peer = _peers.get(key)

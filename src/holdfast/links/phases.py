@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast.core.eras import Era
+from holdfast.core.events import CircuitChanged
 from holdfast.core.greeting import Ours, Saved
 from holdfast.core.models import Principal
 from holdfast.core.outcome import Broke, Row, Seen, Verdict, judge
@@ -145,6 +146,8 @@ class Phases:
     def drop(self) -> Wire | None:
         """Give the wire away, to be closed."""
         wire, self.wire = self.wire, None
+        if wire is not None and wire.child:
+            self.resolved = None  # a program's environment is found out whenever it is started
         return wire
 
     async def greet(self, number: int, old: Generation | None, wants: Wants, inbound: Inbound) -> Generation:
@@ -280,12 +283,15 @@ class Phases:
                 number,
                 self._begins,
             )
+            inbound.early = greeter.tell
             try:
                 generation = await greeter.greet(self._era, self.peer.era or self._try_first)
             except GreetFailed as failure:
                 verdict = judge(failure.seen)
-                if verdict in (Verdict.NOT_SENT, Verdict.UNKNOWN):
-                    self.peer.circuit.failed(started, asyncio.get_running_loop().time())
+                if verdict in (Verdict.NOT_SENT, Verdict.UNKNOWN) and self.peer.circuit.failed(
+                    started, asyncio.get_running_loop().time()
+                ):
+                    self._telling.event(CircuitChanged, state=self.peer.circuit.state.value)
                 error = error_for(self.name, "greeting", "greet", verdict, failure.reply, attempts)
                 if verdict is Verdict.AUTH_NEEDED:
                     raise AuthNeeded(failure.seen, error) from None
@@ -324,4 +330,5 @@ class Phases:
             f"{self.name!r} did not start: {reply.what}", server=self.name, phase="greet", remedy="see its stderr"
         )
         started.exit_code, started.stderr_tail = reply.exit_code, reply.stderr_tail
+        self.peer.last_failure = started
         return StartFailed(started)

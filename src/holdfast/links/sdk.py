@@ -165,7 +165,7 @@ def as_mcp_error(error: HoldfastError) -> MCPError:
         kind.__name__ for kind in type(error).__mro__ if HoldfastError in kind.__bases__ or kind is HoldfastError
     )
     told = {"error": type(error).__name__, "family": family}
-    for name in ("status", "attempts", "retry_after", "session", "new_session"):
+    for name in ("status", "attempts", "retry_after", "session", "new_session", "exit_code", "stderr_tail"):
         if (value := getattr(error, name)) is not None:
             told[name] = value
     return MCPError(code, str(error), {"holdfast": told})

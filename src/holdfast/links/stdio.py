@@ -10,7 +10,7 @@ from holdfast.core.events import ChildEnded, ChildSaid, ChildStarted
 from holdfast.links.child import Child, start
 from holdfast.links.codec import encode
 from holdfast.links.command import environment, failed_to_start, find, masked
-from holdfast.links.duplex import Ending, Oversize
+from holdfast.links.duplex import Ending, Unreadable
 from holdfast.links.limits import Limits, too_large
 from holdfast.links.target import CommandTarget
 from holdfast.links.telling import Telling
@@ -57,7 +57,7 @@ class StdioChannel:
             raise ConnectionResetError
         await self._child.write(line, sent)
 
-    async def read(self) -> Message | Oversize:
+    async def read(self) -> Message | Unreadable:
         assert self._child is not None
         return await self._child.read()
 
@@ -69,8 +69,8 @@ class StdioChannel:
         await child.close(self._limits.exit)
         self._telling.event(ChildEnded, pid=child.pid, exit_code=child.exit_code, expected=expected)
 
-    def last_words(self) -> Ending:
+    async def last_words(self) -> Ending:
         if self._child is None:
             return Ending("the program was not started")
-        ending = self._child.last_words()
+        ending = await self._child.last_words()
         return ending._replace(what=f"{ending.what}; ran: {self._shown}")

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigError
+from holdfast.links.command import masked
 
 Headers: TypeAlias = Mapping[str, str]
 Resolvable: TypeAlias = Callable[[], Awaitable[Headers]]
@@ -117,6 +118,9 @@ class CommandTarget:
         if isinstance(self.env, Mapping):
             object.__setattr__(self, "env", dict(cast("Mapping[str, EnvValue]", self.env)))
 
+    def __repr__(self) -> str:
+        return f"CommandTarget({masked(self.command, self.args, {})})"
+
     @property
     def name(self) -> str:
         return Path(self.command).name or self.command
@@ -202,9 +206,9 @@ def check_env(env: object, command: str) -> dict[str, str]:
     for name, value in cast("Mapping[Any, Any]", env).items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             raise ConfigError(f"env of {command!r}: {name!r:.80} is not a variable's name", phase="resolve")
-        if not isinstance(value, str) or "\0" in value:
+        if not isinstance(value, str) or "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
             raise ConfigError(
-                f"env of {command!r}: the value of {name} is not a str", phase="resolve", remedy="give text"
+                f"env of {command!r}: the value of {name} is not text", phase="resolve", remedy="give a str"
             )
         checked[name] = value
     return checked

@@ -1,0 +1,199 @@
+"""Faults that a hunt found in the first link to a program, one test each, so that none comes back."""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import CommandTarget, Limits
+from holdfast.core import events
+from holdfast.links.command import masked
+from tests.links.kit import link_to, until
+from tests.links.test_stdio import QUICK, Heard, alive
+
+pytestmark = pytest.mark.anyio
+
+SERVER = """
+import json, os, sys
+how = sys.argv[1]
+def say(m): sys.stdout.write((m if isinstance(m, str) else json.dumps(m)) + "\\n"); sys.stdout.flush()
+for line in sys.stdin:
+    m = json.loads(line)
+    if m.get("method") == "initialize":
+        if how == "ping":
+            say({"jsonrpc": "2.0", "id": "p", "method": "ping"})
+            assert "result" in json.loads(sys.stdin.readline())
+        say({"jsonrpc": "2.0", "id": m["id"], "result": {"protocolVersion": "2025-11-25", "capabilities": {},
+             "serverInfo": {"name": "x", "version": "1"}}})
+    elif "id" in m and m.get("method") == "tools/list":
+        say({"jsonrpc": "2.0", "id": m["id"], "result": {"tools": [], "token": os.environ.get("TOKEN")}})
+    elif "id" in m and "method" in m:
+        if how == "nan": say('{"jsonrpc": "2.0", "id": "%s", "result": {"v": NaN}}' % m["id"])
+        elif how == "surrogate": say('{"jsonrpc": "2.0", "id": "%s", "result": {"v": "\\\\ud83d"}}' % m["id"])
+        elif how == "nested":
+            body = "x" * 300000
+            say('{"result": {"items": [{"id": 5, "x": "' + body + '"}]}, "jsonrpc": "2.0", "id": "%s"}' % m["id"])
+        elif how == "deaf":
+            os.close(0)
+            import time; time.sleep(60)
+"""
+
+
+def program(how: str = "well", **more: Any) -> CommandTarget:
+    return CommandTarget(sys.executable, ["-I", "-S", "-c", SERVER, how], **more)
+
+
+@pytest.mark.promise("stdio.death")
+async def test_last_words_are_whole_however_quick_the_death() -> None:
+    limits = Limits(replays=0, close=1, exit=0.3)
+    for _ in range(25):
+        async with link_to(CommandTarget("sh", ["-c", "echo bad token >&2; exit 3"]), limits=limits) as link:
+            with pytest.raises(holdfast.ConnectFailed) as caught:
+                await link.request("tools/list")
+            assert (caught.value.exit_code, caught.value.stderr_tail) == (3, "bad token")
+        link._caller.peer.circuit.succeeded()
+
+
+@pytest.mark.promise("stdio.bad-command")
+async def test_a_relative_path_is_this_programs_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, code in ((tmp_path, 4), (tmp_path / "sub", 6), (tmp_path / "path", 5)):
+        folder.mkdir(exist_ok=True)
+        (folder / "prog").write_text(f"#!/bin/sh\nexit {code}\n")
+        (folder / "prog").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'path'}:/usr/bin:/bin")
+    limits = Limits(replays=0, close=1, exit=0.3)
+    for target, code in (
+        (CommandTarget("./prog"), 4),
+        (CommandTarget("./prog", cwd="sub"), 6),
+        (CommandTarget("prog"), 5),
+    ):
+        async with link_to(target, limits=limits) as link:
+            with pytest.raises(holdfast.ConnectFailed) as caught:
+                await link.request("tools/list")
+            assert caught.value.exit_code == code
+
+
+@pytest.mark.promise("stdio.env")
+async def test_the_environment_is_found_out_at_every_start() -> None:
+    asked, heard = 0, Heard()
+
+    async def token() -> str:
+        nonlocal asked
+        asked += 1
+        return f"t{asked}"
+
+    async with link_to(program(env={"TOKEN": token}), era="2025", limits=QUICK, on_event=heard) as link:
+        for turn in ("t1", "t2", "t3"):
+            assert (await link.request("tools/list"))["token"] == turn
+            import os
+
+            os.kill(heard.pids[-1], 9)
+            await until(lambda: link.session_id is None and link.greeting is None)
+
+
+@pytest.mark.promise("stdio.death")
+async def test_a_tenant_with_a_bad_token_shuts_out_no_other_and_the_circuit_says_why() -> None:
+    heard = Heard()
+    script = ["-c", 'test "$TOKEN" = good || { echo bad token >&2; exit 3; }; exec sleep 5']
+    limits = Limits(close=1, exit=0.2, greet=1, backoff=0.01)
+    async with link_to(CommandTarget("sh", script, env={"TOKEN": "bad"}), limits=limits, on_event=heard) as bad:
+        end = time.monotonic() + 20
+        while True:
+            assert time.monotonic() < end
+            with pytest.raises(holdfast.Unavailable) as caught:
+                await bad.request("tools/list")
+            if isinstance(caught.value, holdfast.CircuitOpen):
+                break
+        assert (caught.value.exit_code, caught.value.stderr_tail) == (3, "bad token")
+        assert "exit code 3" in str(caught.value)
+        assert any(isinstance(event, events.CircuitChanged) for event in heard.events)
+        started = len(heard.pids)
+        with pytest.raises(holdfast.CircuitOpen):
+            await bad.open()
+        assert len(heard.pids) == started
+    async with link_to(CommandTarget("sh", script, env={"TOKEN": "good"}), limits=limits) as good:
+        with pytest.raises(holdfast.StartTimeout):  # it is no server; but it was started
+            await good.request("tools/list")
+
+
+@pytest.mark.promise("stdio.close")
+async def test_a_close_while_the_program_is_being_started_leaves_nothing(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    command = CommandTarget("sh", ["-c", f"sleep 41 & echo $! >> {pids}; echo $$ >> {pids}; sleep 42"])
+    for steps in range(2, 10):
+        link = link_to(command, limits=QUICK)
+        opening = asyncio.ensure_future(link.open())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        time.sleep(0.03)  # noqa: ASYNC251 - a busy loop
+        await link.close()
+        await asyncio.gather(opening, return_exceptions=True)
+    started = [int(line) for line in pids.read_text().split()] if pids.exists() else []
+    await until(lambda: not any(alive(pid) for pid in started), 3)
+
+
+@pytest.mark.promise("stdio.framing")
+@pytest.mark.parametrize("how", ["nan", "surrogate"])
+async def test_an_answer_that_is_not_json_fails_its_call_at_once(how: str) -> None:
+    async with link_to(program(how), era="2025", limits=QUICK) as link:
+        start = time.monotonic()
+        with pytest.raises(holdfast.BadAnswer):
+            await link.request("x/y", {})
+        assert time.monotonic() - start < 2
+        await link.request("tools/list")
+
+
+@pytest.mark.promise("stdio.framing")
+async def test_an_oversized_answer_finds_its_call_by_the_id_at_its_end() -> None:
+    limits = Limits(message_bytes=100_000, close=1, exit=0.3)
+    async with link_to(program("nested"), era="2025", limits=limits) as link:
+        with pytest.raises(holdfast.LimitReached):
+            await link.request("x/y", {}, timeout=3)
+        await link.request("tools/list")
+
+
+@pytest.mark.promise("stdio.flood")
+async def test_a_child_that_closes_its_stdin_is_noticed() -> None:
+    async with link_to(program("deaf"), era="2025", limits=QUICK) as link:
+        await link.request("tools/list")
+        start = time.monotonic()
+        with pytest.raises(holdfast.OutcomeUnknown):
+            await link.request("x/y", {"text": "x" * 900_000})
+        assert time.monotonic() - start < QUICK.answer - 1
+
+
+@pytest.mark.promise("stdio.serve")
+async def test_a_ping_before_the_greeting_is_done_is_answered() -> None:
+    async with link_to(program("ping"), era="2025", limits=QUICK) as link:
+        assert (await link.request("tools/list"))["tools"] == []
+
+
+@pytest.mark.promise("stdio.env")
+def test_secrets_inside_arguments_are_masked_too() -> None:
+    shown = masked(
+        "npx",
+        ["postgresql://user:hunter2@db/x", "--header", "Authorization: Bearer SEKRIT", "--url=https://h/?token=SEKRIT2",
+         "pg://u:ENVSECRET@h", "-e", "x-ENVSECRET-y"],
+        {"T": "ENVSECRET"},
+    )  # fmt: skip
+    for secret in ("hunter2", "SEKRIT", "ENVSECRET"):
+        assert secret not in shown, shown
+    assert "abc" not in repr(CommandTarget("x", ["--token", "abc"]))
+
+
+@pytest.mark.promise("stdio.close")
+async def test_a_close_during_a_failing_greeting_is_told_as_one() -> None:
+    for pause in (0, 0.03, 0.08, 0.12):
+        link = link_to(CommandTarget("sh", ["-c", "sleep 0.1; exit 4"]), limits=QUICK)
+        call = asyncio.ensure_future(link.request("tools/list"))
+        await asyncio.sleep(pause)
+        await link.close()
+        with pytest.raises(holdfast.Unavailable) as caught:
+            await call
+        assert "AssertionError" not in str(caught.value)
+        await link.close()
