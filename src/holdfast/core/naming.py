@@ -1,0 +1,37 @@
+"""Names for tools outside their server: safe for every model, unique, at most 48 characters, the same every time.
+
+It owns that choice. It refuses to depend on what else is there, but for a clash: a name must not change because
+another server came up.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable
+
+LONGEST = 48  # characters; hosts put prefixes of their own before it, and models allow 64
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+def public_name(server: str, tool: str) -> str:
+    """`server__tool`, with a digest where characters were replaced or cut."""
+    plain = f"{server}__{tool}"
+    safe = _UNSAFE.sub("_", plain)
+    if safe == plain and len(safe) <= LONGEST:
+        return safe
+    digest = hashlib.sha256(plain.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{safe[: LONGEST - 9]}_{digest}"
+
+
+def public_names(tools: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """A name for each (server, tool), all different."""
+    names: dict[tuple[str, str], str] = {}
+    taken: set[str] = set()
+    for server, tool in tools:
+        name = public_name(server, tool)
+        number = 2
+        while name in taken:  # two that differ only where a digest can't tell
+            name = f"{public_name(server, tool)[: LONGEST - 4]}_{number}"
+            number += 1
+        taken.add(name)
+        names[server, tool] = name
+    return names

@@ -1,0 +1,103 @@
+"""Servers' tools as LangChain tools: `await tools([server, …])`. Calls go through the current run, so sessions hold.
+
+It owns the translation of definitions, results and errors. It refuses to connect where saved definitions are given, and
+to hide which server and tool a name stands for.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import mcp_types as types
+from langchain_core.tools import BaseTool, StructuredTool, ToolException
+
+from holdfast.client.server import Server
+from holdfast.core.naming import public_names
+from holdfast.errors import HoldfastError
+
+Errors: TypeAlias = Literal["message", "raise"]
+Definitions: TypeAlias = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Saved tool definitions by server name, as `definitions()` returns them."""
+
+
+async def tools(
+    servers: Sequence[Server], *, definitions: Definitions | None = None, errors: Errors = "message"
+) -> list[BaseTool]:
+    """One LangChain tool per tool of each server that is not disabled.
+
+    `definitions` builds them without connecting. `errors`: what the model sees of a failure, a tool message, or the
+    exception itself for your own code.
+    """
+    found: list[tuple[Server, types.Tool]] = []
+    for server in servers:
+        if server.disabled:
+            continue
+        if definitions is not None:
+            saved = definitions.get(server.name, ())
+            found.extend((server, types.Tool.model_validate(dict(each))) for each in saved)
+        else:
+            found.extend((server, tool) for tool in await server.list_tools())
+    names = public_names((server.name, tool.name) for server, tool in found)
+    return [_tool(server, tool, names[server.name, tool.name], errors) for server, tool in found]
+
+
+async def definitions(servers: Sequence[Server]) -> dict[str, list[dict[str, Any]]]:
+    """What `tools(definitions=…)` takes, as plain JSON to keep."""
+    return {
+        server.name: [
+            tool.model_dump(by_alias=True, mode="json", exclude_none=True) for tool in await server.list_tools()
+        ]
+        for server in servers
+        if not server.disabled
+    }
+
+
+def _tool(server: Server, tool: types.Tool, name: str, errors: Errors) -> BaseTool:
+    async def call(**arguments: Any) -> tuple[Any, Any]:
+        try:
+            result = await server.call_tool(tool.name, arguments)
+        except HoldfastError as error:
+            if errors == "raise":
+                raise
+            raise ToolException(str(error)) from error
+        if result.is_error:
+            raise ToolException(_text(result) or "the tool failed without a word")
+        return _content(result), {"structured_content": result.structured_content, "result": result}
+
+    metadata = {
+        "server": server.name,
+        "tool": tool.name,
+        "title": tool.title or (tool.annotations.title if tool.annotations is not None else None),
+        "kind": "mcp",
+        "annotations": tool.annotations.model_dump(by_alias=True, exclude_none=True) if tool.annotations else {},
+        **server.labels,
+    }
+    return StructuredTool(
+        name=name,
+        description=tool.description or tool.title or tool.name,
+        args_schema=dict(tool.input_schema),
+        coroutine=call,
+        response_format="content_and_artifact",
+        handle_tool_error=True,
+        metadata=metadata,
+    )
+
+
+def _text(result: types.CallToolResult) -> str:
+    return "\n".join(content.text for content in result.content if isinstance(content, types.TextContent))
+
+
+def _content(result: types.CallToolResult) -> Any:
+    """Text as text; pictures and sounds as LangChain's content blocks."""
+    blocks: list[Any] = []
+    for content in result.content:
+        if isinstance(content, types.TextContent):
+            blocks.append({"type": "text", "text": content.text})
+        elif isinstance(content, types.ImageContent):
+            blocks.append({"type": "image", "base64": content.data, "mime_type": content.mime_type})
+        elif isinstance(content, types.AudioContent):
+            blocks.append({"type": "audio", "base64": content.data, "mime_type": content.mime_type})
+        else:
+            blocks.append({"type": "text", "text": content.model_dump_json(by_alias=True, exclude_none=True)})
+    if all(block["type"] == "text" for block in blocks):
+        return "\n".join(block["text"] for block in blocks)
+    return blocks

@@ -1,0 +1,134 @@
+"""Tools for LangChain: definitions, results, errors, and one session for a whole graph run."""
+
+from typing import Any
+
+import mcp_types as types
+import pytest
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langgraph.prebuilt import ToolNode
+from mcp.server.mcpserver import MCPServer
+
+import holdfast
+from holdfast import Server
+from holdfast.core.naming import LONGEST, public_name, public_names
+from holdfast.integrations.langchain import definitions, tools
+from holdfast.testing import FaultServer
+from tests.links.kit import FAST
+
+pytestmark = pytest.mark.anyio
+
+
+def app() -> MCPServer:
+    made = MCPServer("app")
+
+    @made.tool(title="Add", annotations=types.ToolAnnotations(read_only_hint=True))
+    def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    @made.tool()
+    def fail() -> str:
+        raise ValueError("no such thing")
+
+    return made
+
+
+@pytest.mark.promise("integrations.langchain")
+async def test_tools_carry_definitions_results_and_where_they_come_from() -> None:
+    server = Server("calc", app=app(), labels={"team": "a"})
+    async with holdfast.run():
+        add, fail = await tools([server, Server("off", app=app(), disabled=True)])
+        assert (add.name, add.description) == ("calc__add", "Add two numbers.")
+        assert add.metadata == {
+            "server": "calc", "tool": "add", "title": "Add", "kind": "mcp", "team": "a",
+            "annotations": {"readOnlyHint": True},
+        }  # fmt: skip
+        message = await add.ainvoke({"type": "tool_call", "id": "1", "name": add.name, "args": {"a": 1, "b": 2}})
+        assert isinstance(message, ToolMessage)
+        assert message.content == "3"
+        assert message.artifact["structured_content"] == {"result": 3}
+        failed = await fail.ainvoke({"type": "tool_call", "id": "2", "name": fail.name, "args": {}})
+        assert failed.status == "error"
+
+
+@pytest.mark.promise("integrations.langchain")
+async def test_saved_definitions_need_no_connection() -> None:
+    server = Server("calc", app=app())
+    async with holdfast.run():
+        saved = await definitions([server])
+    unreachable = Server("calc", url="http://127.0.0.1:1/mcp", limits=FAST)
+    built = await tools([unreachable], definitions=saved)
+    assert [tool.name for tool in built] == ["calc__add", "calc__fail"]
+    async with holdfast.run():
+        told = await built[0].ainvoke({"type": "tool_call", "id": "1", "name": "calc__add", "args": {"a": 1, "b": 2}})
+        assert told.status == "error"
+        assert "could not be reached" in told.content
+        [raising, _] = await tools([unreachable], definitions=saved, errors="raise")
+        with pytest.raises(holdfast.Unavailable):
+            await raising.ainvoke({"a": 1, "b": 2})
+
+
+class Scripted(BaseChatModel):
+    """A model that calls a tool so many times, and then says what it saw."""
+
+    calls: int = 3
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(self, tools: Any, **_: Any) -> Any:
+        return self
+
+    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any) -> ChatResult:
+        seen = [message for message in messages if isinstance(message, ToolMessage)]
+        if len(seen) < self.calls:
+            call = {"name": "it__count", "args": {}, "id": str(len(seen))}
+            answer = AIMessage(content="", tool_calls=[call])
+        else:
+            answer = AIMessage(content=",".join(str(message.content) for message in seen))
+        return ChatResult(generations=[ChatGeneration(message=answer)])
+
+
+@pytest.mark.promise("integrations.langchain")
+async def test_a_graph_keeps_one_session_for_its_whole_run() -> None:
+    from langgraph.graph import END, START, MessagesState, StateGraph
+
+    async with FaultServer() as http:
+        server = Server("it", url=http.url, limits=FAST)
+        async with holdfast.run():
+            bound = await tools([server])
+            model = Scripted()
+
+            async def think(state: MessagesState) -> dict[str, Any]:
+                return {"messages": [await model.ainvoke(state["messages"])]}
+
+            def more(state: MessagesState) -> str:
+                return "tools" if state["messages"][-1].tool_calls else END  # type: ignore[union-attr]
+
+            graph = StateGraph(MessagesState)
+            graph.add_node("model", think)
+            graph.add_node("tools", ToolNode(bound))
+            graph.add_edge(START, "model")
+            graph.add_conditional_edges("model", more)
+            graph.add_edge("tools", "model")
+            result = await graph.compile().ainvoke({"messages": [("user", "count to three")]})
+        assert result["messages"][-1].content == "1,2,3"
+        assert http.sessions.greets == 1
+
+
+@pytest.mark.promise("integrations.naming")
+def test_names_are_safe_short_unique_and_stable() -> None:
+    assert public_name("git", "push") == "git__push"
+    odd = public_name("git.hub", "push it")
+    assert odd.startswith("git_hub__push_it_")
+    long = public_name("s" * 40, "t" * 40)
+    assert len(long) == LONGEST
+    assert long == public_name("s" * 40, "t" * 40)
+    assert long != public_name("s" * 40, "t" * 41)
+    assert (
+        public_name("a_", "b") != public_name("a", "_b")
+        or len(set(public_names([("a_", "b"), ("a", "_b")]).values())) == 2
+    )
