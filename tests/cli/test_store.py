@@ -221,7 +221,17 @@ def test_an_error_is_one_line_and_a_remedy(command: list[str], tmp_path: Path) -
 
 @pytest.mark.promise("cli.help")
 @pytest.mark.parametrize(
-    "command", [[], ["store"], *(["store", name] for name in ("check", "ls", "show", "reap", "key", "reseal", "copy"))]
+    "command",
+    [
+        [],
+        ["store"],
+        *(["store", name] for name in ("check", "ls", "show", "reap", "key", "reseal", "copy")),
+        ["tools"],
+        ["call"],
+        ["doctor"],
+        ["runs"],
+        *(["runs", name] for name in ("ls", "show", "end")),
+    ],
 )
 def test_help_everywhere(command: list[str]) -> None:
     result = run.invoke(app, [*command, "--help"])

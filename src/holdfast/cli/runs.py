@@ -87,7 +87,7 @@ def show(id: Id, store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = F
 
 
 @app.command()
-def end(id: Id, store: StoreUrl, keys_file: KeysFile = None) -> None:
+def end(id: Id, store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
     """End a run: nobody continues it any more. Its sessions at the servers are left to expire there."""
 
     async def main() -> bool:
@@ -96,5 +96,10 @@ def end(id: Id, store: StoreUrl, keys_file: KeysFile = None) -> None:
                 await opened.end(LINKS, link.id)
             return await opened.end(KIND, id)
 
-    if not run(main()):
+    ended = run(main())
+    if json:
+        print_json({"run": id, "ended": ended})
+    elif not ended:
+        out.print(f"there was no run {printable(id)} to end")
+    if not ended:
         raise typer.Exit(1)

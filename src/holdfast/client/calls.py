@@ -17,7 +17,7 @@ from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
 from pydantic import BaseModel, ValidationError
 
 from holdfast.client.callbacks import Callbacks
-from holdfast.client.runs import current_run, leased
+from holdfast.client.runs import current_run, leased, link_at_hand
 from holdfast.client.server import Reuse, Server
 from holdfast.core.eras import HEADER_MISMATCH, Era
 from holdfast.errors import BadAnswer, ErrorAnswer, LimitReached, UsageError
@@ -86,32 +86,49 @@ async def call_tool(
         )
     params: dict[str, Any] = {"name": name, "arguments": dict(arguments or {})}
     seconds = timeout if timeout is not None else server.timeout
-    async with leased(server, reuse or server.tool_reuse.get(name)) as link:
-        tool = _tools_of(link).get(name)
-        safe = idempotent if idempotent is not None else _is_safe(tool)
-        listed = False
-        while True:
-            extra = {**_param_headers(link, tool, params["arguments"]), **(headers or {})}
-            try:
-                result = await _rounds(
-                    server,
-                    link,
-                    "tools/call",
-                    params,
-                    safe=safe,
-                    headers=extra,
-                    timeout=seconds,
-                    on_progress=on_progress,
-                )
-                break
-            except ErrorAnswer as error:
-                if error.code != HEADER_MISMATCH or listed:
-                    raise
-                # The tool wants parameters in headers, and we did not know, or knew it wrong: list once and repeat.
-                await _list_tools(server, link)
-                tool, listed = _tools_of(link).get(name), True
-    if tool is None and "resultType" not in result:
-        return _parsed(server, "tools/call", types.CallToolResult, result)
+    wanted = reuse or server.tool_reuse.get(name)
+    link = link_at_hand(server, wanted)
+    if link is not None:
+        return await _call_tool(server, link, name, params, idempotent, seconds, on_progress, headers)
+    async with leased(server, wanted) as link:
+        return await _call_tool(server, link, name, params, idempotent, seconds, on_progress, headers)
+
+
+async def _call_tool(
+    server: Server,
+    link: Link,
+    name: str,
+    params: dict[str, Any],
+    idempotent: bool | None,
+    seconds: float | None,
+    on_progress: OnProgress | None,
+    headers: Mapping[str, str] | None,
+) -> types.CallToolResult:
+    tool = _tools_of(link).get(name)
+    safe = idempotent if idempotent is not None else _is_safe(tool)
+    listed = False
+    while True:
+        extra = headers
+        if tool is not None and (mirrored := _param_headers(link, tool, params["arguments"])):
+            extra = {**mirrored, **(headers or {})}
+        try:
+            result = await _rounds(
+                server,
+                link,
+                "tools/call",
+                params,
+                safe=safe,
+                headers=extra,
+                timeout=seconds,
+                on_progress=on_progress,
+            )
+            break
+        except ErrorAnswer as error:
+            if error.code != HEADER_MISMATCH or listed:
+                raise
+            # The tool wants parameters in headers, and we did not know, or knew it wrong: list once and repeat.
+            await _list_tools(server, link)
+            tool, listed = _tools_of(link).get(name), True
     return _checked(server, tool, _parsed(server, "tools/call", types.CallToolResult, result))
 
 

@@ -98,6 +98,10 @@ class Run:
         )
         return {**self._count, **live}
 
+    def at_hand(self, server: Server) -> Link | None:
+        lease = self._leases.get(server)
+        return lease.link if lease is not None else None
+
     async def link(self, server: Server) -> Link:
         """The run's link to a server; fifty first calls lease one."""
         lease = self._leases.get(server)
@@ -351,6 +355,14 @@ def make_link(
         on_event=sink,
     )
     return Link(server.target, options, name=server.name)
+
+
+def link_at_hand(server: Server, reuse: Reuse | None) -> Link | None:
+    """The run's link, if it is there already: what nearly every call finds."""
+    run = _current.get()
+    if run is None or run.closed or (reuse or server.reuse) == "call" or not run.here:
+        return None
+    return run.at_hand(server)
 
 
 class leased:  # noqa: N801 - `async with leased(server) as (link, …)`
