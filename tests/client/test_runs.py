@@ -66,7 +66,7 @@ async def test_a_root_and_ten_sub_agents_on_three_servers_have_one_session_each(
 
         async def sub_agent(number: int) -> None:
             async with holdfast.run():  # joins
-                for turn in range(10 if end == "well" else 3):
+                for turn in range(34 if end == "well" else 3):  # a hundred calls each
                     await asyncio.gather(*(server.call_tool("count") for server in servers))
                     if end == "error" and number == 3 and turn == 1:
                         raise RuntimeError("a sub-agent's own fault")
@@ -405,6 +405,22 @@ async def test_a_tool_that_says_it_is_harmless_is_replayed_once_it_was_listed() 
         await server.call_tool("note", {"text": "a"})
         await server.call_tool("note", {"text": "b"}, idempotent=False)
         assert seen == [True, False]
+
+
+@pytest.mark.promise("run.typed")
+async def test_a_tool_that_wants_parameters_in_headers_is_listed_once_and_called_again() -> None:
+    async with FaultServer(era="2026") as http:
+        server = at(http)
+        async with holdfast.run():
+            await server.ping()
+            mismatch = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32020,"message":"Mcp-Param-Region is missing"}}'
+            http.plan(Fault.STATUS, method="tools/call", status=400, body=mismatch)
+            before = len(http.requests)
+            assert said(await server.call_tool("echo", {"text": "x"})) == "x"
+            assert [request.method for request in http.requests[before:]] == ["tools/call", "tools/list", "tools/call"]
+            http.plan(Fault.STATUS, method="tools/call", status=400, body=mismatch, times=2)
+            with pytest.raises(holdfast.ErrorAnswer):
+                await server.call_tool("echo", {"text": "x"})
 
 
 @pytest.mark.promise("run.durable")

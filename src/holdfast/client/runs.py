@@ -5,6 +5,7 @@ or an abandoned generator. It refuses to close in a child's task, and to let a t
 """
 
 import asyncio
+import atexit
 import logging
 import secrets
 from collections.abc import Callable, Iterable
@@ -34,6 +35,16 @@ log = logging.getLogger("holdfast.client")
 _current: ContextVar["Run | None"] = ContextVar("holdfast_run", default=None)
 pool = Pool()
 """The links of this process."""
+
+
+@atexit.register
+def _tell_leaks() -> None:
+    """A run that was never left is a bug of its author, and costs servers their sessions."""
+    if leased_still := pool.statistics().leased:
+        log.warning(
+            "%d links were still leased when the program ended: a run was never left; use `async with holdfast.run():`",
+            leased_still,
+        )
 
 
 @dataclass(frozen=True)
