@@ -4,6 +4,8 @@ import asyncio
 import difflib
 import json as json_module
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -17,7 +19,7 @@ from holdfast.client import Server
 from holdfast.client import run as run_scope
 from holdfast.client.files import load_servers
 from holdfast.client.runs import leased
-from holdfast.errors import ConfigError, HoldfastError, NotFound, UsageError
+from holdfast.errors import AnswerTimeout, ConfigError, HoldfastError, NotFound, UsageError
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A server file, e.g. mcp.json", show_default=False)]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds for each server.")]
@@ -83,6 +85,18 @@ def tools(
         raise typer.Exit(1)
 
 
+@asynccontextmanager
+async def _within(seconds: float, server: str) -> AsyncGenerator[None, None]:
+    """All of it, connecting and listing included."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise AnswerTimeout(
+            f"{server!r} did not answer within {seconds:g} s", server=server, remedy="raise --timeout; it may have run"
+        ) from None
+
+
 def _arguments(given: list[str], schema: dict[str, Any]) -> dict[str, Any]:
     """key=value, as the tool's schema has it; anything that is JSON may be given as JSON."""
     properties = cast("dict[str, dict[str, Any]]", schema.get("properties") or {})
@@ -128,7 +142,7 @@ def call(
                 label = f"{printable(tool)} {printable(message)}" if message else printable(tool)
                 progress.update(bar, completed=done, total=total, description=label)
 
-            async with run_scope():
+            async with _within(timeout, server), run_scope():
                 known = {each.name: each for each in await chosen.list_tools()}
                 if tool not in known:
                     near = difflib.get_close_matches(tool, list(known), 1)

@@ -30,6 +30,10 @@ class Callbacks:
     on_log: Callable[[Mapping[str, Any]], None] | None = None
     on_notification: Callable[[str, Mapping[str, Any] | None], None] | None = None
 
+    def __post_init__(self) -> None:
+        if self.roots is not None and not callable(self.roots):
+            object.__setattr__(self, "roots", tuple(self.roots))  # so that equal declarations stay equal
+
     def over(self, other: "Callbacks | None") -> "Callbacks":
         """These, and where they are silent the other's."""
         if other is None:

@@ -4,6 +4,7 @@ It owns pages, input rounds (2026's questions inside an answer), parameter heade
 refuses hidden requests: what a listing would tell is used only if somebody listed.
 """
 
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
@@ -43,7 +44,8 @@ class Known:
 
 
 _known: "weakref.WeakKeyDictionary[Link, Known]" = weakref.WeakKeyDictionary()
-_sessions: "weakref.WeakKeyDictionary[Link, ClientSession]" = weakref.WeakKeyDictionary()
+_sessions: dict[int, ClientSession] = {}
+"""By the id of their link, for as long as that is open: a session holds its link."""
 
 
 def _tools_of(link: Link) -> dict[str, types.Tool]:
@@ -147,14 +149,19 @@ def _checked(server: Server, tool: types.Tool | None, result: types.CallToolResu
     """A result as its tool's output schema has it, if that is known."""
     if tool is None or tool.output_schema is None or result.is_error or result.structured_content is None:
         return result
-    from jsonschema import ValidationError as Mismatch
-    from jsonschema import validate
+    from jsonschema.validators import validator_for
+    from referencing import Registry
 
     try:
-        validate(result.structured_content, tool.output_schema)
-    except Mismatch as error:
+        # An empty registry: a schema is a server's data, and must not make us fetch what it names.
+        nothing = cast("Any", Registry)()
+        kind: Any = validator_for(tool.output_schema)
+        kind.check_schema(tool.output_schema)
+        kind(tool.output_schema, registry=nothing).validate(result.structured_content)
+    except Exception as error:  # a mismatch, a schema that is none, a reference that leads nowhere
+        why = getattr(error, "message", None) or str(error)
         raise BadAnswer(
-            f"tools/call: {server.name!r} {tool.name!r}: the result does not fit its schema: {error.message}"[:400],
+            f"tools/call: {server.name!r} {tool.name!r}: the result does not fit its schema: {why}"[:400],
             server=server.name,
             phase="call",
             remedy="the server is at fault; the tool was executed",
@@ -174,18 +181,18 @@ async def _rounds(
     on_progress: OnProgress | None = None,
 ) -> dict[str, Any]:
     """A request, and again with answers for as long as the server asks for input inside its answer."""
+    end = None if timeout is None else time.monotonic() + timeout
     for _ in range(ROUNDS + 1):
-        result = await link.request(
-            method, params, safe=safe, headers=headers, timeout=timeout, on_progress=on_progress
-        )
+        left = None if end is None else max(0.0, end - time.monotonic())
+        result = await link.request(method, params, safe=safe, headers=headers, timeout=left, on_progress=on_progress)
         if result.get("resultType") != "input_required":
             return result
         params = {key: value for key, value in params.items() if key not in ("inputResponses", "requestState")}
         asked = result.get("inputRequests")
         if isinstance(asked, dict) and asked:
             answers: dict[str, Any] = {}
-            for key, question in cast("dict[str, dict[str, Any]]", asked).items():
-                answers[key] = await _answer(server, question)
+            for key, question in cast("dict[str, Any]", asked).items():
+                answers[key] = await _answer(server, method, question)
             params["inputResponses"] = answers
         if isinstance(result.get("requestState"), str):
             params["requestState"] = result["requestState"]
@@ -198,12 +205,30 @@ async def _rounds(
     )
 
 
-async def _answer(server: Server, question: dict[str, Any]) -> dict[str, Any]:
+async def _answer(server: Server, method: str, asked: Any) -> dict[str, Any]:
+    question = cast("dict[str, Any]", asked) if isinstance(asked, dict) else {}
+    params = question.get("params")
     run = current_run()
     callbacks = run.callbacks if run is not None else Callbacks()
     if server.callbacks is not None:
         callbacks = server.callbacks.over(callbacks)
-    return await callbacks.answer(str(question.get("method")), question.get("params"))
+    try:
+        return await callbacks.answer(
+            str(question.get("method")), cast("dict[str, Any]", params) if isinstance(params, dict) else None
+        )
+    except ValidationError as error:
+        raise BadAnswer(
+            f"{method}: {server.name!r} asked what can't be read: {error}"[:400], server=server.name, phase="call"
+        ) from error
+    except ErrorAnswer as error:
+        raise ErrorAnswer(
+            f"{method}: {server.name!r} needs input that nobody gives: {error.message}",
+            message=error.message,
+            code=error.code or 0,
+            server=server.name,
+            phase="call",
+            remedy="give Callbacks(elicit=…, sample=…, roots=…) to the run or the server",
+        ) from error
 
 
 async def _pages(server: Server, link: Link, method: str, field: str) -> list[Any]:
@@ -322,7 +347,7 @@ async def session(server: Server) -> ClientSession:
             remedy="ask inside `async with holdfast.run():`",
         )
     link = await run.link(server)
-    found = _sessions.get(link)
+    found = _sessions.get(id(link))
     if found is not None:
         return found
     await link.open()
@@ -333,14 +358,15 @@ async def session(server: Server) -> ClientSession:
         try:
             async with ClientSession(dispatcher=_Quiet(link)) as live:
                 await (live.initialize() if link.era is Era.Y2025 else live.discover())
-                opened.append(live)
+                opened.append(_sessions.setdefault(id(link), live))
                 ready.set()
                 await anyio.sleep_forever()
         finally:
+            _sessions.pop(id(link), None)
             ready.set()
 
     link.owner.start(hold(), f"session {server.name}")
     await ready.wait()
     if not opened:
         raise UsageError(f"the session of {server.name!r} could not be opened", server=server.name)
-    return _sessions.setdefault(link, opened[0])
+    return opened[0]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from holdfast.client.server import Server
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, UsageError
 
 KEYS = frozenset(
     {"command", "args", "env", "cwd", "url", "headers", "type", "transport", "disabled", "timeout", "era", "reuse",
@@ -23,7 +23,8 @@ KEYS = frozenset(
 """What we read of a server's entry."""
 _OTHERS = frozenset(
     {"alwaysAllow", "autoApprove", "description", "name", "gallery", "version", "icon", "tools", "enabled", "oauth",
-     "envFile", "dev", "sandboxEnabled", "sandbox", "metadata", "note", "trust", "includeTools", "excludeTools"}
+     "envFile", "dev", "sandboxEnabled", "sandbox", "metadata", "note", "trust", "includeTools", "excludeTools",
+     "disabledTools"}
 )  # fmt: skip
 """What other programs keep there."""
 _HTTP = frozenset({"http", "streamable-http", "streamableHttp", "streamable_http"})
@@ -37,7 +38,7 @@ def load_servers(path: str | Path, *, env: Mapping[str, str] | None = None) -> d
     """The servers of a file, by name. `env` replaces the process's environment for `${…}`."""
     place = Path(path)
     try:
-        text = place.read_text()
+        text = place.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(
             f"{place}: {error.strerror or error}".lower(), remedy="give a file that can be read"
@@ -65,6 +66,8 @@ def load_servers(path: str | Path, *, env: Mapping[str, str] | None = None) -> d
 def _parsed(text: str, place: Path) -> dict[str, Any]:
     try:
         document = json.loads(_without_comments(text))
+    except RecursionError:
+        raise ConfigError(f"{place} is nested too deeply") from None
     except json.JSONDecodeError as error:
         raise ConfigError(
             f"{place}, line {error.lineno}, column {error.colno}: {error.msg.lower()}", remedy="mend the JSON there"
@@ -95,6 +98,8 @@ def _server(name: str, entry: dict[str, Any], where: str, env: Mapping[str, str]
         if near:
             raise ConfigError(f"{where}: there is no key {key!r}", server=name, remedy=f"did you mean {near[0]!r}?")
         log.warning("%s: the key %r is not ours and is ignored", where, key)
+    if entry.get("disabled") is True or entry.get("enabled") is False:
+        env = _Anything(env)  # what is off needs no variables
     read = {key: _expanded(entry[key], f"{where}: {key}", env, name) for key in KEYS & entry.keys()}
     kind = read.pop("type", read.pop("transport", None))
     read.pop("transport", None)
@@ -110,12 +115,23 @@ def _server(name: str, entry: dict[str, Any], where: str, env: Mapping[str, str]
         wanted = "url" if kind in _HTTP else "command"
         raise ConfigError(f"{where}: type {kind!r} needs {wanted!r}", server=name)
     if "enabled" in entry and "disabled" not in entry:
-        read["disabled"] = entry["enabled"] is False
+        if not isinstance(entry["enabled"], bool):
+            raise ConfigError(f"{where}: enabled is not true or false", server=name)
+        read["disabled"] = not entry["enabled"]
+    if isinstance(read.get("env"), dict):  # other programs take numbers there, and mean their text
+        read["env"] = {key: str(v) if isinstance(v, int | float) else v for key, v in read["env"].items()}
     _check_types(read, where, name)
     try:
         return Server(name, **read)
-    except ConfigError as error:
+    except UsageError as error:
         raise ConfigError(f"{where}: {error.what}", server=name, remedy=error.remedy or "see docs/agents.md") from None
+
+
+class _Anything(dict[str, str]):
+    """An environment in which every variable is set."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return super().get(key, "")
 
 
 def _check_types(read: dict[str, Any], where: str, name: str) -> None:

@@ -16,10 +16,11 @@ from holdfast.errors import HoldfastError, LeaseClosed, PoolFull
 from holdfast.links.link import Link
 
 Key: TypeAlias = tuple[Server, str, object, int]
-"""Server, principal, scope (a run, or None for the process), event loop."""
+"""Server, principal, scope (a run; or, for the process, what its runs can do), event loop."""
 
 MAX_LINKS = 256  # of a process: each may be a child process
 WAIT = 5.0  # seconds for a link to come free before `PoolFull`
+LOOK_AGAIN = 0.05  # seconds
 CHECK_AFTER = 60.0  # seconds of idling after which a kept link is asked whether it lives
 CHECK_SECONDS = 5.0  # for that question
 
@@ -32,6 +33,7 @@ class Slot:
     link: Link
     created: float
     used: float
+    loop: asyncio.AbstractEventLoop
     leases: int = 0
     retired: bool = False
     detach: bool = False
@@ -94,6 +96,7 @@ class Pool:
         server, loop = key[0], asyncio.get_running_loop()
         deadline = loop.time() + self.wait
         while True:
+            self._forget_dead_loops()
             slot = self._slots.get(key)
             now = self.clock.monotonic()
             if slot is not None and self._too_old(slot, server, now):
@@ -102,18 +105,24 @@ class Pool:
             if slot is not None:
                 idled, slot.used = now - slot.used, now
                 slot.leases += 1
-                if slot.leases == 1 and idled > CHECK_AFTER and not await self._well(slot):
-                    slot.leases -= 1
-                    self._retire(slot)
-                    continue
+                if slot.leases == 1 and idled > CHECK_AFTER:
+                    try:
+                        well = await self._well(slot)
+                    except BaseException:
+                        slot.leases -= 1
+                        raise
+                    if not well:
+                        slot.leases -= 1
+                        self._retire(slot)
+                        continue
                 self._count["reuses"] += 1
                 return Lease(self, slot)
             if not (full := self._full(server)):
-                slot = Slot(key, make(), now, now, leases=1)
+                slot = Slot(key, make(), now, now, loop, leases=1)
                 self._slots[key] = slot
                 self._count["opens"] += 1
                 return Lease(self, slot)
-            closing = self._evict(server)
+            closing = self._evict(server, full)
             if closing is not None:
                 await asyncio.shield(closing)
             else:
@@ -130,11 +139,19 @@ class Pool:
         total = len(self._slots) + len(self._retired)
         return f"{total} of {self.max_links} links of the process" if total >= self.max_links else None
 
-    def _evict(self, server: Server) -> "asyncio.Task[None] | None":
+    def _forget_dead_loops(self) -> None:
+        """What a closed loop left behind can be neither used nor closed."""
+        for slot in [slot for slot in self._slots.values() if slot.loop.is_closed()]:
+            del self._slots[slot.key]
+        self._retired = {slot for slot in self._retired if not slot.loop.is_closed()}
+
+    def _evict(self, server: Server, full: str) -> "asyncio.Task[None] | None":
         """Close the link that nobody leases and that was used longest ago; None if there is none."""
         idle = sorted((slot for slot in self._slots.values() if not slot.leases), key=lambda slot: slot.used)
-        here = [slot for slot in idle if slot.key[0] == server and slot.key[3] == id(asyncio.get_running_loop())]
-        for slot in (*here, *(slot for slot in idle if slot.key[3] == id(asyncio.get_running_loop()))):
+        mine = [slot for slot in idle if slot.loop is asyncio.get_running_loop()]
+        if "of the process" not in full:  # closing another server's link would make no room here
+            mine = [slot for slot in mine if slot.key[0] == server]
+        for slot in mine:
             self._count["evictions"] += 1
             return self._retire(slot)
         return None
@@ -143,9 +160,12 @@ class Pool:
         loop = asyncio.get_running_loop()
         freed = self._freed.setdefault(id(loop), asyncio.Event())
         try:
-            async with asyncio.timeout_at(deadline):
+            # A lease that another loop gives back wakes nobody here, so look again now and then.
+            async with asyncio.timeout_at(min(deadline, loop.time() + LOOK_AGAIN)):
                 await freed.wait()
         except TimeoutError:
+            if loop.time() < deadline:
+                return
             raise PoolFull(
                 f"the pool is full: {full} are leased, waited {self.wait:g} s",
                 server=server.name,
@@ -180,7 +200,7 @@ class Pool:
         slot.used = self.clock.monotonic()
         if slot.leases > 0:
             return
-        if slot.retired or slot.key[2] is not None:
+        if slot.retired or not isinstance(slot.key[2], frozenset):  # a run's own; the process's are kept
             if self._slots.get(slot.key) is slot:
                 del self._slots[slot.key]
             self._retired.add(slot)
@@ -204,8 +224,8 @@ class Pool:
 
     async def close(self) -> None:
         """Close every link of this event loop that nobody leases: the kept ones."""
-        here = id(asyncio.get_running_loop())
-        mine = [slot for slot in self._slots.values() if slot.key[3] == here and not slot.leases]
+        here = asyncio.get_running_loop()
+        mine = [slot for slot in self._slots.values() if slot.loop is here and not slot.leases]
         for slot in mine:
             del self._slots[slot.key]
             self._retired.add(slot)

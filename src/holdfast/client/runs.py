@@ -6,14 +6,16 @@ or an abandoned generator. It refuses to close in a child's task, and to let a t
 
 import asyncio
 import atexit
+import copy
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from holdfast.client.callbacks import Callbacks
 from holdfast.client.pool import Lease, Pool
@@ -22,7 +24,9 @@ from holdfast.core.events import Event, SessionWasReplaced, Sink
 from holdfast.core.models import ANONYMOUS, Principal, Record, RunId, check_name
 from holdfast.core.values import JSON
 from holdfast.errors import ConfigError, Conflict, Ended, HoldfastError, LeaseClosed, UsageError
+from holdfast.links.inbound import OnNotification, OnRequest
 from holdfast.links.link import Link
+from holdfast.links.memory import KIND as LINKS
 from holdfast.links.memory import Memory, StoreMemory
 from holdfast.links.options import LinkStatistics, Options
 from holdfast.links.target import HttpTarget
@@ -65,6 +69,33 @@ def current_run() -> "Run | None":
     return run if run is not None and not run.closed and run.here else None
 
 
+class Hub:
+    """Who answers for a link that several runs share: the runs that hold a lease on it now, the newest first."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.runs: list[Run] = []
+
+    def _callbacks(self) -> Callbacks:
+        asked = self.server.callbacks or Callbacks()
+        for run in reversed(self.runs):
+            asked = asked.over(run.callbacks)
+        return asked
+
+    async def answer(self, method: str, params: Mapping[str, Any] | None, id: str | int) -> dict[str, Any]:
+        return await self._callbacks().answer(method, params, id)
+
+    def heard(self, method: str, params: Mapping[str, Any] | None) -> None:
+        self._callbacks().heard(method, params)
+
+    def event(self, event: Event) -> None:
+        for run in self.runs:
+            run.heard(self.server, event)
+
+
+_hubs: WeakKeyDictionary[Link, Hub] = WeakKeyDictionary()
+
+
 class Run:
     """One run. Made by `run()`."""
 
@@ -88,61 +119,61 @@ class Run:
         self._on_replaced = on_replaced
         self._on_event = on_event
         self._loop = asyncio.get_running_loop()
-        self._leases: dict[Server, Lease] = {}
+        self.entered_by = asyncio.current_task()
+        self.joins = 0
+        self._ended = False
+        self._leases: dict[tuple[Server, Reuse], Lease] = {}
         self._names: dict[str, Server] = {}
-        self._making: dict[Server, asyncio.Future[Lease]] = {}
+        self._making: dict[tuple[Server, Reuse], asyncio.Task[Lease]] = {}
         self._count: dict[str, LinkStatistics] = {}
         self._known: set[str] = set()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
-        return f"<Run {self.id} {state} servers={sorted(server.name for server in self._leases)}>"
+        return f"<Run {self.id} {state} servers={sorted({server.name for server, _ in self._leases})}>"
 
     @property
     def here(self) -> bool:
-        return self._loop is asyncio.get_running_loop()
+        try:
+            return self._loop is asyncio.get_running_loop()
+        except RuntimeError:
+            return False  # a thread without a loop
 
     def statistics(self) -> dict[str, LinkStatistics]:
         """What each server's link did so far, by server name."""
-        live = (
-            {server.name: lease.link.statistics() for server, lease in self._leases.items()} if not self.closed else {}
-        )
+        live = {server.name: lease.link.statistics() for (server, _), lease in self._leases.items()}
         return {**self._count, **live}
 
-    def at_hand(self, server: Server) -> Link | None:
-        lease = self._leases.get(server)
+    def at_hand(self, server: Server, reuse: Reuse) -> Link | None:
+        lease = self._leases.get((server, reuse))
         return lease.link if lease is not None else None
 
-    async def link(self, server: Server) -> Link:
-        """The run's link to a server; fifty first calls lease one."""
-        lease = self._leases.get(server)
-        if lease is not None:
-            return lease.link
-        self._check(server)
-        making = self._making.get(server)
-        if making is None:
-            making = self._making[server] = self._loop.create_future()
-            try:
-                lease = await self._lease(server)
-                if self.closed:
-                    await lease.release(end=not self.durable or None)
-                    raise LeaseClosed(f"run {self.id} ended while {server.name!r} was being leased")
-                self._leases[server] = lease
-                making.set_result(lease)
-            except BaseException as error:
-                making.set_exception(error if isinstance(error, HoldfastError) else LeaseClosed("leasing was cut off"))
-                making.exception()  # somebody may wait for it, or nobody
-                raise
-            finally:
-                del self._making[server]
-            return lease.link
-        return (await asyncio.shield(making)).link
+    async def link(self, server: Server, reuse: Reuse | None = None) -> Link:
+        """The run's link to a server; fifty first calls lease one, and a caller that is cancelled stops no other."""
+        key = (server, reuse or server.reuse)
+        lease = self._leases.get(key)
+        if lease is None:
+            self._check(server)
+            making = self._making.get(key)
+            if making is None:
+                making = self._making[key] = self._loop.create_task(self._lease(*key), name=f"lease {server.name}")
+                making.add_done_callback(lambda _: self._making.pop(key, None))
+            await asyncio.wait((making,))
+            if making.cancelled():
+                raise LeaseClosed(f"run {self.id} ended while {server.name!r} was being leased", server=server.name)
+            error = making.exception()
+            if error is not None:
+                raise copy.copy(error) if isinstance(error, HoldfastError) else error
+            lease = making.result()
+        return lease.link
 
     def _check(self, server: Server) -> None:
         if self.closed:
             raise LeaseClosed(
                 f"run {self.id} has ended", server=server.name, remedy="call inside `async with holdfast.run():`"
             )
+        if self._ended:
+            raise Ended(f"run {self.id} was ended", server=server.name, remedy="begin a new one under another id")
         if server.disabled:
             raise ConfigError(f"server {server.name!r} is disabled", server=server.name, remedy="set disabled=False")
         other = self._names.setdefault(server.name, server)
@@ -153,13 +184,28 @@ class Run:
                 remedy="give them different names, or declare the server once and share it",
             )
 
-    async def _lease(self, server: Server) -> Lease:
-        scope = None if server.reuse == "process" and not self.durable else self
-        key = (server, self.principal, scope, id(self._loop))
+    async def _lease(self, server: Server, reuse: Reuse) -> Lease:
+        shared = reuse == "process" and not self.durable
+        asked = server.callbacks.over(self.callbacks) if server.callbacks is not None else self.callbacks
+        scope: object = frozenset(asked.capabilities) if shared else self
         memory = self._memory_for(server)
-        return await pool.lease(
-            key, lambda: make_link(server, self.principal, self.callbacks, memory, self._sink(server))
-        )
+
+        def make() -> Link:
+            if not shared:
+                return make_link(
+                    server, self.principal, self.callbacks, memory, lambda event: self.heard(server, event)
+                )
+            hub = Hub(server)
+            link = link_of(server, self.principal, memory, asked.capabilities, hub.answer, hub.heard, hub.event)
+            _hubs[link] = hub
+            return link
+
+        lease = await pool.lease((server, self.principal, scope, id(self._loop)), make)
+        hub = _hubs.get(lease.link)
+        if hub is not None:
+            hub.runs.append(self)
+        self._leases[server, reuse] = lease
+        return lease
 
     def _memory_for(self, server: Server) -> Memory | None:
         factory = server.memory or self._memory
@@ -174,14 +220,12 @@ class Run:
             self._tell_replaced(server, None, None)
         return None
 
-    def _sink(self, server: Server) -> Sink:
-        def sink(event: Event) -> None:
-            if isinstance(event, SessionWasReplaced):
-                self._tell_replaced(server, event.old, event.new)
-            if self._on_event is not None:
-                self._on_event(event)
-
-        return sink
+    def heard(self, server: Server, event: Event) -> None:
+        """News of a link that the run leases."""
+        if isinstance(event, SessionWasReplaced):
+            self._tell_replaced(server, event.old, event.new)
+        if self._on_event is not None:
+            self._on_event(event)
 
     def _tell_replaced(self, server: Server, old: str | None, new: str | None) -> None:
         if self._on_replaced is not None:
@@ -214,7 +258,7 @@ class Run:
         """Write down which servers the run has used; two processes on one run add to each other's lists."""
         if self._store is None:
             return
-        names = {server.name for server in self._leases}
+        names = {server.name for server, _ in self._leases}
         for _ in range(20):
             record = await self._store.get(KIND, self.id)
             if record is None:
@@ -232,10 +276,16 @@ class Run:
                 continue
 
     async def end(self) -> None:
-        """End a durable run for good: its sessions at the servers, and its record."""
+        """End a durable run for good: the sessions that it leases now, and its records. No call follows. A session of a
+        server that was not used since the run was continued expires at that server by itself."""
+        self._ended = True
+        leases, self._leases = self._leases, {}
+        self._count = {server.name: lease.link.statistics() for (server, _), lease in leases.items()}
+        await asyncio.gather(*(lease.release(end=True) for lease in leases.values()), return_exceptions=True)
         if self._store is None:
             return
-        await asyncio.gather(*(lease.link.close(end=True) for lease in self._leases.values()), return_exceptions=True)
+        for name in self._known | {server.name for server, _ in leases}:
+            await self._store.end(LINKS, f"{self.id}/{name}")
         await self._store.end(KIND, self.id)
 
     async def release(self) -> None:
@@ -243,12 +293,19 @@ class Run:
         if self.closed:
             return
         self.closed = True
+        for making in tuple(self._making.values()):
+            making.cancel()
+        if self._making:
+            await asyncio.wait(tuple(self._making.values()), timeout=RELEASE_SECONDS)
         try:
             await self._remember()
         except HoldfastError as error:
             log.warning("run %s could not be written down: %s", self.id, error)
         leases, self._leases = self._leases, {}
-        self._count = {server.name: lease.link.statistics() for server, lease in leases.items()}
+        self._count |= {server.name: lease.link.statistics() for (server, _), lease in leases.items()}
+        for lease in leases.values():
+            if (hub := _hubs.get(lease.link)) is not None and self in hub.runs:
+                hub.runs.remove(self)
         if not leases:
             return
         end = False if self.durable else None
@@ -295,6 +352,7 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
         self._eager = tuple(eager)
         self._run: Run | None = None
         self._token: Token[Run | None] | None = None
+        self._joined = False
 
     async def __aenter__(self) -> Run:
         if self._run is not None:
@@ -302,6 +360,8 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
         outer, given = current_run(), self._arguments
         if outer is not None and not any(value is not None for value in given.values()):
             self._run = outer
+            outer.joins += 1
+            self._joined = True
             await self._start_eager(outer)
             return outer
         id, principal = given["id"], given["principal"]
@@ -333,6 +393,9 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
     ) -> None:
         run, token, self._token = self._run, self._token, None
         if run is None or token is None:
+            if run is not None and self._joined:
+                self._joined = False
+                run.joins -= 1
             return  # joined: the root releases
         with suppress(ValueError):  # an abandoned generator is closed in a context where the variable was never set
             _current.reset(token)
@@ -351,29 +414,41 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
 def make_link(
     server: Server, principal: Principal, callbacks: Callbacks, memory: Memory | None, sink: Sink | None
 ) -> Link:
-    """A link as a server's declaration has it."""
+    """A link as a server's declaration has it, for one run."""
     asked = server.callbacks.over(callbacks) if server.callbacks is not None else callbacks
+    return link_of(server, principal, memory, asked.capabilities, asked.answer, asked.heard, sink)
+
+
+def link_of(
+    server: Server,
+    principal: Principal,
+    memory: Memory | None,
+    capabilities: Mapping[str, Any],
+    on_request: OnRequest,
+    on_notification: OnNotification,
+    on_event: Sink | None,
+) -> Link:
     options = Options(
         era=server.era,
         stateful=server.stateful,
-        capabilities=asked.capabilities,
+        capabilities=capabilities,
         principal=principal,
         memory=memory,
         limits=server.limits,
         rows=server.rows,
-        on_request=asked.answer,
-        on_notification=asked.heard,
-        on_event=sink,
+        on_request=on_request,
+        on_notification=on_notification,
+        on_event=on_event,
     )
     return Link(server.target, options, name=server.name)
 
 
 def link_at_hand(server: Server, reuse: Reuse | None) -> Link | None:
     """The run's link, if it is there already: what nearly every call finds."""
-    run = _current.get()
-    if run is None or run.closed or (reuse or server.reuse) == "call" or not run.here:
+    run, wanted = _current.get(), reuse or server.reuse
+    if run is None or run.closed or wanted == "call" or not run.here:
         return None
-    return run.at_hand(server)
+    return run.at_hand(server, wanted)
 
 
 class leased:  # noqa: N801 - `async with leased(server) as (link, …)`
@@ -381,20 +456,22 @@ class leased:  # noqa: N801 - `async with leased(server) as (link, …)`
 
     def __init__(self, server: Server, reuse: Reuse | None) -> None:
         self._server = server
-        self._reuse = reuse or server.reuse
+        self._reuse: Reuse = reuse or server.reuse
         self._ephemeral: Link | None = None
 
     async def __aenter__(self) -> Link:
         server, run = self._server, _current.get()
         if run is not None and run.here:
-            if run.closed:
+            # A generator that was abandoned leaves its closed run behind in the task that it ran in: that is no run.
+            mine = run.entered_by is asyncio.current_task() and not run.joins
+            if run.closed and not mine:
                 raise LeaseClosed(
                     f"{server.name!r} was called in a task that outlived its run {run.id}",
                     server=server.name,
                     remedy="end such tasks before the run ends, or open a run of their own",
                 )
-            if self._reuse != "call":
-                return await run.link(server)
+            if self._reuse != "call" and not run.closed:
+                return await run.link(server, self._reuse)
         if server.disabled:
             raise ConfigError(f"server {server.name!r} is disabled", server=server.name, remedy="set disabled=False")
         if self._reuse != "call":

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from holdfast.core.models import Principal
+from holdfast.core.models import Principal, check_seconds
 from holdfast.core.outcome import Row
 from holdfast.errors import ConfigError
 from holdfast.links.limits import Limits
@@ -87,6 +87,15 @@ class Server:
                 raise ConfigError(
                     f"Server {self.name!r}: reuse={reuse!r:.40} is none", remedy="give 'run', 'process' or 'call'"
                 )
+        if self.era not in ("auto", "2025", "2026"):
+            raise ConfigError(
+                f"Server {self.name!r}: era={self.era!r:.40} is none", remedy="give 'auto', '2025' or '2026'"
+            )
+        for span in ("timeout", "idle", "max_age"):
+            if (value := getattr(self, span)) is not None:
+                check_seconds(value, f"Server {self.name!r}: {span}")
+        if self.proxy is not None and not isinstance(self.proxy, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"Server {self.name!r}: proxy is not a URL")
         self._refuse_what_does_not_go_together(named[0])
         # Not fields: made from them.
         self.__dict__["_target"] = self._make_target()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import mcp_types as types
-from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from langchain_core.tools import BaseTool, ToolException
 
 from holdfast.client.server import Server
 from holdfast.core.naming import public_names
@@ -51,18 +51,35 @@ async def definitions(servers: Sequence[Server]) -> dict[str, list[dict[str, Any
     }
 
 
-def _tool(server: Server, tool: types.Tool, name: str, errors: Errors) -> BaseTool:
-    async def call(**arguments: Any) -> tuple[Any, Any]:
+class McpTool(BaseTool):
+    """One tool of one server. Arguments reach it as they are, whatever they are called."""
+
+    server: Any
+    original: str
+    errors: str = "message"
+    response_format: Literal["content", "content_and_artifact"] = "content_and_artifact"
+
+    def _to_args_and_kwargs(self, tool_input: Any, tool_call_id: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        # LangChain has no public way to pass arguments named like its own: `config`, `run_manager`, `self`.
+        given = self._parse_input(tool_input, tool_call_id)
+        return ({"arguments": given if isinstance(given, dict) else {}},), {}
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError("MCP tools are async; use ainvoke")
+
+    async def _arun(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         try:
-            result = await server.call_tool(tool.name, arguments)
+            result = await self.server.call_tool(self.original, args[0]["arguments"])
         except HoldfastError as error:
-            if errors == "raise":
+            if self.errors == "raise":
                 raise
             raise ToolException(str(error)) from error
         if result.is_error:
             raise ToolException(_text(result) or "the tool failed without a word")
         return _content(result), {"structured_content": result.structured_content, "result": result}
 
+
+def _tool(server: Server, tool: types.Tool, name: str, errors: Errors) -> BaseTool:
     metadata = {
         "server": server.name,
         "tool": tool.name,
@@ -71,14 +88,15 @@ def _tool(server: Server, tool: types.Tool, name: str, errors: Errors) -> BaseTo
         "annotations": tool.annotations.model_dump(by_alias=True, exclude_none=True) if tool.annotations else {},
         **server.labels,
     }
-    return StructuredTool(
+    return McpTool(
         name=name,
         description=tool.description or tool.title or tool.name,
-        args_schema=dict(tool.input_schema),
-        coroutine=call,
-        response_format="content_and_artifact",
-        handle_tool_error=True,
+        args_schema={"properties": {}, **tool.input_schema},
+        handle_tool_error=errors == "message",
         metadata=metadata,
+        server=server,
+        original=tool.name,
+        errors=errors,
     )
 
 
