@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.client import Callbacks, Replaced, Run, Server, current_run, load_servers, run
+from holdfast.client import Callbacks, Replaced, Run, Server, close_kept_links, current_run, load_servers, run
 from holdfast.core.clock import Clock, ManualClock
 from holdfast.core.models import ANONYMOUS, Claim, Gap, LogEntry, Notice, Page, Principal, Reaped, Record
 from holdfast.core.values import JSON
@@ -121,6 +121,7 @@ __all__ = [
     "UnstorableValue",
     "UsageError",
     "WriteUnsettled",
+    "close_kept_links",
     "current_run",
     "load_servers",
     "open_store",

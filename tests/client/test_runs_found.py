@@ -83,7 +83,7 @@ def test_links_kept_for_a_closed_loop_do_not_fill_the_pool() -> None:
         loops.append(asyncio.get_running_loop())
         async with holdfast.run():
             await server.call_tool("one")
-        await pool.close()
+        await holdfast.close_kept_links()
 
     for _ in range(4):
         asyncio.run(once())

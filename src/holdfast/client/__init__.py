@@ -3,7 +3,18 @@
 from holdfast.client.callbacks import Callbacks
 from holdfast.client.files import load_servers
 from holdfast.client.pool import Pool, PoolStatistics
-from holdfast.client.runs import Replaced, Run, current_run, run
+from holdfast.client.runs import Replaced, Run, close_kept_links, current_run, run
 from holdfast.client.server import Server
 
-__all__ = ["Callbacks", "Pool", "PoolStatistics", "Replaced", "Run", "Server", "current_run", "load_servers", "run"]
+__all__ = [
+    "Callbacks",
+    "Pool",
+    "PoolStatistics",
+    "Replaced",
+    "Run",
+    "Server",
+    "close_kept_links",
+    "current_run",
+    "load_servers",
+    "run",
+]

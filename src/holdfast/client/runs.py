@@ -63,6 +63,11 @@ class Replaced:
 OnReplaced = Callable[[Replaced], None]
 
 
+async def close_kept_links() -> None:
+    """Close what `reuse="process"` keeps for later runs of this event loop. Call it before the loop ends."""
+    await pool.close()
+
+
 def current_run() -> "Run | None":
     """The run that this task belongs to; a closed one counts as none, and so does one of another event loop."""
     run = _current.get()
