@@ -119,6 +119,21 @@ async def test_a_graph_keeps_one_session_for_its_whole_run() -> None:
         assert http.sessions.greets == 1
 
 
+@pytest.mark.promise("integrations.langchain")
+@pytest.mark.filterwarnings("ignore")  # LangGraph says that its prebuilt agent moves to another package
+async def test_the_prebuilt_agent_keeps_one_session_for_its_whole_run() -> None:
+    from langgraph.prebuilt import create_react_agent
+
+    async with FaultServer() as http:
+        server = Server("it", url=http.url, limits=FAST)
+        async with holdfast.run():
+            agent = create_react_agent(Scripted(calls=4), await tools([server]))
+            result = await agent.ainvoke({"messages": [("user", "count to four")]})
+        assert result["messages"][-1].content == "1,2,3,4"
+        assert http.sessions.greets == 1
+        assert not http.sessions.sessions
+
+
 @pytest.mark.promise("integrations.naming")
 def test_names_are_safe_short_unique_and_stable() -> None:
     assert public_name("git", "push") == "git__push"
