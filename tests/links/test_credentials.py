@@ -230,6 +230,13 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
         )
+        if ca:  # Python 3.13 wants to be told that a CA may sign
+            uses = dict.fromkeys(
+                ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+                 "encipher_only", "decipher_only"), False,
+            )  # fmt: skip
+            usage = x509.KeyUsage(key_cert_sign=True, crl_sign=True, **uses)
+            builder = builder.add_extension(usage, critical=True)
         if not ca:
             address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
             builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)

@@ -121,6 +121,7 @@ async def test_a_run_that_ends_is_told_to_its_calls_and_begun_again(era: Any) ->
         running.cancel()
         with pytest.raises(holdfast.ConnectionLost):
             await asyncio.wait_for(call, 5)
+        await until(lambda: link.phase is not LinkState.READY)
         # A 2025 run was a session, and an unsafe call had an unknown outcome in it.
         if era == "2025":
             with pytest.raises(holdfast.SessionReplaced):
