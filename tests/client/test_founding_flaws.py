@@ -20,6 +20,19 @@ from tests.links.test_stdio import alive
 pytestmark = pytest.mark.anyio
 
 
+class Heard:
+    """Which children began, and how many ended."""
+
+    def __init__(self) -> None:
+        self.started: list[int] = []
+        self.ended = 0
+
+    def __call__(self, event: events.Event) -> None:
+        if isinstance(event, events.ChildStarted):
+            self.started.append(event.pid)
+        self.ended += isinstance(event, events.ChildEnded)
+
+
 @pytest.mark.promise("run.founding")
 async def test_closing_in_a_different_task_cancels_nobody() -> None:
     async with FaultServer() as http:
@@ -35,11 +48,8 @@ async def test_closing_in_a_different_task_cancels_nobody() -> None:
 
 @pytest.mark.promise("run.founding")
 async def test_five_parallel_first_calls_start_one_child_and_discard_none() -> None:
-    started: list[int] = []
-
-    def heard(event: events.Event) -> None:
-        if isinstance(event, events.ChildStarted):
-            started.append(event.pid)
+    heard = Heard()
+    started = heard.started
 
     server = program()
     async with holdfast.run(on_event=heard):
@@ -50,36 +60,32 @@ async def test_five_parallel_first_calls_start_one_child_and_discard_none() -> N
 
 @pytest.mark.promise("run.founding")
 async def test_a_cancelled_cleanup_leaves_no_orphan() -> None:
-    started: list[int] = []
-
-    def heard(event: events.Event) -> None:
-        if isinstance(event, events.ChildStarted):
-            started.append(event.pid)
+    heard = Heard()
+    started = heard.started
 
     async def agent() -> None:
         async with holdfast.run(on_event=heard):
             await asyncio.gather(count(program("one")), count(program("two")))
 
-    for _ in range(3):
+    for ends in (0, 1, 2):  # cancelled while they start, and while the first or both are being closed
         task = asyncio.ensure_future(agent())
         await until(lambda: len(started) >= 2)
-        await asyncio.sleep(0.15)
+        if ends:
+            await until(lambda ends=ends: heard.ended >= ends - 1 and (ends == 1 or heard.ended))
         task.cancel()
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await until(lambda: not any(alive(pid) for pid in started))
         started.clear()
+        heard.ended = 0
     assert pool.statistics().open_links == 0
 
 
 @pytest.mark.promise("run.founding")
 async def test_a_dead_session_is_not_kept() -> None:
-    started: list[int] = []
-
-    def heard(event: events.Event) -> None:
-        if isinstance(event, events.ChildStarted):
-            started.append(event.pid)
+    heard = Heard()
+    started = heard.started
 
     server = program()
     async with holdfast.run(on_event=heard):
@@ -181,11 +187,8 @@ async def test_a_transaction_spans_the_calls_of_a_run_and_is_rolled_back_with_it
     db = sqlite3.connect(file)
     db.execute("CREATE TABLE notes (text)")
     db.commit()
-    started: list[int] = []
-
-    def heard(event: events.Event) -> None:
-        if isinstance(event, events.ChildStarted):
-            started.append(event.pid)
+    heard = Heard()
+    started = heard.started
 
     def notes() -> list[str]:
         return [text for (text,) in db.execute("SELECT text FROM notes")]

@@ -240,8 +240,6 @@ async def test_an_abandoned_async_generator_cancels_nobody_and_leaks_nothing() -
         gc.collect()
         await until(lambda: not http.sessions.sessions)
         assert holdfast.current_run() is None
-        other = asyncio.ensure_future(asyncio.sleep(0.01))
-        await other
         generator = agent()
         assert await anext(generator) == 1
         await asyncio.ensure_future(generator.aclose())  # type: ignore[attr-defined] # in another task and context

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator
@@ -109,7 +110,6 @@ async def test_input_rounds_are_bounded_by_the_timeout_and_raise_ours() -> None:
 
         async def request(self, method: str, params: Any, *, timeout: float | None, **_: Any) -> dict[str, Any]:
             assert timeout is None or timeout <= 0.3
-            await asyncio.sleep(0.05)
             return {"resultType": "input_required", "inputRequests": {"q": self.question}}
 
     for question in (
@@ -136,7 +136,7 @@ async def test_a_cancelled_first_caller_harms_no_sibling(monkeypatch: pytest.Mon
         await until(lambda: http.sessions.sessions)
         async with holdfast.run():
             first, second = (asyncio.ensure_future(count(server)) for _ in range(2))
-            await asyncio.sleep(0.02)
+            await until(lambda: pool._freed)  # it waits for room
             first.cancel()
             release.set()
             assert await second == 1
@@ -162,7 +162,7 @@ async def test_a_link_given_back_in_another_loop_is_noticed(monkeypatch: pytest.
         await until(held.is_set)
         async with holdfast.run():
             waiting = asyncio.ensure_future(count(server))
-            await asyncio.sleep(0.05)
+            await until(lambda: pool._freed)
             go.set()
             assert await asyncio.wait_for(waiting, 4) == 1
         await until(lambda: not thread.is_alive())
@@ -261,3 +261,32 @@ async def test_current_run_is_none_in_a_thread_without_a_loop() -> None:
     assert Server("a", url="http://h/", callbacks=Callbacks(roots=["x:1"])) == Server(
         "a", url="http://h/", callbacks=Callbacks(roots=["x:1"])
     )
+
+
+PROCESS = """
+import asyncio, sys, holdfast
+async def main():
+    url, name = sys.argv[1:]
+    async with holdfast.open_store("sqlite:///runs.db") as store, holdfast.run("talk", store=store):
+        server = holdfast.Server(name, url=url)
+        for _ in range(20):
+            await server.call_tool("count")
+asyncio.run(main())
+"""
+
+
+@pytest.mark.promise("run.durable")
+async def test_four_processes_on_one_run_share_its_sessions_and_lose_no_count(tmp_path: Path) -> None:
+    async with FaultServer() as http:
+        names = ("one", "two", "one", "two")
+        processes = [
+            await asyncio.create_subprocess_exec(sys.executable, "-c", PROCESS, http.url, name, cwd=tmp_path)
+            for name in names
+        ]
+        assert await asyncio.gather(*(process.wait() for process in processes)) == [0] * 4
+        async with holdfast.open_store(f"sqlite:///{tmp_path}/runs.db") as store:
+            record = await store.get("run", "talk")
+            assert record is not None
+            assert record.data == {"servers": ["one", "two"]}
+        # A session that lost the race was ended unused; both processes of a name counted in the other.
+        assert [session.count for session in http.sessions.sessions.values()] == [40, 40]

@@ -5,6 +5,7 @@ link that idled is used again. It refuses to close a link under somebody: an old
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -14,6 +15,8 @@ from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.eras import Era
 from holdfast.errors import HoldfastError, LeaseClosed, PoolFull
 from holdfast.links.link import Link
+
+log = logging.getLogger("holdfast.client")
 
 Key: TypeAlias = tuple[Server, str, object, int]
 """Server, principal, scope (a run; or, for the process, what its runs can do), event loop."""
@@ -211,6 +214,7 @@ class Pool:
         try:
             await slot.link.close(end=end)
         except Exception:
+            log.exception("a link to %s was not closed", slot.key[0].name)
             self._count["close_failures"] += 1
         finally:
             self._count["close_failures"] += slot.link.statistics().close_failures
