@@ -13,8 +13,10 @@ from tests.links.kit import until
 class RealServer:
     """One server on one port, for as long as the block lasts."""
 
-    def __init__(self, kind: Literal["sdk", "fastmcp"], *, json: bool = False, keep_alive: int = 5) -> None:
-        self._arguments = [kind, "json" if json else "sse", str(keep_alive)]
+    def __init__(
+        self, kind: Literal["sdk", "fastmcp", "ledger"], *, json: bool = False, keep_alive: int = 5, file: str = ""
+    ) -> None:
+        self._arguments = [kind, "json" if json else "sse", str(keep_alive), *([file] if file else [])]
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]

@@ -1,19 +1,74 @@
-"""`real_server.py PORT sdk|fastmcp json|sse KEEP_ALIVE`: a server that ends when whoever started it is gone."""
+"""`real_server.py PORT sdk|fastmcp|ledger json|sse KEEP_ALIVE [FILE]`: a server that ends with whoever started it.
+
+`ledger` keeps one SQLite transaction per session, and rolls it back when the session ends. `book` asks its caller.
+"""
 
 import os
+import sqlite3
 import sys
 import threading
+from typing import Annotated, Any
 
 import uvicorn
+from pydantic import BaseModel
 
 
-def main(port: int, kind: str, form: str, keep_alive: int) -> None:
+class Seat(BaseModel):
+    row: int
+
+
+def ask_for_seat() -> Any:
+    from mcp.server.mcpserver import Elicit
+
+    return Elicit("Which row?", Seat)
+
+
+def ledger(server: Any, file: str) -> None:
+    """A transaction per session: only a session that holds keeps it together."""
+    from mcp.server.mcpserver import Context
+
+    def database(ctx: Any) -> sqlite3.Connection:
+        connection = ctx.session._connection
+        if "db" not in connection.state:
+            db = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+            connection.state["db"] = db
+            connection.exit_stack.callback(db.close)  # closing rolls back
+        return connection.state["db"]
+
+    @server.tool()
+    async def begin(ctx: Context) -> str:
+        database(ctx).execute("BEGIN")
+        return "begun"
+
+    @server.tool()
+    async def insert(text: str, ctx: Context) -> str:
+        database(ctx).execute("INSERT INTO notes VALUES (?)", (text,))
+        return "inserted"
+
+    @server.tool(annotations={"readOnlyHint": True})
+    async def notes(ctx: Context) -> list[str]:
+        return [text for (text,) in database(ctx).execute("SELECT text FROM notes")]
+
+    @server.tool()
+    async def commit(ctx: Context) -> str:
+        database(ctx).execute("COMMIT")
+        return "committed"
+
+
+def main(port: int, kind: str, form: str, keep_alive: int, file: str = "") -> None:
     threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0)), daemon=True).start()
     counts: dict[str, int] = {}
-    if kind == "sdk":
-        from mcp.server.mcpserver import Context, MCPServer
+    if kind != "fastmcp":
+        from mcp.server.mcpserver import Context, MCPServer, Resolve
 
         server = MCPServer("real")
+
+        @server.tool()
+        async def book(seat: Annotated[Seat, Resolve(ask_for_seat)]) -> str:
+            return f"row {seat.row} is yours"
+
+        if kind == "ledger":
+            ledger(server, file)
     else:
         from fastmcp import Context, FastMCP
 
@@ -37,11 +92,11 @@ def main(port: int, kind: str, form: str, keep_alive: int) -> None:
 
     app = (
         server.streamable_http_app(json_response=form == "json")
-        if kind == "sdk"
+        if kind != "fastmcp"
         else server.http_app(json_response=form == "json")
     )
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", timeout_keep_alive=keep_alive)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), *sys.argv[5:])

@@ -1,5 +1,6 @@
 """`holdfast runs …`: durable runs in a store. It owns arguments and tables; ending is the store's."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -7,8 +8,10 @@ from rich.table import Table
 
 from holdfast.cli.keys import KeysFile, read_keys
 from holdfast.cli.output import JsonFlag, as_json, moment, out, print_json, printable, run, state_of
-from holdfast.client.runs import KIND
-from holdfast.core.models import Record
+from holdfast.client.durable import KIND, RunRecord
+from holdfast.client.files import load_servers
+from holdfast.client.runs import end_sessions
+from holdfast.core.models import Record, RunId
 from holdfast.errors import NotFound
 from holdfast.links.memory import KIND as LINKS
 from holdfast.stores import Store, open_store
@@ -87,14 +90,27 @@ def show(id: Id, store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = F
 
 
 @app.command()
-def end(id: Id, store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
-    """End a run: nobody continues it any more. Its sessions at the servers are left to expire there."""
+def end(
+    id: Id,
+    store: StoreUrl,
+    servers: Annotated[
+        Path | None, typer.Option(help="An mcp.json: sessions at these servers are ended there.")
+    ] = None,
+    keys_file: KeysFile = None,
+    json: JsonFlag = False,
+) -> None:
+    """End a run: nobody continues it any more. Without --servers its sessions are left to expire where they are."""
 
     async def main() -> bool:
+        known = load_servers(servers).values() if servers is not None else ()
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
-            for link in await _links(opened, id):
-                await opened.end(LINKS, link.id)
-            return await opened.end(KIND, id)
+            record = await opened.get(KIND, id)
+            names = [link.id.partition("/")[2] for link in await _links(opened, id)]
+            if record is None:
+                return False
+            run_record = RunRecord(opened, RunId(id), record.principal)
+            await end_sessions([server for server in known if server.name in names], run_record)
+            return await run_record.end(names)
 
     ended = run(main())
     if json:

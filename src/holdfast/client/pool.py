@@ -39,7 +39,7 @@ class Slot:
     loop: asyncio.AbstractEventLoop
     leases: int = 0
     retired: bool = False
-    detach: bool = False
+    checking: "asyncio.Task[None] | None" = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,19 @@ class Lease:
         if self._slot is None:
             raise LeaseClosed("the lease was released", remedy="call within the run that holds it")
         return self._slot.link
+
+    def fresh(self) -> bool:
+        """Was it used a moment ago? Being asked is use."""
+        slot, now = self._slot, self._pool.clock.monotonic()
+        if slot is None or now - slot.used > CHECK_AFTER:
+            return slot is None
+        slot.used = now
+        return True
+
+    async def check(self) -> None:
+        """Look after a link that idled within its run, before it is used again."""
+        if self._slot is not None:
+            await self._pool.look_after(self._slot)
 
     async def release(self, *, end: bool | None = None) -> None:
         """Give it back; twice is fine. `end=False` leaves the server's session alive."""
@@ -131,6 +144,25 @@ class Pool:
             else:
                 await self._wait(full, server, deadline)
 
+    async def look_after(self, slot: Slot) -> None:
+        """A link that idled within a run. One without state is closed when it is too old, and comes up anew with the
+        next call; one with state is asked whether it lives, since only its server may forget that."""
+        server, now = slot.key[0], self.clock.monotonic()
+        if slot.checking is None:
+            slot.checking = asyncio.get_running_loop().create_task(self._look_after(slot, server, now))
+            slot.checking.add_done_callback(lambda _: setattr(slot, "checking", None))
+        await asyncio.shield(slot.checking)
+
+    async def _look_after(self, slot: Slot, server: Server, now: float) -> None:
+        idled, age = now - slot.used, now - slot.created
+        old = idled > server.idle or (server.max_age is not None and age > server.max_age)
+        if old and not server.stateful and not slot.link.statistics().in_flight:
+            await slot.link.close()
+            slot.created = now
+        else:
+            await self._well(slot)  # what it finds, the link heals, and tells to the call that must know
+        slot.used = self.clock.monotonic()
+
     def _too_old(self, slot: Slot, server: Server, now: float) -> bool:
         idle = slot.leases == 0 and now - slot.used > server.idle
         return idle or (server.max_age is not None and now - slot.created > server.max_age)
@@ -146,6 +178,12 @@ class Pool:
         """What a closed loop left behind can be neither used nor closed."""
         for slot in [slot for slot in self._slots.values() if slot.loop.is_closed()]:
             del self._slots[slot.key]
+            if slot.leases:
+                log.warning(
+                    "a run still held %s when its event loop ended: that session is left to expire at the server; "
+                    "leave every run, with `async with holdfast.run():`",
+                    slot.key[0].name,
+                )
         self._retired = {slot for slot in self._retired if not slot.loop.is_closed()}
 
     def _evict(self, server: Server, full: str) -> "asyncio.Task[None] | None":

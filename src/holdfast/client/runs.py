@@ -9,7 +9,7 @@ import atexit
 import copy
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
@@ -18,21 +18,20 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from holdfast.client.callbacks import Callbacks
+from holdfast.client.durable import RunRecord
 from holdfast.client.pool import Lease, Pool
 from holdfast.client.server import MemoryFactory, Reuse, Server
 from holdfast.core.events import Event, SessionWasReplaced, Sink
-from holdfast.core.models import ANONYMOUS, Principal, Record, RunId, check_name
-from holdfast.core.values import JSON
-from holdfast.errors import ConfigError, Conflict, Ended, HoldfastError, LeaseClosed, UsageError
+from holdfast.core.models import ANONYMOUS, Principal, RunId, check_name, check_seconds
+from holdfast.errors import ConfigError, Ended, HoldfastError, LeaseClosed, UsageError
+from holdfast.links.ending import end_saved
 from holdfast.links.inbound import OnNotification, OnRequest
 from holdfast.links.link import Link
-from holdfast.links.memory import KIND as LINKS
-from holdfast.links.memory import Memory, StoreMemory
+from holdfast.links.memory import Memory
 from holdfast.links.options import LinkStatistics, Options
 from holdfast.links.target import HttpTarget
 from holdfast.stores.base import Store
 
-KIND = "run"  # the kind of a durable run's record
 RELEASE_SECONDS = 60.0  # for all links of a run together: a hanging one must not hold up the end of a program
 
 log = logging.getLogger("holdfast.client")
@@ -113,13 +112,15 @@ class Run:
         callbacks: Callbacks,
         on_replaced: OnReplaced | None,
         on_event: Sink | None,
+        idle: float | None = None,
+        max_age: float | None = None,
     ) -> None:
         self.id = id if id is not None else RunId(f"run-{secrets.token_hex(8)}")
         self.durable = store is not None or memory is not None
         self.principal = principal
         self.callbacks = callbacks
         self.closed = False
-        self._store = store
+        self._record = None if store is None else RunRecord(store, self.id, principal, idle, max_age)
         self._memory = memory
         self._on_replaced = on_replaced
         self._on_event = on_event
@@ -131,7 +132,6 @@ class Run:
         self._names: dict[str, Server] = {}
         self._making: dict[tuple[Server, Reuse], asyncio.Task[Lease]] = {}
         self._count: dict[str, LinkStatistics] = {}
-        self._known: set[str] = set()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
@@ -151,7 +151,7 @@ class Run:
 
     def at_hand(self, server: Server, reuse: Reuse) -> Link | None:
         lease = self._leases.get((server, reuse))
-        return lease.link if lease is not None else None
+        return lease.link if lease is not None and lease.fresh() else None
 
     async def link(self, server: Server, reuse: Reuse | None = None) -> Link:
         """The run's link to a server; fifty first calls lease one, and a caller that is cancelled stops no other."""
@@ -170,6 +170,8 @@ class Run:
             if error is not None:
                 raise copy.copy(error) if isinstance(error, HoldfastError) else error
             lease = making.result()
+        if not lease.fresh():
+            await lease.check()
         return lease.link
 
     def _check(self, server: Server) -> None:
@@ -216,12 +218,12 @@ class Run:
         factory = server.memory or self._memory
         if factory is not None:
             return factory(server, self.id, self.principal)
-        if self._store is None:
+        if self._record is None:
             return None
         if isinstance(server.target, HttpTarget):
-            return StoreMemory(self._store, f"{self.id}/{server.name}", principal=self.principal)
+            return self._record.memory(server.name)
         # A child or an object ends with its process: whoever continues the run must know.
-        if server.name in self._known:
+        if server.name in self._record.servers:
             self._tell_replaced(server, None, None)
         return None
 
@@ -243,55 +245,22 @@ class Run:
 
     async def open(self) -> None:
         """Begin, or continue, a durable run."""
-        if self._store is None:
-            return
-        record = await self._store.get(KIND, self.id, dead=True)
-        if record is None:
-            try:
-                record = await self._store.commit(Record(KIND, self.id, self.principal, {"servers": []}), expect=0)
-            except Conflict:  # another process began it this moment
-                record = await self._store.get(KIND, self.id, dead=True)
-        if record is None or record.ended is not None:
-            raise Ended(f"run {self.id} was ended", kind=KIND, id=self.id, remedy="begin a new one under another id")
-        if record.principal != self.principal:
-            raise UsageError(f"there is no run {self.id} of this principal", id=self.id, kind=KIND)
-        data = record.data if isinstance(record.data, dict) else {}
-        servers = data.get("servers")
-        self._known = {name for name in servers if isinstance(name, str)} if isinstance(servers, list) else set()
+        if self._record is not None:
+            await self._record.open()
 
-    async def _remember(self) -> None:
-        """Write down which servers the run has used; two processes on one run add to each other's lists."""
-        if self._store is None:
-            return
-        names = {server.name for server, _ in self._leases}
-        for _ in range(20):
-            record = await self._store.get(KIND, self.id)
-            if record is None:
-                return
-            data = dict(record.data) if isinstance(record.data, dict) else {}
-            kept = data.get("servers")
-            known = {name for name in kept if isinstance(name, str)} if isinstance(kept, list) else set[str]()
-            if names <= known:
-                return
-            try:
-                names_of: list[JSON] = [*sorted(known | names)]
-                await self._store.commit(record.with_data({**data, "servers": names_of}), expect=record.rev)
-                return
-            except Conflict:
-                continue
-
-    async def end(self) -> None:
-        """End a durable run for good: the sessions that it leases now, and its records. No call follows. A session of a
-        server that was not used since the run was continued expires at that server by itself."""
+    async def end(self, *servers: Server) -> None:
+        """End a durable run for good: its sessions, and its records. No call follows. A session that an earlier process
+        left can only be ended at a server that is known here: one that this run has called, or that is given."""
         self._ended = True
         leases, self._leases = self._leases, {}
         self._count = {server.name: lease.link.statistics() for (server, _), lease in leases.items()}
         await asyncio.gather(*(lease.release(end=True) for lease in leases.values()), return_exceptions=True)
-        if self._store is None:
+        if self._record is None:
             return
-        for name in self._known | {server.name for server, _ in leases}:
-            await self._store.end(LINKS, f"{self.id}/{name}")
-        await self._store.end(KIND, self.id)
+        leased = {server.name for server, _ in leases}
+        left = [server for server in servers if server.name not in leased and isinstance(server.target, HttpTarget)]
+        await end_sessions(left, self._record)
+        await self._record.end(leased)
 
     async def release(self) -> None:
         """Give everything back. A failing or hanging close keeps no other open."""
@@ -302,10 +271,12 @@ class Run:
             making.cancel()
         if self._making:
             await asyncio.wait(tuple(self._making.values()), timeout=RELEASE_SECONDS)
-        try:
-            await self._remember()
-        except HoldfastError as error:
-            log.warning("run %s could not be written down: %s", self.id, error)
+        if self._record is not None:
+            try:
+                await self._record.used({server.name for server, _ in self._leases})
+                await self._record.touch()
+            except HoldfastError as error:
+                log.warning("run %s could not be written down: %s", self.id, error)
         leases, self._leases = self._leases, {}
         self._count |= {server.name: lease.link.statistics() for (server, _), lease in leases.items()}
         for lease in leases.values():
@@ -338,9 +309,16 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
         on_replaced: OnReplaced | None = None,
         on_event: Sink | None = None,
         eager: Iterable[Server] = (),
+        idle: float | None = None,
+        max_age: float | None = None,
     ) -> None:
         if id is not None:
             check_name(id, "run id")
+        for span, value in (("idle", idle), ("max_age", max_age)):
+            if value is not None:
+                check_seconds(value, f"run: {span}")
+                if store is None:
+                    raise UsageError(f"{span}= is about durable runs", remedy="give store= as well, or leave it out")
         if store is not None and id is None:
             raise UsageError(
                 "a durable run needs an id to be continued by", remedy="run('conversation-7', store=store)"
@@ -353,6 +331,8 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
             "callbacks": callbacks,
             "on_replaced": on_replaced,
             "on_event": on_event,
+            "idle": idle,
+            "max_age": max_age,
         }
         self._eager = tuple(eager)
         self._run: Run | None = None
@@ -378,6 +358,8 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
             given["callbacks"] or Callbacks(),
             given["on_replaced"],
             given["on_event"],
+            given["idle"],
+            given["max_age"],
         )
         await run.open()
         self._run = run
@@ -414,6 +396,22 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
                 cancelled = error
         if cancelled is not None:
             raise cancelled
+
+
+async def end_sessions(servers: Sequence[Server], record: RunRecord) -> None:
+    """End what an earlier process left at these servers: adopted by id, without a greeting, then ended."""
+
+    async def end(server: Server) -> None:
+        saved = (await record.memory(server.name).load()).saved
+        if saved is not None:
+            await end_saved(server.target, saved, Options(limits=server.limits), server.name)
+
+    ended = await asyncio.gather(*(end(server) for server in servers), return_exceptions=True)
+    for server, failure in zip(servers, ended, strict=True):
+        if isinstance(failure, HoldfastError):
+            log.warning("the session of run %s at %s is left to expire there: %s", record.id, server.name, failure)
+        elif failure is not None:
+            raise failure
 
 
 def make_link(

@@ -1,0 +1,65 @@
+"""End a session that another process left: adopted by what was saved of it, not greeted, then ended at its server.
+
+It owns nothing that lasts. It refuses to begin a session in order to end one.
+"""
+
+from dataclasses import replace
+
+from holdfast.core.greeting import Saved
+from holdfast.links.link import Link
+from holdfast.links.memory import Kept
+from holdfast.links.options import Options
+from holdfast.links.target import Target
+
+
+class _Once:
+    """A memory with one saved session, that keeps nothing."""
+
+    touch_every: float | None = None
+
+    def __init__(self, saved: Saved) -> None:
+        self._saved: Saved | None = saved
+
+    async def load(self) -> Kept:
+        return Kept(self._saved, 0)
+
+    async def save(self, saved: Saved, token: object) -> object:
+        return 0
+
+    async def forget(self) -> None:
+        self._saved = None
+
+    async def touch(self) -> None:
+        return
+
+    async def claim_stream(self, seconds: float) -> bool:
+        return False
+
+    async def release_stream(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+
+async def end_saved(target: Target, saved: Saved, options: Options, name: str) -> bool:
+    """True if the server was told, or had forgotten it. Raises what keeps us from reaching it."""
+    if saved.session is None:
+        return True  # nothing stands at the server
+    link = Link(
+        target,
+        replace(
+            options,
+            era="auto",
+            stream=False,
+            memory=_Once(saved),
+            principal=saved.principal,
+            capabilities=saved.ours.capabilities,
+        ),
+        name=name,
+    )
+    try:
+        await link.open()
+    finally:
+        await link.close(end=True)
+    return link.statistics().close_failures == 0
