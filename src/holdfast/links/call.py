@@ -15,7 +15,7 @@ from holdfast.core.retry import Circumstances, Replacement, Step, decide, decide
 from holdfast.errors import CircuitOpen, HoldfastError
 from holdfast.links.exchange import Exchanger
 from holdfast.links.failures import answered, closed, error_for, replaced
-from holdfast.links.inbound import OnProgress, Params
+from holdfast.links.inbound import Ears, OnProgress, Params
 from holdfast.links.machine import Machine
 from holdfast.links.options import Options
 from holdfast.links.peer import Peer
@@ -78,6 +78,7 @@ class Call:
         "_attempts",
         "_by",
         "_dressed",
+        "_ears",
         "_epoch",
         "_headers",
         "_id",
@@ -100,8 +101,10 @@ class Call:
         until: float | None,
         on_progress: OnProgress | None,
         id: str | int | None,
+        ears: Ears | None = None,
     ) -> None:
         self._by = by
+        self._ears = ears
         self._method = method
         self._params = params
         self._safe = safe
@@ -167,6 +170,7 @@ class Call:
                 Patience(self._until, None if self._method == LISTEN else by.options.limits.answer),
                 self._on_progress,
                 self._id,
+                self._ears,
             )
         except asyncio.CancelledError:
             by.peer.circuit.gave_up()

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.core.eras import Era, stamp_2026, unstamp
 from holdfast.core.outcome import Broke, Seen, judge
 from holdfast.links.failures import error_for
-from holdfast.links.inbound import Inbound, OnProgress, Params
+from holdfast.links.inbound import Ears, Inbound, OnProgress, Params
 from holdfast.links.limits import Limits
 from holdfast.links.owner import Owner
 from holdfast.links.phases import Wants
@@ -45,6 +45,7 @@ class Exchanger:
         patience: Patience,
         on_progress: OnProgress | None = None,
         id: str | int | None = None,
+        ears: Ears | None = None,
     ) -> Reply:
         """Raises only the caller's own cancellation, or an error about the request itself."""
         if id is None:
@@ -53,7 +54,7 @@ class Exchanger:
         if on_progress is not None:
             self._inbound.progress[id] = on_progress
         try:
-            reply = await generation.wire.send(generation, message, headers, patience, self._inbound.of(generation))
+            reply = await generation.wire.send(generation, message, headers, patience, self._inbound.of(generation, ears))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

@@ -16,7 +16,7 @@ from holdfast.core.sse import EventTooLarge, Parser, ServerSentEvent
 from holdfast.links import http_stream
 from holdfast.links.codec import decode
 from holdfast.links.http_endpoint import Endpoint, failed
-from holdfast.links.http_pool import FAILURES, Body, header
+from holdfast.links.http_pool import FAILURES, Body, SharedPool, header
 from holdfast.links.limits import Limits
 from holdfast.links.owner import Owner
 from holdfast.links.target import HttpTarget
@@ -32,8 +32,16 @@ class HttpWire:
 
     child = False
 
-    def __init__(self, name: str, target: HttpTarget, limits: Limits, owner: Owner, rows: Sequence[Row] = ()) -> None:
-        self.endpoint = Endpoint(name, target, limits, rows)
+    def __init__(
+        self,
+        name: str,
+        target: HttpTarget,
+        limits: Limits,
+        owner: Owner,
+        rows: Sequence[Row] = (),
+        shared: SharedPool | None = None,
+    ) -> None:
+        self.endpoint = Endpoint(name, target, limits, rows, shared)
         self.owner = owner
 
     async def open(self, resolved: Resolved) -> None:

@@ -14,7 +14,7 @@ from yarl import URL
 
 from holdfast.core.outcome import Broke, Row, Seen
 from holdfast.links.codec import decode, encode
-from holdfast.links.http_pool import Body, describe, open_pool, proxy_for, same_origin, where_it_broke
+from holdfast.links.http_pool import Body, SharedPool, describe, open_pool, proxy_for, same_origin, where_it_broke
 from holdfast.links.limits import Limits, too_large
 from holdfast.links.target import HttpTarget
 from holdfast.links.wire import Generation, Message, Reply, Resolved
@@ -26,25 +26,31 @@ REDIRECTS = 3  # within the server's own origin: a missing slash, a moved path
 class Endpoint:
     """Where the requests of one link go."""
 
-    def __init__(self, name: str, target: HttpTarget, limits: Limits, rows: Sequence[Row]) -> None:
+    def __init__(
+        self, name: str, target: HttpTarget, limits: Limits, rows: Sequence[Row], shared: SharedPool | None = None
+    ) -> None:
         self.name = name
         self.rows = rows
         self.limits = limits
         self._target = target
+        self._shared = shared
         self._pool: aiohttp.ClientSession | None = None
         self._url = URL()
         self._proxy: str | None = None
 
     async def open(self, resolved: Resolved) -> None:
         assert resolved.url is not None
-        tls = self._target.tls.context(self.name) if self._target.tls is not None else None
         self._proxy = proxy_for(resolved.url, self._target.proxy)
         self._url = URL(resolved.url)
+        if self._shared is not None:
+            self._pool = self._shared.get()
+            return
+        tls = self._target.tls.context(self.name) if self._target.tls is not None else None
         self._pool = open_pool(self.limits.connect, tls)
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None
-        if pool is not None:
+        if pool is not None and self._shared is None:
             await pool.close()
 
     def encode(self, message: Message) -> bytes:

@@ -21,6 +21,7 @@ from aiohttp.connector import Connection
 
 from holdfast.core.outcome import Broke
 from holdfast.errors import ConfigError
+from holdfast.links.target import HttpTarget
 
 KEEP_ALIVE = 60.0  # seconds an idle connection is kept; servers close theirs after five to seventy-five
 LARGE_BODY = 1024 * 1024  # bytes from which aiohttp warns about a body that is given whole
@@ -97,6 +98,27 @@ def open_pool(connect_seconds: float, tls: ssl.SSLContext | None) -> aiohttp.Cli
         skip_auto_headers=("Content-Type",),
         max_field_size=64 * 1024,
     )
+
+
+class SharedPool:
+    """Connections that many links to one server use together. Whoever made it closes it, after those links."""
+
+    def __init__(self, target: HttpTarget, name: str, connect_seconds: float) -> None:
+        self._target = target
+        self._name = name
+        self._connect = connect_seconds
+        self._pool: aiohttp.ClientSession | None = None
+
+    def get(self) -> aiohttp.ClientSession:
+        if self._pool is None or self._pool.closed:
+            tls = self._target.tls
+            self._pool = open_pool(self._connect, tls.context(self._name) if tls is not None else None)
+        return self._pool
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
 
 
 def proxy_for(url: str, setting: str | None) -> str | None:

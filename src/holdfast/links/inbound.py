@@ -6,6 +6,7 @@ JSON-RPC error, and nobody's call is harmed.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from holdfast.core.eras import METHOD_NOT_FOUND, SUBSCRIPTION_ID
@@ -20,6 +21,15 @@ answer with an error of its own."""
 OnNotification: TypeAlias = Callable[[str, Params], None]
 """Takes a server's notification, in the order of arrival. Must not block."""
 OnProgress: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ears:
+    """Who takes what comes on one call's own stream, in place of the link's handlers. Only HTTP can tell it apart."""
+
+    on_request: OnRequest | None = None
+    on_notification: OnNotification | None = None
+
 
 INTERNAL_ERROR = -32603
 ANSWERS = 64  # of ours under way at once
@@ -42,12 +52,12 @@ class Inbound:
         self._tell = tell
         self._answering: dict[str | int, asyncio.Task[None]] = {}
 
-    def of(self, generation: Generation) -> Callable[[Message], Awaitable[None]]:
+    def of(self, generation: Generation, ears: Ears | None = None) -> Callable[[Message], Awaitable[None]]:
         """The receiver of messages of one generation: answers of ours go back the same way."""
 
         async def receive(message: Message) -> None:
             try:
-                await self.receive(generation, message)
+                await self.receive(generation, message, ears)
             except Exception as error:  # whatever a server sends, its stream goes on
                 self.stray(f"a message could not be taken: {error!r:.200}")
 
@@ -63,7 +73,7 @@ class Inbound:
         else:
             self.stray(f"{method!r:.80} during the greeting")
 
-    async def receive(self, generation: Generation, message: Message) -> None:
+    async def receive(self, generation: Generation, message: Message, ears: Ears | None = None) -> None:
         method = message.get("method")
         if not isinstance(method, str):
             self.stray(f"an answer to nobody, id {message.get('id')!r:.80}" if "id" in message else "not a message")
@@ -75,7 +85,9 @@ class Inbound:
             if isinstance(id, str | int):
                 while len(self._answering) >= ANSWERS:  # whoever asks without end waits to be read
                     await asyncio.wait(tuple(self._answering.values()), return_when=asyncio.FIRST_COMPLETED)
-                task = self._owner.start(self._answer(generation, id, method, params), f"answer {method}")
+                on_request = ears.on_request if ears is not None and ears.on_request else self.on_request
+                answering = self._answer(generation, id, method, params, on_request)
+                task = self._owner.start(answering, f"answer {method}")
                 self._answering[id] = task
                 task.add_done_callback(lambda _: self._answering.pop(id, None))
             else:
@@ -91,13 +103,14 @@ class Inbound:
                 return
         if method == ACKNOWLEDGED and params is not None and self._acknowledge(params):
             return
-        self.hand_on(method, params)
+        self.hand_on(method, params, ears.on_notification if ears is not None else None)
 
-    def hand_on(self, method: str, params: Params) -> None:
+    def hand_on(self, method: str, params: Params, taker: OnNotification | None = None) -> None:
         """A notification, to whoever takes them."""
-        if self.on_notification is not None:
+        taker = taker or self.on_notification
+        if taker is not None:
             try:
-                self.on_notification(method, params)
+                taker(method, params)
             except Exception as error:
                 self.stray(f"the handler of {method!r:.80} raised {error!r:.200}")
 
@@ -126,15 +139,17 @@ class Inbound:
             self.stray(f"a progress callback raised {error!r:.200}")
         return True
 
-    async def _answer(self, generation: Generation, id: str | int, method: str, params: Params) -> None:
+    async def _answer(
+        self, generation: Generation, id: str | int, method: str, params: Params, on_request: OnRequest | None
+    ) -> None:
         answer: Message = {"jsonrpc": "2.0", "id": id}
         if method == "ping":
             answer["result"] = {}
-        elif self.on_request is None:
+        elif on_request is None:
             answer["error"] = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
         else:
             try:
-                answer["result"] = await self.on_request(method, params, id)
+                answer["result"] = await on_request(method, params, id)
             except ErrorAnswer as error:
                 said: dict[str, Any] = {"code": error.code or INTERNAL_ERROR, "message": error.message or error.what}
                 answer["error"] = said if error.data is None else {**said, "data": error.data}

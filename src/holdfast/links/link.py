@@ -18,7 +18,7 @@ from holdfast.errors import Busy, UsageError
 from holdfast.links.call import Call, Caller, pass_circuit
 from holdfast.links.exchange import NO_HEADERS, Exchanger
 from holdfast.links.failures import closed, error_for
-from holdfast.links.inbound import Inbound, OnNotification, OnProgress, OnRequest
+from holdfast.links.inbound import Ears, Inbound, OnNotification, OnProgress, OnRequest
 from holdfast.links.machine import Machine
 from holdfast.links.options import LinkStatistics, Options
 from holdfast.links.owner import Owner
@@ -64,6 +64,7 @@ class Link:
             memory=options.memory,
             telling=self._telling,
             rows=options.rows,
+            pool=options.pool,
         )
         self._exchanger = Exchanger(self.name, self, self._inbound, self._owner, options.limits)
         self._machine = Machine(options, self._phases, self._exchanger, self._inbound, self._owner, self._telling, self)
@@ -148,9 +149,11 @@ class Link:
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
         id: str | int | None = None,
+        ears: Ears | None = None,
     ) -> dict[str, Any]:
         """Send a request and return its result. `safe`: it may be repeated (else the method decides; a tool call may
-        not). `timeout` is a total, replays included; without one, only the server's silence is bounded."""
+        not). `timeout` is a total, replays included; without one, only the server's silence is bounded. `ears` take
+        what the server says on this call's own stream."""
         self._enter_loop()
         _check(method, params, headers, self.name)
         count, limit = self._telling.count, self._options.limits.in_flight
@@ -173,6 +176,7 @@ class Link:
                 self._until(timeout),
                 on_progress,
                 id,
+                ears,
             )
             result, generation = await call.run()
         finally:
@@ -239,6 +243,10 @@ class Link:
                 raise closed(self.name, "watch", False) from None
             raise
         return watch
+
+    def listen(self) -> None:
+        """Read the server's own stream from now on, where `Options(stream=False)` had left it alone. 2025 only."""
+        self._machine.listen()
 
     def handle(self, on_request: OnRequest | None, on_notification: OnNotification | None) -> None:
         """Who answers the server's requests and takes its notifications from now on."""

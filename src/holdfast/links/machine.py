@@ -58,6 +58,7 @@ class Machine:
         self.changed = asyncio.Event()
         """Set, and replaced by a new one, whenever a generation begins or ends."""
         self._options = options
+        self._wants_stream = options.stream
         self._limits = options.limits
         self._phases = phases
         self._exchanger = exchanger
@@ -311,11 +312,16 @@ class Machine:
 
     # The server's own stream
 
+    def listen(self) -> None:
+        self._wants_stream = True
+        if self.generation is not None:
+            self._start_stream(self.generation)
+
     def _start_stream(self, generation: Generation) -> None:
         if self._stream is not None and not self._stream.done():
             return  # credentials were renewed, the stream goes on
         if generation.wire.child or (
-            generation.era is Era.Y2025 and generation.session is not None and self._options.stream
+            generation.era is Era.Y2025 and generation.session is not None and self._wants_stream
         ):
             self._stream = self._owner.start(self._listen(generation), "stream")
 

@@ -10,6 +10,7 @@ from holdfast.core.events import Sink
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.core.outcome import Row
 from holdfast.errors import ConfigError
+from holdfast.links.http_pool import SharedPool
 from holdfast.links.inbound import OnNotification, OnRequest
 from holdfast.links.limits import Limits
 from holdfast.links.memory import Memory
@@ -42,7 +43,9 @@ class Options:
     rows: Sequence[Row] = ()
     """More shapes for the verdict table, looked at first."""
     stream: bool = True
-    """Open the server's own stream in 2025."""
+    """Open the server's own stream in 2025; else `Link.listen()` does, when it is wanted."""
+    pool: SharedPool | None = None
+    """Connections that this link shares with others; None: it has its own."""
     log_level: str | None = None
     on_request: OnRequest | None = None
     on_notification: OnNotification | None = None

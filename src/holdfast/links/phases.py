@@ -21,6 +21,7 @@ from holdfast.links.duplex import DuplexWire
 from holdfast.links.failures import error_for
 from holdfast.links.greet import Greeter, GreetFailed
 from holdfast.links.http import HttpWire
+from holdfast.links.http_pool import SharedPool
 from holdfast.links.inbound import Inbound
 from holdfast.links.limits import Limits
 from holdfast.links.memory import Kept, Memory
@@ -73,7 +74,9 @@ class Phases:
         memory: Memory | None,
         telling: Telling,
         rows: Sequence[Row] = (),
+        pool: SharedPool | None = None,
     ) -> None:
+        self._pool = pool
         self.name = name
         self.target = target
         self.limits = limits
@@ -133,7 +136,7 @@ class Phases:
     def _make(self) -> Wire:
         match self.target:
             case HttpTarget():
-                return HttpWire(self.name, self.target, self.limits, self._owner, self._rows)
+                return HttpWire(self.name, self.target, self.limits, self._owner, self._rows, self._pool)
             case ObjectTarget():
                 from holdfast.links.local import LocalChannel  # brings the SDK's server side with it
 
