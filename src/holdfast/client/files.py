@@ -45,7 +45,7 @@ def load_servers(path: str | Path, *, env: Mapping[str, str] | None = None) -> d
         ) from None
     except UnicodeDecodeError:
         raise ConfigError(f"{place} is not UTF-8 text") from None
-    document = _parsed(text, place)
+    document, _ = parse_json(text, place)
     listed = document.get("mcpServers", document.get("servers"))
     if not isinstance(listed, dict):
         near = difflib.get_close_matches("mcpServers", [str(key) for key in document], 1, 0.5)
@@ -59,13 +59,15 @@ def load_servers(path: str | Path, *, env: Mapping[str, str] | None = None) -> d
         where = f"{place}: server {name!r}"
         if not isinstance(entry, dict):
             raise ConfigError(f"{where} is not an object", server=name)
-        servers[name] = _server(name, cast("dict[str, Any]", entry), where, values)
+        servers[name] = server_from(name, cast("dict[str, Any]", entry), where, values)
     return servers
 
 
-def _parsed(text: str, place: Path) -> dict[str, Any]:
+def parse_json(text: str, place: Path) -> tuple[dict[str, Any], str]:
+    """The document, and the text with comments blanked."""
+    plain = _without_comments(text)
     try:
-        document = json.loads(_without_comments(text))
+        document = json.loads(plain)
     except RecursionError:
         raise ConfigError(f"{place} is nested too deeply") from None
     except json.JSONDecodeError as error:
@@ -74,7 +76,7 @@ def _parsed(text: str, place: Path) -> dict[str, Any]:
         ) from None
     if not isinstance(document, dict):
         raise ConfigError(f"{place} is not a JSON object")
-    return cast("dict[str, Any]", document)
+    return cast("dict[str, Any]", document), plain
 
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/|,(?=\s*[}\]])', re.DOTALL)
@@ -90,7 +92,8 @@ def _without_comments(text: str) -> str:
     return _TOKENS.sub(blank, _TOKENS.sub(lambda m: m.group() if m.group() == "," else blank(m), text))
 
 
-def _server(name: str, entry: dict[str, Any], where: str, env: Mapping[str, str]) -> Server:
+def server_from(name: str, entry: dict[str, Any], where: str, env: Mapping[str, str]) -> Server:
+    """One server's entry; `where` stands before what is wrong with it."""
     for key in entry:
         if key in KEYS or key in _OTHERS:
             continue

@@ -197,6 +197,80 @@ class CircuitChanged:
     state: str
 
 
+@dataclass(frozen=True, slots=True)
+class BackendStarted:
+    """A backend's link stands for a gateway session (None: for all); `adopted` if it went on with a saved session."""
+
+    at: float
+    backend: str
+    session: str | None
+    seconds: float
+    era: str
+    adopted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BackendFailed:
+    """A backend did not start, or did not answer its health check."""
+
+    at: float
+    backend: str
+    session: str | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class BackendClosed:
+    """A backend's link was closed, after `lifetime` seconds; `reason` as the session's."""
+
+    at: float
+    backend: str
+    session: str | None
+    reason: str
+    lifetime: float
+
+
+@dataclass(frozen=True, slots=True)
+class BackendReplaced:
+    """A backend had lost the session that it kept for a gateway session, and a new one stands."""
+
+    at: float
+    backend: str
+    session: str | None
+    kept_state: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BackendChanged:
+    """A backend is up, or down, as new sessions see it."""
+
+    at: float
+    backend: str
+    state: str
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySessionBegan:
+    """A client's session stands. `session` names its record; whoever knows only that can't use it."""
+
+    at: float
+    session: str
+    principal: str
+    era: str
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySessionEnded:
+    """A client's session is over, or left for another process to go on with; `reason` says which."""
+
+    at: float
+    session: str
+    principal: str
+    reason: str
+    lifetime: float
+
+
 Event: TypeAlias = (
     StoreOpened
     | StoreMigrated
@@ -217,5 +291,12 @@ Event: TypeAlias = (
     | ChildStarted
     | ChildEnded
     | ChildSaid
+    | BackendStarted
+    | BackendFailed
+    | BackendClosed
+    | BackendReplaced
+    | BackendChanged
+    | GatewaySessionBegan
+    | GatewaySessionEnded
 )
 Sink: TypeAlias = Callable[[Event], None]

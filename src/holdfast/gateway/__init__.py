@@ -1,1 +1,1 @@
-"""The program between many clients and many servers. Owns routing and session records; refuses to guess a caller."""
+"""The gateway: many servers behind one endpoint, with sessions that hold. `holdfast serve` runs it."""

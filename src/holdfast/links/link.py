@@ -105,6 +105,20 @@ class Link:
         return generation.greeting if generation is not None else None
 
     @property
+    def keeps_state(self) -> bool:
+        """Can the server remember something for this link alone? It gave a session id, or is a 2025 program of ours."""
+        generation = self._machine.generation
+        if generation is None or generation.era is Era.Y2026:
+            return False
+        return generation.session is not None or generation.wire.child
+
+    @property
+    def keeps_child(self) -> bool:
+        """Is the server a program, or object, that ends with this link?"""
+        generation = self._machine.generation
+        return generation is not None and generation.wire.child
+
+    @property
     def owner(self) -> Owner:
         """Holds the tasks of whoever wraps this link; they end when it closes."""
         return self._owner

@@ -1,0 +1,436 @@
+"""One backend: its links, what it offers, whether it is up. It owns the common link, spares, and the links of principals.
+
+A session's own link is made here and owned by the session. It refuses to start more children than the gateway may have,
+and to let one backend's trouble reach another.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.core.clock import SYSTEM, Clock
+from holdfast.core.eras import Era
+from holdfast.core.events import (
+    BackendChanged,
+    BackendClosed,
+    BackendFailed,
+    BackendReplaced,
+    BackendStarted,
+    Event,
+    SessionWasReplaced,
+    Sink,
+)
+from holdfast.core.models import ANONYMOUS, Principal, Record
+from holdfast.core.retry import backoff
+from holdfast.errors import Conflict, HoldfastError, NoBackend
+from holdfast.gateway.catalogue import Catalogue, fetch
+from holdfast.gateway.config_file import Entry
+from holdfast.links.http_pool import SharedPool
+from holdfast.links.inbound import OnNotification, OnRequest
+from holdfast.links.link import Link
+from holdfast.links.memory import Memory, StoreMemory
+from holdfast.links.options import CLIENT_INFO, Options
+from holdfast.links.target import CommandTarget, HttpTarget
+from holdfast.stores.base import Store
+
+log = logging.getLogger("holdfast.gateway")
+
+CATALOGUES = "catalogue"  # the kind of the record that keeps what a backend offered last
+FETCH_SECONDS = 30.0  # for each page of a list
+LONGEST_PAUSE = 60.0  # seconds between two tries to reach a backend that is down
+STALE = 300.0  # seconds after which a session's start fetches the catalogue anew
+LISTS = {
+    "notifications/tools/list_changed",
+    "notifications/prompts/list_changed",
+    "notifications/resources/list_changed",
+}
+
+
+class Children:
+    """How many child processes the gateway may have."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.count = 0
+
+    def take(self, backend: str) -> None:
+        if self.count >= self.limit:
+            raise NoBackend(
+                f"backend {backend!r} needs a child process, and {self.count} of {self.limit} run",
+                server=backend,
+                phase="start",
+                remedy="end sessions that are done, or raise sessions.children",
+            )
+        self.count += 1
+
+    def give(self) -> None:
+        self.count -= 1
+
+
+class Back:
+    """One link to a backend: a session's, a principal's, everybody's, or one call's."""
+
+    __slots__ = ("_backend", "_child", "begun", "link", "session", "used")
+
+    def __init__(self, backend: "Backend", link: Link, session: str | None, child: bool) -> None:
+        self._backend = backend
+        self._child = child
+        self.link = link
+        self.session = session
+        self.begun = self.used = time.monotonic()
+
+    async def start(self) -> None:
+        """Come up now; what is found out about the backend is noted."""
+        if self.link.greeting is not None:
+            return
+        began = time.monotonic()
+        try:
+            greeting = await self.link.open()
+        except HoldfastError as error:
+            self._backend.noted(error, self.session)
+            raise
+        self._backend.noted(None, self.session)
+        self._backend.tell(
+            BackendStarted(
+                time.time(),
+                self._backend.name,
+                self.session,
+                time.monotonic() - began,
+                greeting.era.value,
+                self.link.statistics().adoptions > 0,
+            )
+        )
+
+    async def close(self, reason: str, *, end: bool) -> None:
+        """`end=False` leaves the session at the server for another process."""
+        try:
+            await self.link.close(end=end)
+        finally:
+            if self._child:
+                self._child = False
+                self._backend.children.give()
+            lifetime = time.monotonic() - self.begun
+            self._backend.tell(BackendClosed(time.time(), self._backend.name, self.session, reason, lifetime))
+
+
+class Backend:
+    """One server behind the gateway."""
+
+    def __init__(
+        self,
+        name: str,
+        entry: Entry,
+        store: Store,
+        children: Children,
+        sink: Sink | None,
+        changed: Callable[["Backend"], None],
+        updated: Callable[[str], None] = lambda _: None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self.name = name
+        self.entry = entry
+        self.policy = entry.policy
+        self.children = children
+        self.state = "unknown"
+        self.since = clock.now()
+        self.why: str | None = None
+        self.failures = 0
+        self.next_try = 0.0
+        self.catalogue: Catalogue | None = None
+        self.fetched = float("-inf")
+        self._store = store
+        self._sink = sink
+        self._changed = changed
+        self._updated = updated
+        self._clock = clock
+        self._common: Back | None = None
+        self._spares: list[tuple[Mapping[str, Any], Back]] = []
+        self._warming: asyncio.Task[None] | None = None
+        self._principals: dict[Principal, Back] = {}
+        self._fetching: asyncio.Task[Catalogue] | None = None
+        target = entry.server.target
+        self.is_child = isinstance(target, CommandTarget)
+        limits = entry.server.limits
+        self._pool = SharedPool(target, name, limits.connect) if isinstance(target, HttpTarget) else None
+        self.closed = False
+
+    def __repr__(self) -> str:
+        return f"<Backend {self.name} {self.state} children={self.is_child}>"
+
+    def tell(self, event: Event) -> None:
+        if self._sink is not None:
+            self._sink(event)
+
+    # What is known
+
+    @property
+    def keeps_sessions(self) -> bool:
+        """Must a client's calls meet the same session here? Unknown counts as yes."""
+        if not self.policy.stateful or self.policy.reuse in ("shared", "call"):
+            return False
+        return self.catalogue is None or self.catalogue.keeps_sessions
+
+    @property
+    def era(self) -> Era | None:
+        known = self.catalogue.era if self.catalogue is not None else None
+        return Era(known) if known is not None else None
+
+    @property
+    def resting(self) -> bool:
+        """Down, and not worth another try before its pause is over: a new session skips it."""
+        return self.state == "down" and time.monotonic() < self.next_try
+
+    def noted(self, error: HoldfastError | None, session: str | None = None) -> None:
+        """News of whether it is up."""
+        before = self.state
+        if error is None:
+            self.failures, self.why, self.state = 0, None, "up"
+        else:
+            self.failures += 1
+            self.why, self.state = error.what, "down"
+            self.next_try = time.monotonic() + backoff(self.failures, 0.5, base=0.5, cap=LONGEST_PAUSE)
+            self.tell(BackendFailed(time.time(), self.name, session, error.what))
+        if self.state != before:
+            self.since = self._clock.now()
+            self.tell(BackendChanged(time.time(), self.name, self.state, self.why))
+
+    def unavailable(self, error: HoldfastError | None = None) -> NoBackend:
+        """What a caller is told when it is not there."""
+        since = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        why = error.what if error is not None else self.why
+        left = max(0.0, self.next_try - time.monotonic())
+        told = NoBackend(
+            f"backend {self.name!r} is {self.state} since {since}" + (f": {why}" if why else ""),
+            server=self.name,
+            phase="call",
+            retry_after=round(left, 1),
+            remedy="nothing was executed; try again later",
+        )
+        if error is not None:
+            told.stderr_tail, told.exit_code = error.stderr_tail, error.exit_code
+        return told
+
+    # Links
+
+    def new(
+        self,
+        *,
+        session: str | None = None,
+        memory: Memory | None = None,
+        principal: Principal = ANONYMOUS,
+        info: Mapping[str, Any] | None = None,
+        capabilities: Mapping[str, Any] | None = None,
+        on_request: OnRequest | None = None,
+        on_notification: OnNotification | None = None,
+        stream: bool = False,
+    ) -> Back:
+        """A link that its caller owns."""
+        if self.is_child:
+            self.children.take(self.name)
+        server = self.entry.server
+        options = Options(
+            era=server.era,
+            stateful=self.policy.stateful and self.policy.on_replaced == "tell",
+            capabilities=capabilities or {},
+            client_info=info or CLIENT_INFO,
+            principal=principal,
+            memory=memory,
+            limits=server.limits,
+            rows=server.rows,
+            stream=stream,
+            pool=self._pool,
+            on_request=on_request,
+            on_notification=on_notification,
+            on_event=lambda event: self._heard(event, session),
+        )
+        return Back(self, Link(server.target, options, name=self.name), session, self.is_child)
+
+    def _heard(self, event: Event, session: str | None) -> None:
+        if isinstance(event, SessionWasReplaced):
+            self.tell(BackendReplaced(event.at, self.name, session, event.kept_state))
+        self.tell(event)
+
+    def common(self) -> Back:
+        """Everybody's link: for backends that keep nothing, for lists and for health."""
+        if self._common is None:
+            shared = self.policy.reuse == "shared" and self._pool is not None
+            memory = StoreMemory(self._store, f"gateway/{self.name}/shared") if shared else None
+            self._common = self.new(memory=memory, on_notification=self._notified, stream=True)
+        self._common.used = time.monotonic()
+        return self._common
+
+    def of_principal(self, principal: Principal, idle: float) -> Back:
+        """The link that a principal's clients share."""
+        back = self._principals.get(principal)
+        if back is None:
+            memory = None
+            if self._pool is not None:
+                id = principal_link(self.name, principal)
+                memory = StoreMemory(self._store, id, principal=principal, idle=idle + GRACE)
+            back = self._principals[principal] = self.new(
+                memory=memory, principal=principal, on_notification=self._notified
+            )
+        back.used = time.monotonic()
+        return back
+
+    def _notified(self, method: str, params: Mapping[str, Any] | None) -> None:
+        if method == "notifications/resources/updated" and params is not None and isinstance(params.get("uri"), str):
+            self._updated(params["uri"])
+        elif method in LISTS and self._common is not None:
+            self._common.link.owner.start(self._refresh_quietly(self._common.link), "refresh")
+
+    async def _refresh_quietly(self, link: Link) -> None:
+        try:
+            await self.refresh(link)
+        except HoldfastError as error:
+            log.warning("%s: its lists could not be fetched: %s", self.name, error.what)
+
+    # Spares
+
+    def take_spare(self, capabilities: Mapping[str, Any]) -> Back | None:
+        """A greeted link that nobody has used, if one was greeted with these capabilities."""
+        if not self.policy.warm:
+            return None
+        for number, (said, back) in enumerate(self._spares):
+            if said == capabilities and back.link.greeting is not None:
+                del self._spares[number]
+                back.begun = time.monotonic()
+                return back
+        return None
+
+    def warm_up(self, capabilities: Mapping[str, Any]) -> None:
+        """Fill up the spares, as the last client introduced itself."""
+        if self.policy.warm and self._warming is None and not self.closed:
+            self._warming = asyncio.get_running_loop().create_task(self._warm_up(capabilities), name=f"warm {self.name}")
+            self._warming.add_done_callback(self._warmed)
+
+    def _warmed(self, task: "asyncio.Task[None]") -> None:
+        self._warming = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("%s: no spare: %s", self.name, error)
+
+    async def _warm_up(self, capabilities: Mapping[str, Any]) -> None:
+        for said, back in [spare for spare in self._spares if spare[0] != capabilities]:
+            self._spares.remove((said, back))
+            await back.close("another kind of client", end=True)
+        while len(self._spares) < self.policy.warm:
+            back = self.new(capabilities=capabilities)
+            try:
+                await back.start()
+            except BaseException:
+                await back.close("did not start", end=True)
+                raise
+            self._spares.append((capabilities, back))
+
+    # Catalogue and health
+
+    async def recall(self) -> None:
+        """What it offered last, as the store has it."""
+        record = await self._store.get(CATALOGUES, self.name)
+        if record is not None and self.catalogue is None:
+            self.catalogue = Catalogue.from_json(record.data)
+
+    async def refresh(self, link: Link) -> Catalogue:
+        """Fetch what it offers; one fetch at a time, for all who ask."""
+        if self._fetching is None:
+            self._fetching = asyncio.get_running_loop().create_task(self._refresh(link), name=f"lists {self.name}")
+            self._fetching.add_done_callback(lambda _: setattr(self, "_fetching", None))
+        return await asyncio.shield(self._fetching)
+
+    async def _refresh(self, link: Link) -> Catalogue:
+        found = await fetch(link, timeout=FETCH_SECONDS)
+        self.fetched = time.monotonic()
+        self.noted(None)
+        if found != self.catalogue:
+            self.catalogue = found
+            self._changed(self)
+            try:
+                await self._keep(found)
+            except HoldfastError as error:
+                log.warning("%s: its lists are not kept: %s", self.name, error.what)
+        return found
+
+    async def _keep(self, found: Catalogue) -> None:
+        for _ in range(3):
+            record = await self._store.get(CATALOGUES, self.name)
+            fresh = Record(CATALOGUES, self.name, ANONYMOUS, found.to_json())
+            try:
+                await self._store.commit(fresh, expect=0 if record is None else record.rev)
+                return
+            except Conflict:
+                continue
+
+    @property
+    def is_stale(self) -> bool:
+        return time.monotonic() - self.fetched > STALE
+
+    async def check(self) -> None:
+        """One look at its health; a program is started for it only while nothing is known of it, or it was down."""
+        if self.closed or (self.state == "down" and time.monotonic() < self.next_try):
+            return
+        if self.is_child and self.state != "down" and self.catalogue is not None:
+            return
+        back = self.common()
+        try:
+            await back.start()
+            if self.catalogue is None or self.is_stale or self.state != "up":
+                await self.refresh(back.link)
+            elif not self.is_child:
+                await back.link.request("server/discover" if back.link.era is Era.Y2026 else "ping", timeout=10.0)
+            self.noted(None)
+        except HoldfastError as error:
+            self.noted(error)
+        finally:
+            if self.is_child and not self.is_shared:
+                await self._drop_common("looked at")
+
+    @property
+    def is_shared(self) -> bool:
+        return self.policy.reuse == "shared" or (self.era is Era.Y2026)
+
+    async def _drop_common(self, reason: str) -> None:
+        back, self._common = self._common, None
+        if back is not None:
+            await back.close(reason, end=True)
+
+    async def close_idle(self, idle: float) -> None:
+        """Links of principals that nobody used for so long."""
+        now = time.monotonic()
+        for principal, back in list(self._principals.items()):
+            if now - back.used > idle and not back.link.statistics().in_flight:
+                del self._principals[principal]
+                await back.close("idle", end=True)
+
+    async def close(self, reason: str, *, end: bool) -> None:
+        """Everything that is the backend's own. `end=False` leaves what the store remembers for the next process."""
+        self.closed = True
+        if self._warming is not None:
+            self._warming.cancel()
+        if self._fetching is not None:
+            self._fetching.cancel()
+        spares, self._spares = self._spares, []
+        principals, self._principals = self._principals, {}
+        common, self._common = self._common, None
+        closing = [back.close(reason, end=True) for _, back in spares]
+        closing += [back.close(reason, end=end) for back in principals.values()]
+        if common is not None:
+            closing.append(common.close(reason, end=end or self.policy.reuse != "shared"))
+        for failed in await asyncio.gather(*closing, return_exceptions=True):
+            if isinstance(failed, BaseException):
+                log.error("%s: a link was not closed", self.name, exc_info=failed)
+
+    async def close_pool(self) -> None:
+        """After every link."""
+        if self._pool is not None:
+            await self._pool.close()
+
+
+GRACE = 3_600.0  # seconds that a record outlives its session's end, for whoever must end it at the server
+
+
+def principal_link(backend: str, principal: str) -> str:
+    """The name of the record of a principal's session at a backend."""
+    return f"gateway/{backend}/principal/{principal}"

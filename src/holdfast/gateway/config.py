@@ -1,0 +1,172 @@
+"""Every setting of the gateway: what it is called, what it may be, what it is when nobody says.
+
+It owns the models that `docs/configuration.md` is made from. It refuses a key that it does not know; reading files and
+naming lines is `config_file.py`'s.
+"""
+
+import re
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Seconds: TypeAlias = Annotated[float, Field(gt=0, le=10**9)]
+Reuse: TypeAlias = Literal["session", "principal", "shared", "call"]
+
+MIB = 1024 * 1024
+_HASH = re.compile(r"sha256:[0-9a-f]{64}").fullmatch
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+").fullmatch
+_PUBLIC = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
+
+
+class Part(BaseModel):
+    """A part of the configuration: frozen, and without unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Listen(Part):
+    """Where the gateway listens, and to whom."""
+
+    host: str = Field("127.0.0.1", description="The address to bind to. Anything but loopback needs `auth`.")
+    port: int = Field(8808, ge=0, le=65535, description="The port; 0 takes a free one.")
+    path: str = Field("/mcp", pattern=r"^/[A-Za-z0-9._~/-]*$", description="The endpoint's path.")
+    hosts: tuple[str, ...] = Field((), description="`Host` headers that are served besides loopback's.", strict=False)
+    origins: tuple[str, ...] = Field(
+        (), description="Web origins that may call besides loopback's, as `https://app.example`.", strict=False
+    )
+    max_body: int = Field(4 * MIB, ge=1024, description="Bytes of a request's body; more is answered with 413.")
+
+
+class Token(Part):
+    """One caller's token, as its hash."""
+
+    hash: str = Field(description="`sha256:…`, as `holdfast token new` prints it.", repr=False)
+    principal: str = Field(min_length=1, max_length=200, description="Who shows this token.")
+
+    @field_validator("hash")
+    @classmethod
+    def _a_hash(cls, value: str) -> str:
+        if not _HASH(value):
+            raise ValueError("is not a hash like sha256:… of 64 digits; `holdfast token new` prints one")
+        return value
+
+
+class Auth(Part):
+    """Who may call."""
+
+    tokens: tuple[Token, ...] = Field(
+        (), description="Static bearer tokens. None at all: no auth, loopback only.", strict=False
+    )
+
+    @model_validator(mode="after")
+    def _different(self) -> "Auth":
+        hashes = [token.hash for token in self.tokens]
+        if len(set(hashes)) != len(hashes):
+            raise ValueError("two tokens have the same hash")
+        return self
+
+
+class Sessions(Part):
+    """How long sessions live, how many there may be, and how a 2026 client names its own."""
+
+    idle: Seconds = Field(1800.0, description="Seconds without use after which a session ends.")
+    max_age: Seconds = Field(86_400.0, description="Seconds after which a session ends however much it is used.")
+    per_principal: int = Field(1_000, ge=1, description="Sessions of one caller; more is answered with 503.")
+    total: int = Field(10_000, ge=1, description="Sessions of all callers; more is answered with 503.")
+    live: int = Field(
+        1_000, ge=1, description="Sessions that a process holds ready; the least recently used rest in the store."
+    )
+    start: Seconds = Field(2.0, description="Seconds that `initialize` waits for backends; late ones attach later.")
+    drain: Seconds = Field(10.0, description="Seconds that calls under way get when a session or the gateway ends.")
+    children: int = Field(64, ge=0, description="Child processes of the whole gateway.")
+    handles: bool = Field(
+        False, description="Offer 2026 clients a pair of tools that open and end a session, named by a handle."
+    )
+    header: str | None = Field(
+        None, description="A request header whose value names a 2026 client's session, within its principal."
+    )
+    steer: bool = Field(
+        True, description="Let clients that speak both eras take 2025 where a backend keeps sessions, so that they hold."
+    )
+
+    @field_validator("header")
+    @classmethod
+    def _a_header(cls, value: str | None) -> str | None:
+        if value is not None and not _HEADER(value):
+            raise ValueError("is not a header's name")
+        return value
+
+
+class Naming(Part):
+    """What tools and prompts are called on the front."""
+
+    mode: Literal["prefix", "none", "priority"] = Field(
+        "prefix",
+        description="`prefix`: always `server__tool`. `none`: as they are, a clash is refused. `priority`: as they are, "
+        "the first server wins.",
+    )
+    rename: dict[str, str] = Field(
+        default_factory=dict, description="Names by hand: `server.tool` to what it is called instead."
+    )
+
+    @field_validator("rename")
+    @classmethod
+    def _names(cls, value: dict[str, str]) -> dict[str, str]:
+        for key, name in value.items():
+            if "." not in key:
+                raise ValueError(f"{key!r} is not `server.tool`")
+            if not _PUBLIC(name):
+                raise ValueError(f"{name!r:.80} is not a tool's name: letters, digits, '_', '.', '-', at most 64")
+        if len(set(value.values())) != len(value):
+            raise ValueError("two tools are given the same name")
+        return value
+
+
+class Policy(Part):
+    """What a server's entry may say besides the ecosystem's keys."""
+
+    reuse: Reuse = Field(
+        "session",
+        description="Who shares a session at the server: nobody but the client's `session`; a `principal`'s clients; "
+        "everybody (`shared`, if the operator knows it is safe); or none, one per `call`.",
+    )
+    stateful: bool = Field(True, description="False: the server keeps nothing that a later call relies on.")
+    on_replaced: Literal["tell", "continue"] = Field(
+        "tell", description="When the server had lost a session: tell the next call that matters, or go on."
+    )
+    start: Literal["eager", "lazy"] = Field("eager", description="Start with the session, or with its first call.")
+    warm: int = Field(0, ge=0, le=100, description="Spare sessions kept ready, each for one client session.")
+    allow: tuple[str, ...] | None = Field(
+        None, description="Only these tools and prompts; `*` and `?` stand for characters.", strict=False
+    )
+    deny: tuple[str, ...] = Field((), description="Not these tools and prompts.", strict=False)
+    descriptions: dict[str, str] = Field(
+        default_factory=dict, description="Another description for a tool or prompt, by its own name."
+    )
+    pass_headers: tuple[str, ...] = Field(
+        (), description="Headers of the caller's request that go on to this server.", strict=False
+    )
+
+    @field_validator("pass_headers")
+    @classmethod
+    def _headers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not _HEADER(name):
+                raise ValueError(f"{name!r:.80} is not a header's name")
+        return tuple(name.lower() for name in value)
+
+
+class Settings(Part):
+    """The whole file, but for the servers."""
+
+    listen: Listen = Field(default_factory=Listen, description="Where, and to whom.")
+    store: str | None = Field(
+        None, description="Where sessions are kept: a store's URL. Without one: a SQLite file of this configuration."
+    )
+    auth: Auth | Literal["none"] = Field("none", description="Who may call.")
+    sessions: Sessions = Field(default_factory=Sessions, description="Lifetimes, limits, and 2026 clients.")
+    naming: Naming = Field(default_factory=Naming, description="Names on the front.")
+
+
+POLICY_KEYS = frozenset(Policy.model_fields)
+SETTINGS_KEYS = frozenset(Settings.model_fields)

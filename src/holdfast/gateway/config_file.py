@@ -1,0 +1,268 @@
+"""The gateway's file: `mcpServers` JSON as it is, or YAML with the same keys and policy. Every mistake with its line.
+
+It owns reading, lines, and the words of mistakes. It refuses to stop at the first one.
+"""
+
+import difflib
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from holdfast.client.files import KEYS, parse_json, server_from
+from holdfast.client.server import Server
+from holdfast.errors import ConfigError
+from holdfast.gateway.config import POLICY_KEYS, SETTINGS_KEYS, Policy, Settings
+from holdfast.gateway.routing import too_many_names
+from holdfast.links.target import HttpTarget
+
+SHOWN = 20  # mistakes in one error: a screen
+_OUR_KEYS = (KEYS - {"reuse", "stateful"}) | POLICY_KEYS
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One server with its policy."""
+
+    server: Server
+    policy: Policy
+
+
+@dataclass(frozen=True)
+class Config:
+    """A file that was read: settings and servers, in the file's order."""
+
+    settings: Settings
+    entries: Mapping[str, Entry]
+    path: Path | None = None
+
+    @property
+    def store_url(self) -> str:
+        """As set, else a file of this configuration's own in the user's state folder."""
+        if self.settings.store is not None:
+            return self.settings.store
+        if self.path is None:
+            return "memory:"
+        base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+        digest = hashlib.sha256(str(self.path.resolve()).encode()).hexdigest()[:12]
+        return f"sqlite:///{base}/holdfast/{self.path.stem}-{digest}.db"
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One thing that is wrong, where, and what helps."""
+
+    line: int | None
+    where: str
+    what: str
+    remedy: str | None = None
+
+    def __str__(self) -> str:
+        place = f"line {self.line}: " if self.line else ""
+        thing = f"{self.where}: " if self.where else ""
+        return f"{place}{thing}{self.what}" + (f"; {self.remedy}" if self.remedy else "")
+
+
+@dataclass
+class _Reading:
+    path: Path
+    lines: dict[tuple[str, ...], int] = field(default_factory=dict[tuple[str, ...], int])
+    mistakes: list[Mistake] = field(default_factory=list[Mistake])
+
+    def add(self, at: tuple[str, ...], what: str, remedy: str | None = None) -> None:
+        line = next((self.lines[at[:n]] for n in range(len(at), 0, -1) if at[:n] in self.lines), None)
+        self.mistakes.append(Mistake(line, ".".join(at), what, remedy))
+
+
+def load_config(path: str | Path, *, env: Mapping[str, str] | None = None) -> Config:
+    """The configuration, or `ConfigError` with every mistake in it."""
+    config, mistakes = read_config(path, env=env)
+    if config is None:
+        more = f"\n  and {len(mistakes) - SHOWN} more" if len(mistakes) > SHOWN else ""
+        listed = "\n".join(f"  {mistake}" for mistake in mistakes[:SHOWN])
+        raise ConfigError(f"{path} can't be used:\n{listed}{more}", remedy=f"`holdfast check {path}` explains")
+    return config
+
+
+def read_config(path: str | Path, *, env: Mapping[str, str] | None = None) -> tuple[Config | None, list[Mistake]]:
+    """The configuration, or None, and all that is wrong with it."""
+    reading = _Reading(Path(path))
+    document = _parse(reading)
+    if document is None:
+        return None, reading.mistakes
+    values = os.environ if env is None else env
+    settings = _settings(reading, document)
+    entries = _entries(reading, document, values)
+    if settings is not None:
+        _check_together(reading, settings, entries)
+    if reading.mistakes or settings is None:
+        return None, reading.mistakes
+    return Config(settings, entries, reading.path), []
+
+
+def _parse(reading: _Reading) -> dict[str, Any] | None:
+    try:
+        text = reading.path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        reading.add((), f"the file can't be read: {(error.strerror or str(error)).lower()}")
+        return None
+    except UnicodeDecodeError:
+        reading.add((), "the file is not UTF-8 text")
+        return None
+    document: object
+    try:
+        if reading.path.suffix.lower() in (".yaml", ".yml"):
+            document = yaml.safe_load(text)
+            node = yaml.compose(text, Loader=yaml.SafeLoader)
+        else:
+            document, blanked = parse_json(text, reading.path)
+            node = yaml.compose(blanked.replace("\t", " "), Loader=yaml.SafeLoader)
+    except ConfigError as error:
+        reading.mistakes.append(Mistake(None, "", error.what, error.remedy))
+        return None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        what = f"this is not YAML: {error.problem or error}"
+        reading.mistakes.append(Mistake(mark.line + 1 if mark else None, "", what, "mend it there"))
+        return None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        reading.add((), f"this can't be read: {str(error)[:200]}")
+        return None
+    _note_lines(reading, node, ())
+    if not isinstance(document, dict):
+        reading.add((), "the file is not a mapping", 'write {"mcpServers": {…}}, or the same as YAML')
+        return None
+    return cast("dict[str, Any]", document)
+
+
+def _note_lines(reading: _Reading, node: Any, at: tuple[str, ...]) -> None:
+    if len(at) > 12 or not isinstance(node, yaml.MappingNode):
+        if isinstance(node, yaml.SequenceNode) and len(at) <= 12:
+            for number, item in enumerate(node.value):
+                reading.lines[*at, str(number)] = item.start_mark.line + 1
+                _note_lines(reading, item, (*at, str(number)))
+        return
+    for key, value in node.value:
+        path = (*at, str(key.value))
+        if path in reading.lines:
+            reading.lines[path] = key.start_mark.line + 1
+            reading.add(path, f"the key stands here twice, first in line {reading.lines[path]}", "keep one")
+        reading.lines[path] = key.start_mark.line + 1
+        _note_lines(reading, value, path)
+
+
+def _guess(reading: _Reading, at: tuple[str, ...], key: str, known: frozenset[str]) -> None:
+    near = difflib.get_close_matches(key, sorted(known), 1, 0.6)
+    what = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
+    reading.add((*at, key), "there is no such setting", what)
+
+
+def _settings(reading: _Reading, document: dict[str, Any]) -> Settings | None:
+    given = {key: value for key, value in document.items() if key in SETTINGS_KEYS}
+    if "mcpServers" not in document and "servers" not in document:
+        near = difflib.get_close_matches("mcpServers", [str(key) for key in document], 1, 0.5)
+        reading.add((near[0],) if near else (), "there is no 'mcpServers'", f"rename {near[0]!r}" if near else None)
+    known = SETTINGS_KEYS | {"mcpServers", "servers", "inputs", "$schema"}
+    for key in document:
+        if key not in known and (key in ("mcpserver",) or difflib.get_close_matches(str(key), sorted(known), 1, 0.6)):
+            _guess(reading, (), str(key), known)
+    return _model(reading, (), Settings, given)
+
+
+def _model(reading: _Reading, at: tuple[str, ...], model: type[Any], given: dict[str, Any]) -> Any:
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        for each in error.errors():
+            place = [str(part) for part in each["loc"] if part not in ("Auth", "literal['none']")]
+            path = (*at, *place)
+            if each["type"] == "extra_forbidden":
+                _guess(reading, path[:-1], path[-1], _fields_at(model, place[:-1]))
+            elif "auth" in place and each["type"] == "literal_error":
+                reading.add(path, "is neither 'none' nor a mapping with tokens")
+            elif not ("auth" in place and each["type"] == "model_type"):
+                reading.add(path, each["msg"].removeprefix("Value error, ").lower())
+        return None
+
+
+def _fields_at(model: type[BaseModel], place: list[str]) -> frozenset[str]:
+    for part in place:
+        found = model.model_fields.get(part)
+        if found is None:
+            continue
+        kinds = [found.annotation, *getattr(found.annotation, "__args__", ())]
+        for kind in kinds:
+            inner = [kind, *getattr(kind, "__args__", ())]
+            for each in inner:
+                if isinstance(each, type) and issubclass(each, BaseModel):
+                    model = each
+    return frozenset(model.model_fields)
+
+
+def _entries(reading: _Reading, document: dict[str, Any], env: Mapping[str, str]) -> dict[str, Entry]:
+    place = "mcpServers" if "mcpServers" in document else "servers"
+    listed = document.get(place)
+    entries: dict[str, Entry] = {}
+    if not isinstance(listed, dict):
+        if place in document:
+            reading.add((place,), "is not a mapping of names to servers")
+        return entries
+    for name, entry in cast("dict[Any, Any]", listed).items():
+        at = (place, str(name))
+        if not isinstance(entry, dict):
+            reading.add(at, "is not a mapping")
+            continue
+        known = cast("dict[str, Any]", entry)
+        plain = {key: value for key, value in known.items() if key not in POLICY_KEYS}
+        given = {key: value for key, value in known.items() if key in POLICY_KEYS}
+        strange = [key for key in plain if key not in KEYS and difflib.get_close_matches(key, sorted(_OUR_KEYS), 1, 0.7)]
+        for key in strange:
+            _guess(reading, at, key, _OUR_KEYS)
+            plain.pop(key)
+        policy = _model(reading, at, Policy, given)
+        try:
+            server = server_from(str(name), _read_files(plain), "", env)
+        except ConfigError as error:
+            reading.add(at, error.what.removeprefix(": "), error.remedy)
+            continue
+        if policy is not None and not server.disabled:
+            entries[str(name)] = Entry(server.with_(stateful=policy.stateful), policy)
+    return entries
+
+
+def _read_files(entry: dict[str, Any]) -> dict[str, Any]:
+    """Header values like `file:/run/secrets/token` are what stands in that file."""
+    headers = entry.get("headers")
+    if not isinstance(headers, dict):
+        return entry
+    read: dict[str, Any] = {}
+    for name, value in cast("dict[str, Any]", headers).items():
+        if isinstance(value, str) and value.startswith("file:"):
+            try:
+                value = Path(value.removeprefix("file:")).read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"headers.{name}: the file can't be read: {error}") from None
+        read[name] = value
+    return {**entry, "headers": read}
+
+
+def _check_together(reading: _Reading, settings: Settings, entries: dict[str, Entry]) -> None:
+    for key in settings.naming.rename:
+        server = key.partition(".")[0]
+        if server not in entries:
+            near = difflib.get_close_matches(server, sorted(entries), 1, 0.6)
+            reading.add(
+                ("naming", "rename", key), f"there is no server {server!r}", f"did you mean {near[0]!r}?" if near else None
+            )
+    for name, entry in entries.items():
+        if entry.policy.pass_headers and not isinstance(entry.server.target, HttpTarget):
+            reading.add(("mcpServers", name, "pass_headers"), "a program takes no headers", "use env instead")
+        if entry.policy.warm and (entry.policy.reuse != "session" or entry.server.command is None):
+            reading.add(("mcpServers", name, "warm"), "spares are for programs with reuse: session", "leave it out")
+    if settings.naming.mode == "prefix" and (clash := too_many_names(entries)):
+        reading.add(("mcpServers", clash[0]), f"its tools would be named like those of {clash[1]!r}", "rename one")

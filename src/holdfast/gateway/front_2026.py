@@ -1,0 +1,218 @@
+"""The 2026 side of the front: every request for itself, with an envelope and headers that repeat it.
+
+It owns the checks of that era, `server/discover`, subscriptions, and by what a stateless call finds its session. It
+refuses to make a session out of who is connected: only a handle, a header that was configured, or a principal names one.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, cast
+
+from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, InboundLadderRejection, classify_inbound_request
+
+from holdfast.core.eras import (
+    METHOD_NOT_FOUND,
+    SERVER_INFO,
+    SUBSCRIPTION_ID,
+    UNSUPPORTED_VERSION,
+    VERSIONS,
+    Era,
+)
+from holdfast.core.models import FrontSessionId, Principal
+from holdfast.errors import Conflict, HoldfastError, LimitReached, StoreDown
+from holdfast.gateway.gateway import Gateway, Listener
+from holdfast.gateway.greeting import INFO, discovery
+from holdfast.gateway.http import PostVoice, Refused, Request
+from holdfast.gateway.methods import Asking, rpc_error
+from holdfast.gateway.session import Client, Session
+from holdfast.links.codec import encode
+from holdfast.links.watch import Watch
+
+log = logging.getLogger("holdfast.gateway")
+
+WATCH_AFTER = 0.05  # seconds after which a call's client is watched: most calls are over by then
+_LISTS = {
+    "toolsListChanged": ("tools", "notifications/tools/list_changed"),
+    "promptsListChanged": ("prompts", "notifications/prompts/list_changed"),
+    "resourcesListChanged": ("resources", "notifications/resources/list_changed"),
+}
+
+
+class Front2026:
+    """Answers POSTs of the 2026 era."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def post(
+        self, request: Request, principal: Principal, message: dict[str, Any], takes_json: bool, takes_sse: bool
+    ) -> None:
+        id, method = message.get("id"), message.get("method")
+        if not isinstance(method, str):
+            raise Refused(400, "clients send requests only")
+        if "id" not in message:
+            await request.reply(202)  # over HTTP, hanging up is the only notification that means something
+            return
+        headers = request.plain_headers()
+        checked = classify_inbound_request(message, headers=headers)
+        if isinstance(checked, InboundLadderRejection):
+            status = ERROR_CODE_HTTP_STATUS.get(checked.code, 400)
+            await request.refuse(Refused(status, checked.message, code=checked.code, data=checked.data), id)
+            return
+        params = cast("dict[str, Any]", message["params"])
+        client = Client(_mapping(checked.client_info), _mapping(checked.client_capabilities), checked.protocol_version)
+        try:
+            if self._gateway.draining:
+                raise Refused(503, "the gateway is going down", code=-32000, retry_after="1")
+            if method == "server/discover":
+                await request.reply_json(200, {"jsonrpc": "2.0", "id": id, "result": self._discover()})
+                return
+            if method == "subscriptions/listen":
+                await self._listen(request, principal, id, params)
+                return
+            session = await self._session(headers, principal, client)
+            voice = PostVoice(request, json=takes_json, sse=takes_sse)
+            asking = Asking(principal, Era.Y2026, session, client, headers, voice)
+            await self._call(request, asking, voice, id, method, params)
+        except Refused as refused:
+            await request.refuse(refused, id)
+
+    def _discover(self) -> dict[str, Any]:
+        if self._gateway.steers:
+            # A client that speaks both eras goes on with `initialize`, and its session holds.
+            supported = {"supported": list(VERSIONS[Era.Y2025]), "requested": VERSIONS[Era.Y2026][0]}
+            raise Refused(400, "Unsupported protocol version", code=UNSUPPORTED_VERSION, data=supported)
+        return discovery(self._gateway)
+
+    async def _session(self, headers: Mapping[str, str], principal: Principal, client: Client) -> Session | None:
+        """The session that a configured header names, begun when it is named for the first time."""
+        name = self._gateway.settings.sessions.header
+        value = headers.get(name.lower()) if name is not None else None
+        if value is None:
+            return None
+        digest = hashlib.sha256(f"{principal}\0{value}".encode()).hexdigest()
+        id = FrontSessionId(f"key-{digest}")
+        sessions = self._gateway.sessions
+        try:
+            found = await sessions.find(id, principal)
+            if found is not None:
+                return found
+            try:
+                return await sessions.begin(principal, client, Era.Y2026, id)
+            except Conflict:  # another request began it this moment
+                return await sessions.find(id, principal)
+        except LimitReached as error:
+            raise Refused(503, str(error), code=-32000, retry_after=str(int(error.retry_after or 1))) from None
+        except StoreDown as error:
+            raise Refused(503, error.what, code=-32000, retry_after="1") from None
+
+    async def _call(
+        self, request: Request, asking: Asking, voice: PostVoice, id: Any, method: str, params: dict[str, Any]
+    ) -> None:
+        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": id}
+        status = 200
+        task = asyncio.current_task()
+        assert task is not None
+        watching: list[asyncio.Task[None]] = []
+
+        def watch() -> None:
+            watching.append(asyncio.ensure_future(self._cancel_when_gone(request, task)))
+
+        timer = asyncio.get_running_loop().call_later(WATCH_AFTER, watch)
+        session = asking.session
+        number: str | None = None
+        if session is not None:
+            number = f"2026-{id!r}-{len(session.calls)}"
+            session.calls[number] = task
+        try:
+            result = await self._gateway.methods.answer(asking, method, params)
+            answer["result"] = _with_info(result)
+        except HoldfastError as error:
+            answer["error"] = rpc_error(error)
+            code = answer["error"]["code"]
+            status = 404 if code == METHOD_NOT_FOUND and error.status is None else ERROR_CODE_HTTP_STATUS.get(code, 200)
+        except asyncio.CancelledError:
+            if not task.cancelling():
+                raise
+            task.uncancel()
+            voice.drop()
+            if watching and watching[0].done():
+                return  # the client has hung up
+            answer["error"] = {"code": -32800, "message": "Request cancelled"}
+        finally:
+            timer.cancel()
+            for each in watching:
+                each.cancel()
+            if session is not None and number is not None:
+                session.calls.pop(number, None)
+        await voice.finish(answer, status)
+
+    async def _cancel_when_gone(self, request: Request, task: "asyncio.Task[Any]") -> None:
+        """In 2026, hanging up is how a client cancels."""
+        await request.gone()
+        task.cancel()
+
+    async def _listen(self, request: Request, principal: Principal, id: Any, params: dict[str, Any]) -> None:
+        wanted = params.get("notifications")
+        known = cast("dict[str, Any]", wanted) if isinstance(wanted, dict) else {}
+        kinds = {_LISTS[key][0]: _LISTS[key][1] for key in _LISTS if known.get(key) is True}
+        uris = known.get("resourceSubscriptions")
+        listed = [uri for uri in cast("list[Any]", uris) if isinstance(uri, str)] if isinstance(uris, list) else []
+        agreed: dict[str, Any] = {key: True for key in _LISTS if _LISTS[key][0] in kinds}
+        listener = Listener()
+        watches: list[Watch] = []
+        try:
+            taken = await self._watch(listed, watches)
+            listener.uris.update(taken)
+            if taken:
+                agreed["resourceSubscriptions"] = taken
+            self._gateway.listeners.add(listener)
+            await request.stream(_events(listener, id, kinds, agreed))
+        finally:
+            self._gateway.listeners.discard(listener)
+            for watch in watches:
+                watch.close()
+
+    async def _watch(self, uris: list[str], watches: list[Watch]) -> list[str]:
+        """Subscribe to resources at their backends; those that can't be are not acknowledged."""
+        taken: list[str] = []
+        for uri in uris:
+            name = self._gateway.table.backend_of_uri(uri)
+            if name is None:
+                continue
+            try:
+                watches.append(await self._gateway.backends[name].common().link.watch(uris=[uri]))
+                taken.append(uri)
+            except HoldfastError as error:
+                log.info("%s is not watched: %s", name, error.what)
+        return taken
+
+
+async def _events(listener: Listener, id: Any, kinds: Mapping[str, str], agreed: dict[str, Any]) -> AsyncGenerator[bytes]:
+    meta = {"_meta": {SUBSCRIPTION_ID: id}}
+
+    def event(method: str, params: Mapping[str, Any]) -> bytes:
+        message = {"jsonrpc": "2.0", "method": method, "params": {**params, **meta}}
+        return b"event: message\ndata: %s\n\n" % encode(message, "client")
+
+    yield event("notifications/subscriptions/acknowledged", {"notifications": agreed})
+    while True:
+        changed, uri = await listener.queue.get()
+        for kind in changed:
+            if kind in kinds:
+                yield event(kinds[kind], {})
+        if uri is not None:
+            yield event("notifications/resources/updated", {"uri": uri})
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _with_info(result: dict[str, Any]) -> dict[str, Any]:
+    meta = result.get("_meta")
+    if isinstance(meta, dict):
+        return {**result, "_meta": {**cast("dict[str, Any]", meta), SERVER_INFO: INFO}}
+    return {**result, "_meta": {SERVER_INFO: INFO}}

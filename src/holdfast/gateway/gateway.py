@@ -1,0 +1,302 @@
+"""The gateway itself: backends, sessions and the table that joins them, for as long as the process runs.
+
+It owns what happens beside the calls: health, reaping, news between processes, and the change to another configuration.
+It refuses to know HTTP.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from holdfast.core.clock import SYSTEM, Clock
+from holdfast.core.events import Sink
+from holdfast.core.models import ANONYMOUS, Gap, Record
+from holdfast.core.values import JSON
+from holdfast.errors import ConfigError, Conflict, Ended, HoldfastError, NotFound, SessionExpired
+from holdfast.gateway.backend import Backend, Children
+from holdfast.gateway.config import Settings
+from holdfast.gateway.config_file import Config
+from holdfast.gateway.methods import Methods
+from holdfast.gateway.routing import Offer, Table, build
+from holdfast.gateway.session import PROCESSES, Session
+from holdfast.gateway.sessions import TOPIC, Sessions
+from holdfast.stores.base import Store
+
+log = logging.getLogger("holdfast.gateway")
+
+HEALTH_SECONDS = 15.0  # between two looks at the backends
+BEAT_SECONDS = 10.0  # between two signs of life
+BEAT_IDLE = 45.0  # seconds without one after which a process counts as gone
+REAP_SECONDS = 30.0  # between two rounds of the reaper, at most
+_PUSHES = {
+    "tools": "notifications/tools/list_changed",
+    "prompts": "notifications/prompts/list_changed",
+    "resources": "notifications/resources/list_changed",
+}
+
+
+class Listener:
+    """A 2026 subscription: hears which lists have changed, and which of its resources."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[tuple[tuple[str, ...], str | None]] = asyncio.Queue()
+        self.uris: set[str] = set()
+
+
+class Gateway:
+    """One gateway in one process. `async with gateway.running():`"""
+
+    def __init__(self, config: Config, store: Store, *, sink: Sink | None = None, clock: Clock = SYSTEM) -> None:
+        self.config = config
+        self.store = store
+        self.address = ""
+        self.draining = False
+        self.table = Table()
+        self.backends: dict[str, Backend] = {}
+        self.listeners: set[Listener] = set()
+        self._children = Children(config.settings.sessions.children)
+        self._sink = sink
+        self._clock = clock
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._looked = asyncio.Event()
+        for name, entry in config.entries.items():
+            self.backends[name] = Backend(name, entry, store, self._children, sink, self._offered, self.updated, clock)
+        self.sessions = Sessions(store, config.settings.sessions, self.backends, self._retable, sink, clock)
+        self.methods = Methods(self)
+        self._beat: Record | None = None
+
+    @property
+    def settings(self) -> Settings:
+        return self.config.settings
+
+    @property
+    def durable(self) -> bool:
+        """Does the store outlive this process?"""
+        return not self.store.url.startswith("memory:")
+
+    # Life
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Gateway"]:
+        await self.start()
+        try:
+            yield self
+        finally:
+            await self.stop()
+
+    async def start(self) -> None:
+        for backend in self.backends.values():
+            await backend.recall()
+        self._rebuild()
+        await self._show_life()
+        for work, every in ((self._check_health, HEALTH_SECONDS), (self._show_life, BEAT_SECONDS)):
+            self._run(self._repeat(work, every), work.__name__)
+        idle = self.settings.sessions.idle
+        self._run(self._repeat(self._reap, min(REAP_SECONDS, max(0.2, idle / 10))), "reap")
+        self._run(self._hear(), "hear")
+        await self._first_look()
+
+    async def _first_look(self) -> None:
+        """Clashes must be known before anybody relies on a name, where nobody said who wins."""
+        looking = self._run(self._look(), "first look")
+        if self.settings.naming.mode == "none":
+            await asyncio.wait((looking,), timeout=self.settings.sessions.start)
+            if self.table.clashes:
+                clash = self.table.clashes[0]
+                await self.stop()
+                raise ConfigError(
+                    f"the {clash.kind} {clash.name!r} is offered by {clash.winner!r} and by {clash.loser!r}",
+                    remedy="use naming.mode prefix or priority, naming.rename, or a deny list",
+                )
+
+    async def _look(self) -> None:
+        try:
+            await asyncio.gather(*(backend.check() for backend in self.backends.values()))
+        finally:
+            self._looked.set()
+
+    def _run(self, work: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
+        task = asyncio.get_running_loop().create_task(work, name=f"gateway {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _repeat(self, work: Any, every: float) -> None:
+        while True:
+            await asyncio.sleep(every)
+            try:
+                await work()
+            except HoldfastError as error:
+                log.warning("%s: %s", work.__name__.strip("_"), error)
+            except Exception:
+                log.exception("%s", work.__name__)
+
+    async def _check_health(self) -> None:
+        await asyncio.gather(*(backend.check() for backend in self.backends.values()))
+
+    async def _reap(self) -> None:
+        await self.sessions.reap()
+
+    async def _show_life(self) -> None:
+        """A record that says: this process lives, and how its backends are."""
+        data = cast("JSON", self.describe())
+        record = Record(PROCESSES, self.sessions.owner, ANONYMOUS, data, idle=BEAT_IDLE)
+        try:
+            self._beat = await self.store.commit(record, expect=0 if self._beat is None else self._beat.rev)
+        except (Conflict, Ended, NotFound, SessionExpired):
+            self._beat = None
+        await self.store.reap(kind=PROCESSES)
+
+    def describe(self) -> dict[str, Any]:
+        """What `holdfast backends` shows."""
+        return {
+            "pid": os.getpid(),
+            "address": self.address,
+            "sessions": len(self.sessions.live),
+            "children": self._children.count,
+            "backends": {
+                name: {
+                    "state": backend.state,
+                    "since": backend.since,
+                    "why": backend.why,
+                    "era": backend.era.value if backend.era is not None else None,
+                    "tools": len(backend.catalogue.tools) if backend.catalogue is not None else None,
+                    "keeps_sessions": backend.keeps_sessions,
+                }
+                for name, backend in self.backends.items()
+            },
+        }
+
+    async def _hear(self) -> None:
+        """Sessions that other processes have ended."""
+        while True:
+            try:
+                async with self.store.listen(TOPIC) as heard:
+                    async for notice in heard:
+                        if isinstance(notice, Gap):
+                            continue  # each session's next touch finds out
+                        key = notice.data.get("ended") if isinstance(notice.data, dict) else None
+                        if isinstance(key, str):
+                            self.sessions.ended_elsewhere(key)
+            except HoldfastError as error:
+                log.warning("news of other processes: %s", error)
+            await asyncio.sleep(1.0)
+
+    async def stop(self) -> None:
+        """Drain, then let go. With a durable store, sessions at HTTP backends stay for the next process."""
+        self.draining = True
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks), timeout=5.0)
+        end = not self.durable
+        await self.sessions.close(end=end)
+        await asyncio.gather(*(backend.close("shutdown", end=end) for backend in self.backends.values()))
+        for backend in self.backends.values():
+            await backend.close_pool()
+        try:
+            await self.store.end(PROCESSES, self.sessions.owner)
+        except HoldfastError as error:
+            log.warning("the sign of life is left to expire: %s", error.what)
+
+    # The table
+
+    def _offered(self, backend: Backend) -> None:
+        self._rebuild()
+
+    def updated(self, uri: str) -> None:
+        """A backend says that a resource has changed."""
+        for listener in self.listeners:
+            if uri in listener.uris:
+                listener.queue.put_nowait(((), uri))
+
+    def _rebuild(self) -> None:
+        before = self.table
+        self.table = self._build(None)
+        for clash in set(self.table.clashes) - set(before.clashes):
+            log.warning("%s %r of %s is hidden by that of %s", clash.kind, clash.name, clash.loser, clash.winner)
+        changed = self.table.changed_from(before)
+        if not changed:
+            return
+        for session in self.sessions.live.values():
+            if session.overrides:
+                self._retable(session)
+            else:
+                self._tell(session, changed)
+        for listener in self.listeners:
+            listener.queue.put_nowait((changed, None))
+
+    def _build(self, session: Session | None) -> Table:
+        offers: list[Offer] = []
+        for name, backend in self.backends.items():
+            known = session.overrides.get(name) if session is not None else None
+            catalogue = known or backend.catalogue
+            if catalogue is not None:
+                offers.append(Offer(name, backend.policy, catalogue))
+        return build(self.settings.naming, offers)
+
+    def _retable(self, session: Session) -> None:
+        """A session whose backend showed it other lists than the rest."""
+        before = session.table or self.table
+        session.table = self._build(session)
+        self._tell(session, session.table.changed_from(before))
+
+    def _tell(self, session: Session, changed: tuple[str, ...]) -> None:
+        if session.streams is not None and session.streams.own.is_read:
+            for kind in changed:
+                session.push({"method": _PUSHES[kind]})
+
+    async def settled(self) -> None:
+        """Wait until every backend that is still coming up for the first time has shown what it offers."""
+        waiting = [backend for backend in self.backends.values() if backend.catalogue is None]
+        if waiting and not self._looked.is_set():
+            try:
+                await asyncio.wait_for(self._looked.wait(), timeout=self.settings.sessions.start)
+            except TimeoutError:
+                return
+
+    @property
+    def steers(self) -> bool:
+        """Should a client that speaks both eras take 2025?"""
+        settings = self.settings.sessions
+        if not settings.steer or settings.handles or settings.header is not None:
+            return False
+        return any(backend.keeps_sessions and backend.policy.reuse == "session" for backend in self.backends.values())
+
+    # Another configuration
+
+    async def reload(self, config: Config) -> tuple[str, ...]:
+        """Take over what changed, without dropping a session. Returns what needs a restart instead."""
+        old, self.config = self.config, config
+        self.sessions.settings = config.settings.sessions
+        self._children.limit = config.settings.sessions.children
+        gone = [name for name, entry in old.entries.items() if config.entries.get(name) != entry]
+        closing: list[Backend] = []
+        for name in gone:
+            closing.append(self.backends.pop(name))
+        kept = dict(self.backends)
+        self.backends.clear()
+        for name, entry in config.entries.items():  # in the file's order: it decides who wins a name
+            backend = kept.get(name)
+            if backend is None:
+                backend = Backend(name, entry, self.store, self._children, self._sink, self._offered, self.updated, self._clock)
+                await backend.recall()
+            self.backends[name] = backend
+        for session in list(self.sessions.live.values()):
+            for name in gone:
+                back = session.backs.pop(name, None)
+                session.overrides.pop(name, None)
+                if back is not None:
+                    await back.close("reconfigured", end=True)
+        for backend in closing:
+            await backend.close("reconfigured", end=True)
+            await backend.close_pool()
+        self._rebuild()
+        self._run(self._look(), "look again")
+        restart = [key for key in ("listen", "store", "auth") if getattr(old.settings, key) != getattr(config.settings, key)]
+        log.info("configuration read again at %s", time.strftime("%H:%M:%S"))
+        return tuple(key for key in restart if key != "auth")

@@ -1,0 +1,74 @@
+"""What the gateway says of itself, and what it reads of a client's greeting.
+
+It owns the capabilities that are always advertised. It refuses a greeting without a version.
+"""
+
+from typing import Any, cast
+
+from holdfast.core.eras import SERVER_INFO, VERSIONS, Era
+from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.session import Client
+
+INFO = {"name": "holdfast", "version": "0.1.0"}
+CAPABILITIES: dict[str, Any] = {
+    "tools": {"listChanged": True},
+    "prompts": {"listChanged": True},
+    "resources": {"subscribe": True, "listChanged": True},
+    "completions": {},
+    "logging": {},
+}
+"""Always all of them: capabilities freeze at the greeting, and a backend may come up later."""
+
+
+class BadGreeting(ValueError):
+    """A client's `initialize` can't be read."""
+
+
+def client_of(params: dict[str, Any]) -> Client:
+    """What `initialize` says of the client; odd parts are left out."""
+    info, capabilities, version = params.get("clientInfo"), params.get("capabilities"), params.get("protocolVersion")
+    if not isinstance(version, str):
+        raise BadGreeting("initialize names a protocolVersion")
+    known = VERSIONS[Era.Y2025]
+    return Client(
+        cast("dict[str, Any]", info) if isinstance(info, dict) else {},
+        cast("dict[str, Any]", capabilities) if isinstance(capabilities, dict) else {},
+        version if version in known else known[0],
+    )
+
+
+def greeting(gateway: Gateway, client: Client) -> dict[str, Any]:
+    """The result of `initialize`."""
+    result: dict[str, Any] = {
+        "protocolVersion": client.version,
+        "capabilities": CAPABILITIES,
+        "serverInfo": INFO,
+    }
+    if instructions := _instructions(gateway):
+        result["instructions"] = instructions
+    return result
+
+
+def discovery(gateway: Gateway) -> dict[str, Any]:
+    """The result of `server/discover`."""
+    result: dict[str, Any] = {
+        "supportedVersions": [*VERSIONS[Era.Y2026]],
+        "capabilities": CAPABILITIES,
+        "resultType": "complete",
+        "ttlMs": 0,
+        "cacheScope": "private",
+        "_meta": {SERVER_INFO: INFO},
+    }
+    if instructions := _instructions(gateway):
+        result["instructions"] = instructions
+    return result
+
+
+def _instructions(gateway: Gateway) -> str | None:
+    """What the backends say about their use, under their names."""
+    said = [
+        f"# {name}\n{backend.catalogue.instructions}"
+        for name, backend in gateway.backends.items()
+        if backend.catalogue is not None and backend.catalogue.instructions
+    ]
+    return "\n\n".join(said) or None

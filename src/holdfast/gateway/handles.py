@@ -1,0 +1,88 @@
+"""A session named by a handle: two tools that open and end one, and the argument that carries it. For 2026 clients.
+
+It owns their names and words. It refuses a handle that is unknown, expired or another's with one and the same text.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from holdfast.core.eras import Era
+from holdfast.core.models import Principal
+from holdfast.gateway.config import Sessions as Settings
+from holdfast.gateway.session import Session
+
+if TYPE_CHECKING:
+    from holdfast.gateway.methods import Asking
+    from holdfast.gateway.sessions import Sessions
+
+OPEN, END = "holdfast__open_session", "holdfast__end_session"
+NAMES = frozenset({OPEN, END})
+ARGUMENT = "holdfast_session"
+_HANDLE = {"type": "string", "description": f"The handle that {OPEN} returned."}
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((3600.0, "hours"), (60.0, "minutes")):
+        if seconds >= size:
+            return f"{seconds / size:g} {unit}"
+    return f"{seconds:g} seconds"
+
+
+def tools(settings: Settings) -> list[Mapping[str, Any]]:
+    """The pair, with their lifetime in words."""
+    life = f"It ends after {_span(settings.idle)} without use, and after {_span(settings.max_age)} at the latest."
+    handle = {"type": "object", "properties": {ARGUMENT: _HANDLE}, "required": [ARGUMENT]}
+    return [
+        {
+            "name": OPEN,
+            "title": "Open a session",
+            "description": "Open a session, in which servers remember what earlier calls did. Returns a handle: pass it as "
+            f"{ARGUMENT!r} to every tool call that belongs together. {life}",
+            "inputSchema": {"type": "object", "properties": {}},
+            "outputSchema": handle,
+        },
+        {
+            "name": END,
+            "title": "End a session",
+            "description": "End a session that was opened by a handle: what its servers remember is let go.",
+            "inputSchema": handle,
+            "annotations": {"idempotentHint": True, "destructiveHint": True},
+        },
+    ]
+
+
+def with_handle(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A tool that also takes a handle."""
+    schema = item.get("inputSchema")
+    known = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {"type": "object"}
+    properties = known.get("properties")
+    inner = cast("dict[str, Any]", properties) if isinstance(properties, dict) else {}
+    return {**item, "inputSchema": {**known, "properties": {**inner, ARGUMENT: _HANDLE}}}
+
+
+async def find(sessions: "Sessions", principal: Principal, handle: object) -> Session | None:
+    if not isinstance(handle, str):
+        return None
+    session = await sessions.find(handle, principal)
+    return session if session is not None and session.era is Era.Y2026 else None
+
+
+def unknown(settings: Settings) -> dict[str, Any]:
+    """What a wrong handle is told."""
+    text = (
+        f"There is no such session: it ended, expired ({_span(settings.idle)} without use), or never was. "
+        f"Call {OPEN} for a new handle; what the old session kept is gone."
+    )
+    return {"content": [{"type": "text", "text": text}], "isError": True}
+
+
+async def call(sessions: "Sessions", asking: "Asking", name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    if name == OPEN:
+        session = await sessions.begin(asking.principal, asking.client, Era.Y2026)
+        text = f"Session open. Pass {ARGUMENT}={session.id} to each call."
+        return {"content": [{"type": "text", "text": text}], "structuredContent": {ARGUMENT: session.id}}
+    session = await find(sessions, asking.principal, arguments.get(ARGUMENT))
+    if session is None:
+        return unknown(sessions.settings)
+    await sessions.end(session, "ended by its client")
+    return {"content": [{"type": "text", "text": "The session has ended."}]}

@@ -1,0 +1,219 @@
+"""Plain HTTP for the front: a request that is read once, an answer as JSON or as an event stream.
+
+It owns bytes and headers. It refuses a body over the cap, and a header that says two things.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, TypeAlias
+
+from holdfast.gateway.streams import Stream, Streams
+from holdfast.links.codec import encode
+
+Scope: TypeAlias = dict[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[dict[str, Any]]]
+Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
+
+KEEP_ALIVE = 15.0  # seconds of silence on a stream before a comment: proxies cut what is silent for a minute
+JSON_TYPE = (b"content-type", b"application/json")
+_SINGLE = frozenset(
+    {
+        b"authorization",
+        b"content-length",
+        b"content-type",
+        b"host",
+        b"last-event-id",
+        b"mcp-method",
+        b"mcp-name",
+        b"mcp-protocol-version",
+        b"mcp-session-id",
+        b"origin",
+    }
+)
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Refused(Exception):
+    """A request that is answered with a status at once."""
+
+    def __init__(self, status: int, message: str, *, code: int = -32600, data: Any = None, **headers: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error: dict[str, Any] = {"code": code, "message": message}
+        if data is not None:
+            self.error["data"] = data
+        self.headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+
+
+class Request:
+    """One HTTP request. Headers by lower-case name; the body is read when asked for."""
+
+    __slots__ = ("_receive", "_scope", "_send", "headers", "method")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self.method: str = scope["method"]
+        raw: list[tuple[bytes, bytes]] = scope["headers"]
+        self.headers: dict[bytes, bytes] = dict(raw)
+        if len(self.headers) != len(raw):
+            self._refuse_doubles(raw)
+
+    def _refuse_doubles(self, raw: list[tuple[bytes, bytes]]) -> None:
+        seen: set[bytes] = set()
+        for name, value in raw:
+            if name in seen:
+                if name in _SINGLE or name.startswith(b"mcp-param-"):
+                    raise Refused(400, f"the header {name.decode('latin-1')} stands here twice")
+                if name == b"accept":
+                    self.headers[name] = b", ".join(each for header, each in raw if header == name)
+            seen.add(name)
+
+    def header(self, name: bytes) -> str | None:
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    def plain_headers(self) -> dict[str, str]:
+        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers.items()}
+
+    async def body(self, cap: int) -> bytes:
+        length = self.headers.get(b"content-length")
+        if length is not None and (not length.isdigit() or int(length) > cap):
+            raise Refused(413 if length.isdigit() else 400, f"a body has at most {cap} bytes")
+        message = await self._receive()
+        body: bytes = message.get("body", b"")
+        if not message.get("more_body"):
+            if len(body) > cap:
+                raise Refused(413, f"a body has at most {cap} bytes")
+            return body
+        parts, size = [body], len(body)
+        while message.get("more_body"):
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise Refused(400, "the connection ended before the body did")
+            part: bytes = message.get("body", b"")
+            size += len(part)
+            if size > cap:
+                raise Refused(413, f"a body has at most {cap} bytes")
+            parts.append(part)
+        return b"".join(parts)
+
+    async def gone(self) -> None:
+        """Returns when the client has hung up."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def reply(self, status: int, body: bytes = b"", headers: list[tuple[bytes, bytes]] | None = None) -> None:
+        sent = [(b"content-length", b"%d" % len(body)), *(headers or ())]
+        await self._send({"type": "http.response.start", "status": status, "headers": sent})
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def reply_json(
+        self, status: int, message: Mapping[str, Any], headers: list[tuple[bytes, bytes]] | None = None
+    ) -> None:
+        await self.reply(status, encode(dict(message), "client"), [JSON_TYPE, *(headers or ())])
+
+    async def refuse(self, refused: Refused, id: Any = None) -> None:
+        message = {"jsonrpc": "2.0", "id": id, "error": refused.error}
+        await self.reply_json(refused.status, message, refused.headers)
+
+    async def begin_stream(self, headers: list[tuple[bytes, bytes]] | None = None) -> None:
+        sent = [*_STREAM_HEADERS, *(headers or ())]
+        await self._send({"type": "http.response.start", "status": 200, "headers": sent})
+
+    async def chunk(self, data: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end_stream(self) -> None:
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def stream(self, events: AsyncGenerator[bytes]) -> None:
+        """An event stream, until it ends or the client hangs up. Silence is filled with comments."""
+        await self.begin_stream()
+        gone = asyncio.ensure_future(self.gone())
+        following: asyncio.Future[bytes] | None = None
+        try:
+            async with aclosing(events):
+                while True:
+                    following = following or asyncio.ensure_future(anext(events))
+                    done, _ = await asyncio.wait(
+                        (gone, following), timeout=KEEP_ALIVE, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    if gone in done:
+                        return
+                    if following in done:
+                        try:
+                            event, following = following.result(), None
+                        except StopAsyncIteration:
+                            following = None
+                            await self.end_stream()
+                            return
+                        await self.chunk(event)
+                    else:
+                        await self.chunk(b": still here\n\n")
+        finally:
+            for task in (gone, following):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.wait((task,))
+
+
+class PostVoice:
+    """The answer to one POST: JSON if nothing comes before the result, else an event stream. See `Voice`."""
+
+    __slots__ = ("_json", "_keep", "_pump", "_queue", "_request", "_stream", "can_ask")
+
+    def __init__(self, request: Request, *, json: bool, sse: bool, keep: Callable[[], Streams] | None = None) -> None:
+        self._request = request
+        self._json = json
+        self._keep = keep
+        self._queue: asyncio.Queue[Mapping[str, Any] | None] | None = None
+        self._pump: asyncio.Task[None] | None = None
+        self._stream: Stream | None = None
+        self.can_ask = sse
+
+    def say(self, message: Mapping[str, Any]) -> None:
+        if not self.can_ask:
+            return  # a client that takes no stream is told nothing but the result
+        if self._pump is None:
+            self._queue = asyncio.Queue()
+            self._pump = asyncio.get_running_loop().create_task(self._write(self._queue), name="answer stream")
+        assert self._queue is not None
+        self._queue.put_nowait(message)
+
+    async def _write(self, queue: "asyncio.Queue[Mapping[str, Any] | None]") -> None:
+        self._stream = self._keep().answer() if self._keep is not None else None
+        await self._request.begin_stream()
+        if self._stream is not None:
+            await self._request.chunk(self._stream.first())
+        while (message := await queue.get()) is not None:
+            await self._request.chunk(_event(message) if self._stream is None else self._stream.add(message))
+        if self._stream is not None:
+            self._stream.end()
+        await self._request.end_stream()
+
+    async def finish(self, message: Mapping[str, Any], status: int = 200) -> None:
+        """The last word."""
+        if self._pump is None and self._json:
+            await self._request.reply_json(status, message)
+            return
+        self.say(message)
+        assert self._queue is not None
+        assert self._pump is not None
+        self._queue.put_nowait(None)
+        await asyncio.shield(self._pump)
+
+    def drop(self) -> None:
+        """Nobody is there any more."""
+        if self._pump is not None:
+            self._pump.cancel()
+
+
+def _event(message: Mapping[str, Any]) -> bytes:
+    return b"event: message\ndata: %s\n\n" % encode(dict(message), "client")

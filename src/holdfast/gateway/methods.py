@@ -1,0 +1,497 @@
+"""What a client may ask, answered: lists from the table, calls over the right link, one backend request a call.
+
+It owns the choice of a link, the way of names and headers to a backend, and the words of an error. It refuses to know
+how a request came in: HTTP of either era and stdio ask the same.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
+
+from holdfast.core.eras import LOG_LEVEL, METHOD_NOT_FOUND, Era, result_in
+from holdfast.core.models import ANONYMOUS, Principal
+from holdfast.errors import (
+    CircuitOpen,
+    ConnectFailed,
+    ErrorAnswer,
+    HoldfastError,
+    LimitReached,
+    OutcomeUnknown,
+    Rejected,
+    SessionReplaced,
+    StartTimeout,
+    Unavailable,
+)
+from holdfast.gateway import handles
+from holdfast.gateway.backend import Back, Backend
+from holdfast.gateway.routing import BadCursor, Route, Routes, Table, page
+from holdfast.gateway.session import Client, Session, Voice
+from holdfast.links.inbound import Ears, OnProgress
+
+if TYPE_CHECKING:
+    from holdfast.gateway.gateway import Gateway
+
+log = logging.getLogger("holdfast.gateway")
+
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+ROUNDS = 10  # of input that a 2026 backend may ask of a 2025 client for one call
+ERROR = "dev.holdfast/error"
+NOTICE = "dev.holdfast/notice"
+OWN_SESSION = (
+    "This call had a session of its own at {backend!r}: what it left there is gone. To keep state, open a session and "
+    "pass its handle, or connect with a 2025 client."
+)
+
+
+@dataclass(slots=True)
+class Asking:
+    """Who asks, in which session, and how to reach them meanwhile."""
+
+    principal: Principal
+    era: Era
+    session: Session | None = None
+    client: Client = field(default_factory=Client)
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of the request, in lower case."""
+    voice: Voice | None = None
+
+    @property
+    def is_anonymous(self) -> bool:
+        return self.principal == ANONYMOUS
+
+
+def invalid(what: str) -> ErrorAnswer:
+    return ErrorAnswer(what, message=what, code=INVALID_PARAMS)
+
+
+class Methods:
+    """The methods of one gateway."""
+
+    def __init__(self, gateway: "Gateway") -> None:
+        self._gateway = gateway
+        self._table: dict[str, Any] = {
+            "ping": self._ping,
+            "tools/list": self._list_tools,
+            "tools/call": self._call_tool,
+            "prompts/list": self._list_prompts,
+            "prompts/get": self._get_prompt,
+            "resources/list": self._list_resources,
+            "resources/templates/list": self._list_templates,
+            "resources/read": self._read_resource,
+            "completion/complete": self._complete,
+            "logging/setLevel": self._set_level,
+            "resources/subscribe": self._subscribe,
+            "resources/unsubscribe": self._unsubscribe,
+        }
+
+    async def answer(self, asking: Asking, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """The result, or `ErrorAnswer`."""
+        handler = self._table.get(method)
+        if handler is None or (asking.era is Era.Y2026 and method in _ONLY_2025):
+            raise ErrorAnswer(f"no method {method!r:.80}", message="Method not found", code=METHOD_NOT_FOUND)
+        result: dict[str, Any] = await handler(asking, params)
+        return result_in(asking.era, method, result) if asking.era is Era.Y2026 else result
+
+    # Lists
+
+    async def _ping(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+    def _list(self, asking: Asking, routes: Routes, key: str, params: dict[str, Any], tools: bool = False) -> dict[str, Any]:
+        show = None
+        extra: list[Mapping[str, Any]] = []
+        if tools and asking.era is Era.Y2026 and self._gateway.settings.sessions.handles:
+            show = self._with_handle
+            extra = handles.tools(self._gateway.settings.sessions) if params.get("cursor") is None else []
+        try:
+            items, following = page(routes, params.get("cursor"), show=show)
+        except BadCursor as error:
+            raise invalid(str(error)) from None
+        result: dict[str, Any] = {key: [*extra, *items]}
+        if following is not None:
+            result["nextCursor"] = following
+        return result
+
+    def _with_handle(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
+        route = self._gateway.table.tools.get(str(item["name"]))
+        keeps = route is not None and self._gateway.backends[route.backend].keeps_sessions
+        return handles.with_handle(item) if keeps else item
+
+    async def _list_tools(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
+        return self._list(asking, self._routes(asking).tools, "tools", params, tools=True)
+
+    async def _list_prompts(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
+        return self._list(asking, self._routes(asking).prompts, "prompts", params)
+
+    async def _list_resources(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
+        return self._list(asking, self._routes(asking).resources, "resources", params)
+
+    async def _list_templates(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
+        return self._list(asking, self._routes(asking).templates, "resourceTemplates", params)
+
+    def _routes(self, asking: Asking) -> Table:
+        session = asking.session
+        return session.table if session is not None and session.table is not None else self._gateway.table
+
+    # Calls
+
+    async def _call_tool(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
+        name = params.get("name")
+        if not isinstance(name, str):
+            raise invalid("tools/call needs the name of a tool")
+        arguments = params.get("arguments")
+        if arguments is not None and not isinstance(arguments, dict):
+            raise invalid("the arguments of a tool are an object")
+        settings = self._gateway.settings.sessions
+        if asking.era is Era.Y2026 and settings.handles:
+            if name in handles.NAMES:
+                return await handles.call(self._gateway.sessions, asking, name, cast("dict[str, Any]", arguments or {}))
+            if isinstance(arguments, dict) and handles.ARGUMENT in arguments:
+                known = dict(cast("dict[str, Any]", arguments))
+                handle = known.pop(handles.ARGUMENT)
+                asking.session = await handles.find(self._gateway.sessions, asking.principal, handle)
+                if asking.session is None:
+                    return handles.unknown(settings)
+                params = {**params, "arguments": known}
+        route = self._routes(asking).tools.get(name)
+        if route is None:
+            await self._gateway.settled()
+            route = self._routes(asking).tools.get(name)
+            if route is None:
+                raise invalid(f"Unknown tool: {name[:200]}")
+        try:
+            return await self._through(asking, route, "tools/call", {**params, "name": route.name}, route.safe)
+        except ErrorAnswer:
+            raise
+        except HoldfastError as error:
+            return tool_error(error)
+
+    async def _get_prompt(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
+        name = params.get("name")
+        if not isinstance(name, str):
+            raise invalid("prompts/get needs the name of a prompt")
+        route = self._routes(asking).prompts.get(name)
+        if route is None:
+            await self._gateway.settled()
+            route = self._routes(asking).prompts.get(name)
+            if route is None:
+                raise invalid(f"Unknown prompt: {name[:200]}")
+        return await self._through(asking, route, "prompts/get", {**params, "name": route.name}, True)
+
+    async def _read_resource(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
+        route = await self._route_of_uri(asking, params.get("uri"))
+        return await self._through(asking, route, "resources/read", params, True)
+
+    async def _route_of_uri(self, asking: Asking, uri: object) -> Route:
+        if not isinstance(uri, str):
+            raise invalid("a resource is named by its uri")
+        backend = self._routes(asking).backend_of_uri(uri)
+        if backend is None:
+            await self._gateway.settled()
+            backend = self._routes(asking).backend_of_uri(uri)
+        if backend is None:
+            code = INVALID_PARAMS if asking.era is Era.Y2026 else -32002
+            raise ErrorAnswer(f"no backend has {uri[:200]!r}", message="Resource not found", code=code, data={"uri": uri})
+        return Route(backend, uri, {}, True)
+
+    async def _complete(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
+        ref = params.get("ref")
+        if not isinstance(ref, dict):
+            raise invalid("completion/complete needs a ref")
+        known = cast("dict[str, Any]", ref)
+        table = self._routes(asking)
+        if known.get("type") == "ref/prompt":
+            route = table.prompts.get(str(known.get("name")))
+            changed = {**known, "name": route.name} if route is not None else known
+        else:
+            uri = str(known.get("uri"))
+            route = table.templates.get(uri)
+            backend = route.backend if route is not None else table.backend_of_uri(uri)
+            route, changed = (Route(backend, uri, {}, True) if backend is not None else None), known
+        if route is None:
+            raise invalid("there is nothing like that to complete")
+        return await self._through(asking, route, "completion/complete", {**params, "ref": changed}, True)
+
+    # Session settings (2025)
+
+    async def _set_level(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
+        session, level = asking.session, params.get("level")
+        if session is None or level not in _LEVELS:
+            raise invalid(f"level is one of {', '.join(_LEVELS)}")
+        session.log_level = level
+        for back in session.backs.values():
+            back.link.log_level = level
+            greeting = back.link.greeting
+            if greeting is not None and greeting.era is Era.Y2025 and "logging" in greeting.capabilities:
+                await back.link.request("logging/setLevel", {"level": level}, timeout=10.0)
+        await session.save()
+        return {}
+
+    async def _subscribe(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
+        session = asking.session
+        if session is None:
+            raise invalid("subscriptions need a session")
+        route = await self._route_of_uri(asking, params.get("uri"))
+        back = await self._back(asking, self._gateway.backends[route.backend], session)
+        session.subscriptions[route.name] = route.backend
+        await self._started(back, self._gateway.backends[route.backend])
+        if back.link.era is Era.Y2026:
+            await back.link.watch(uris=[route.name])
+        else:
+            await back.link.request("resources/subscribe", {"uri": route.name}, timeout=30.0)
+            back.link.listen()
+        await session.save()
+        return {}
+
+    async def _unsubscribe(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
+        session, uri = asking.session, params.get("uri")
+        if session is None or not isinstance(uri, str):
+            raise invalid("a subscription is named by its uri")
+        backend = session.subscriptions.pop(uri, None)
+        back = session.backs.get(backend) if backend is not None else None
+        if back is not None and back.link.era is Era.Y2025:
+            await back.link.request("resources/unsubscribe", {"uri": uri}, timeout=30.0)
+        await session.save()
+        return {}
+
+    # The way to a backend
+
+    async def _through(
+        self, asking: Asking, route: Route, method: str, params: dict[str, Any], safe: bool
+    ) -> dict[str, Any]:
+        """One request to one backend, over the link that this caller's calls belong to."""
+        backend = self._gateway.backends.get(route.backend)
+        if backend is None:
+            raise invalid(f"backend {route.backend!r} is no longer configured")
+        session = asking.session
+        mine = session is not None and backend.policy.reuse == "session"
+        back = session.backs.get(backend.name) if session is not None and mine else None
+        if back is not None and back.link.greeting is not None:
+            return await self._over(asking, backend, back, route, method, params, safe)
+        if mine and session is not None:
+            back = await self._back(asking, backend, session)
+        elif backend.policy.reuse == "principal" and not asking.is_anonymous:
+            back = backend.of_principal(asking.principal, self._gateway.settings.sessions.idle)
+        elif backend.policy.reuse == "shared" or await self._keeps_nothing(backend):
+            back = backend.common()
+        if back is not None:
+            await self._started(back, backend)
+            return await self._over(asking, backend, back, route, method, params, safe)
+        return await self._alone(asking, backend, route, method, params, safe)
+
+    async def _back(self, asking: Asking, backend: Backend, session: Session) -> Back:
+        """The session's own link, if this process may have it."""
+        if backend.is_child and (where := await session.elsewhere(backend.name)) is not None:
+            raise ConnectFailed(
+                f"the program of backend {backend.name!r} runs in another gateway process, {where}",
+                server=backend.name,
+                remedy="send this session's calls there",
+            )
+        return session.back(backend)
+
+    async def _keeps_nothing(self, backend: Backend) -> bool:
+        """May calls of different callers meet there? Only if the backend remembers nothing of them."""
+        if backend.policy.reuse == "call" or (backend.is_child and backend.catalogue is None):
+            return False
+        if backend.catalogue is None:
+            await self._started(backend.common(), backend)
+            await backend.refresh(backend.common().link)
+        return not backend.keeps_sessions
+
+    async def _started(self, back: Back, backend: Backend) -> None:
+        if back.link.greeting is None:
+            try:
+                await back.start()
+            except Unavailable as error:
+                raise backend.unavailable(error) from error
+
+    async def _alone(
+        self, asking: Asking, backend: Backend, route: Route, method: str, params: dict[str, Any], safe: bool
+    ) -> dict[str, Any]:
+        """A session for this one call. If the backend would have kept something, the result says that it is gone."""
+        back = backend.new(principal=asking.principal)
+        try:
+            await self._started(back, backend)
+            keeps = back.link.keeps_state and backend.policy.stateful and backend.policy.reuse != "call"
+            result = await self._over(asking, backend, back, route, method, params, safe)
+        finally:
+            await back.close("one call", end=True)
+        return _with_notice(result, method, OWN_SESSION.format(backend=backend.name)) if keeps else result
+
+    async def _over(
+        self,
+        asking: Asking,
+        backend: Backend,
+        back: Back,
+        route: Route,
+        method: str,
+        params: dict[str, Any],
+        safe: bool,
+    ) -> dict[str, Any]:
+        link, session = back.link, asking.session
+        back.used = time.monotonic()
+        if session is not None and backend.name in session.untold and not safe:
+            session.untold.discard(backend.name)
+            raise SessionReplaced(
+                f"{method}: the program of {backend.name!r} ended with another gateway process",
+                server=backend.name,
+                remedy=CALL_AGAIN,
+            )
+        headers = self._headers(asking, backend, route, method, params)
+        voice = asking.voice
+        ears = None
+        on_progress = None
+        if voice is not None:
+            meta = cast("dict[str, Any]", params.get("_meta") or {})
+            ears = self._ears(asking, voice, meta)
+            token = meta.get("progressToken")
+            if token is not None:
+                on_progress = _progress(voice, token)
+        try:
+            result = await link.request(
+                method, params, safe=safe, headers=headers, on_progress=on_progress, ears=ears
+            )
+            if result.get("resultType") == "input_required" and asking.era is Era.Y2025:
+                result = await self._rounds(asking, back, method, params, result, safe, headers)
+        except (ConnectFailed, StartTimeout, CircuitOpen) as error:
+            backend.noted(error, back.session)
+            raise backend.unavailable(error) from error
+        except SessionReplaced as error:
+            error.remedy = CALL_AGAIN
+            raise
+        if asking.era is Era.Y2025 and "resultType" in result:
+            return {key: value for key, value in result.items() if key not in _ONLY_2026}
+        return result
+
+    async def _rounds(
+        self,
+        asking: Asking,
+        back: Back,
+        method: str,
+        params: dict[str, Any],
+        result: dict[str, Any],
+        safe: bool,
+        headers: Mapping[str, str] | None,
+    ) -> dict[str, Any]:
+        """A 2026 backend asks inside its answer; a 2025 client is asked on the call's stream."""
+        session = asking.session
+        for _ in range(ROUNDS):
+            if result.get("resultType") != "input_required":
+                return result
+            asked = result.get("inputRequests")
+            answers: dict[str, Any] = {}
+            if isinstance(asked, dict) and asked:
+                if session is None:
+                    raise ErrorAnswer("input is needed", message="Input is needed, and nobody can be asked", code=-32603)
+                for key, question in cast("dict[str, Any]", asked).items():
+                    known = cast("dict[str, Any]", question) if isinstance(question, dict) else {}
+                    inner = known.get("params")
+                    answers[key] = await session.ask(
+                        str(known.get("method")), cast("dict[str, Any]", inner) if isinstance(inner, dict) else None, asking.voice
+                    )
+            again = {**params, "inputResponses": answers} if answers else dict(params)
+            if isinstance(result.get("requestState"), str):
+                again["requestState"] = result["requestState"]
+            result = await back.link.request(method, again, safe=safe, headers=headers)
+        raise LimitReached(
+            f"{method}: {back.link.name!r} asked for input {ROUNDS} times in a row", limit=ROUNDS, server=back.link.name
+        )
+
+    def _headers(
+        self, asking: Asking, backend: Backend, route: Route, method: str, params: dict[str, Any]
+    ) -> dict[str, str] | None:
+        """Trace context, what the operator passes through, and what a 2026 tool wants of its parameters."""
+        headers: dict[str, str] | None = None
+        given = asking.headers
+        if given:
+            for name in ("traceparent", "tracestate", "baggage", *backend.policy.pass_headers):
+                value = given.get(name)
+                if value is not None:
+                    headers = headers or {}
+                    headers[name] = value
+        if method == "tools/call" and backend.era is Era.Y2026 and backend.catalogue is not None:
+            tool = backend.catalogue.tools_by_name.get(route.name)
+            schema = tool.get("inputSchema") if tool is not None else None
+            mapped = x_mcp_header_map(schema) if schema is not None and "x-mcp-header" in str(schema) else None
+            if mapped:
+                headers = {**(headers or {}), **mcp_param_headers(mapped, params.get("arguments") or {})}
+        return headers
+
+    def _ears(self, asking: Asking, voice: Voice, meta: Mapping[str, Any]) -> Ears:
+        session, era = asking.session, asking.era
+        wants_log = era is Era.Y2025 or LOG_LEVEL in meta
+
+        def heard(method: str, params: Mapping[str, Any] | None) -> None:
+            if method == "notifications/message" and not wants_log:
+                return
+            voice.say({"jsonrpc": "2.0", "method": method, "params": dict(params or {})})
+
+        if session is None or era is Era.Y2026:
+            return Ears(on_notification=heard)
+        return Ears(lambda method, params, _: session.ask(method, params, voice), heard)
+
+
+_ONLY_2025 = frozenset({"ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
+_ONLY_2026 = frozenset({"resultType", "ttlMs", "cacheScope"})
+_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+CALL_AGAIN = "the server started a new session; what it kept is gone; call again to continue"
+
+
+def _progress(voice: Voice, token: Any) -> OnProgress:
+    async def told(progress: float, total: float | None, message: str | None) -> None:
+        params: dict[str, Any] = {"progressToken": token, "progress": progress}
+        if total is not None:
+            params["total"] = total
+        if message is not None:
+            params["message"] = message
+        voice.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+
+    return told
+
+
+def _with_notice(result: dict[str, Any], method: str, notice: str) -> dict[str, Any]:
+    meta = result.get("_meta")
+    known = cast("dict[str, Any]", meta) if isinstance(meta, dict) else {}
+    told = {**result, "_meta": {**known, NOTICE: notice}}
+    content = result.get("content")
+    if method == "tools/call" and isinstance(content, list):
+        told["content"] = [*cast("list[Any]", content), {"type": "text", "text": notice}]
+    return told
+
+
+def family(error: HoldfastError) -> str:
+    for kind in (Unavailable, OutcomeUnknown, Rejected):
+        if isinstance(error, kind):
+            return kind.__name__
+    return "UsageError"
+
+
+def error_fields(error: HoldfastError) -> dict[str, Any]:
+    """What a program may want to know of an error."""
+    fields: dict[str, Any] = {"family": family(error), "kind": type(error).__name__}
+    for name in ("server", "retry_after", "attempts"):
+        if (value := getattr(error, name)) is not None:
+            fields[name] = value
+    return fields
+
+
+def tool_error(error: HoldfastError) -> dict[str, Any]:
+    """A call that did not come through, as a model can read it."""
+    return {
+        "content": [{"type": "text", "text": str(error)}],
+        "isError": True,
+        "_meta": {ERROR: error_fields(error)},
+    }
+
+
+def rpc_error(error: HoldfastError) -> dict[str, Any]:
+    """The same as a JSON-RPC error, for methods that have no other way."""
+    if isinstance(error, ErrorAnswer):
+        told: dict[str, Any] = {"code": error.code or INTERNAL_ERROR, "message": error.message or error.what}
+        return told if error.data is None else {**told, "data": error.data}
+    return {"code": INTERNAL_ERROR, "message": str(error), "data": error_fields(error)}

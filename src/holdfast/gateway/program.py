@@ -1,0 +1,192 @@
+"""The program: the front on a port, signals, reload, drain. It owns the process's life from start to exit.
+
+It refuses to bind beyond loopback without auth, and to drop a session because somebody edited a file.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import uvicorn
+
+from holdfast.core.events import Sink
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.gateway.callers import Callers, check_bind
+from holdfast.gateway.config_file import Config, load_config
+from holdfast.gateway.front import Front
+from holdfast.gateway.gateway import Gateway
+from holdfast.stores import open_store
+
+log = logging.getLogger("holdfast.gateway")
+
+LOOK_SECONDS = 1.0  # between two looks at the configuration file
+BACKLOG = 1024
+
+
+class Program:
+    """`holdfast serve`, as an object that tests can start, too."""
+
+    def __init__(self, config: Config, *, insecure: bool = False, sink: Sink | None = None) -> None:
+        check_bind(config.settings, insecure)
+        self.config = config
+        self._insecure = insecure
+        self._sink = sink
+        self.gateway: Gateway | None = None
+        self.front: Front | None = None
+        self.port = 0
+        self._stop = asyncio.Event()
+
+    @property
+    def url(self) -> str:
+        listen = self.config.settings.listen
+        host = f"[{listen.host}]" if ":" in listen.host else listen.host
+        return f"http://{host}:{self.port}{listen.path}"
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Program"]:
+        """Serve while the block lasts."""
+        listen = self.config.settings.listen
+        sock = _bound(listen.host, listen.port)
+        self.port = sock.getsockname()[1]
+        try:
+            _make_room(self.config.store_url)
+            async with open_store(self.config.store_url) as store:
+                gateway = self.gateway = Gateway(self.config, store, sink=self._sink)
+                gateway.address = self.url
+                self.front = Front(gateway)
+                async with gateway.running():
+                    server = _Server(_settings(self.front))
+                    serving = asyncio.create_task(server.serve(sockets=[sock]), name="uvicorn")
+                    watching = asyncio.create_task(self._watch_file(), name="watch configuration")
+                    try:
+                        while not server.started and not serving.done():
+                            await asyncio.sleep(0.005)
+                        yield self
+                    finally:
+                        gateway.draining = True
+                        watching.cancel()
+                        for session in gateway.sessions.live.values():
+                            if session.streams is not None:
+                                session.streams.end()
+                        server.should_exit = True
+                        drain = self.config.settings.sessions.drain
+                        with contextlib.suppress(TimeoutError):
+                            await asyncio.wait_for(asyncio.shield(serving), drain)
+                        if not serving.done():
+                            server.force_exit = True
+                            await asyncio.wait((serving,), timeout=drain)
+        finally:
+            sock.close()
+
+    async def serve(self, ready: Callable[["Program"], None]) -> None:
+        """Until SIGTERM or SIGINT; SIGHUP reads the configuration again."""
+        loop = asyncio.get_running_loop()
+        for name in ("SIGTERM", "SIGINT"):
+            loop.add_signal_handler(getattr(signal, name), self.stop)
+        if hasattr(signal, "SIGHUP"):
+            loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(self.reload()))
+        async with self.running():
+            ready(self)
+            await self._stop.wait()
+
+    # Reload
+
+    async def _watch_file(self) -> None:
+        path = self.config.path
+        if path is None:
+            return
+        last = _stamp(path)
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            now = _stamp(path)
+            if now != last and now is not None:
+                last = now
+                await self.reload()
+
+    async def reload(self) -> bool:
+        """Read the file again. A mistake in it changes nothing."""
+        path, gateway = self.config.path, self.gateway
+        if path is None or gateway is None or self.front is None:
+            return False
+        try:
+            config = load_config(path)
+            check_bind(config.settings, self._insecure)
+        except HoldfastError as error:
+            log.error("the configuration stays as it was: %s", error)
+            return False
+        kept = config.settings.model_copy(
+            update={"listen": self.config.settings.listen, "store": self.config.settings.store}
+        )
+        restart = [
+            key
+            for key in ("listen", "store")
+            if getattr(config.settings, key) not in (getattr(self.config.settings, key), None)
+        ]
+        self.config = Config(kept, config.entries, path)
+        await gateway.reload(self.config)
+        self.front.callers = Callers(kept.auth, kept.listen)
+        if restart:
+            log.warning("%s changed: that takes effect with a restart", " and ".join(restart))
+        return True
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handlers: the program has them."""
+
+    @contextlib.contextmanager
+    def capture_signals(self):  # type: ignore[no-untyped-def]
+        yield
+
+
+def _settings(app: Front) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,  # pyright: ignore[reportArgumentType]
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=5,
+        h11_max_incomplete_event_size=64 * 1024,
+        ws="none",
+    )
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise ConfigError(
+            f"{host}:{port} can't be listened on: {error.strerror or error}".lower(),
+            remedy="stop what listens there, or give --port (0 takes a free one)",
+        ) from None
+    sock.listen(BACKLOG)
+    sock.setblocking(False)
+    return sock
+
+
+def _make_room(url: str) -> None:
+    """The folder of a SQLite file that nobody chose."""
+    if url.startswith("sqlite:////"):
+        Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size

@@ -1,0 +1,205 @@
+"""Who answers for a name: one frozen table, made from the backends' catalogues and replaced whole.
+
+It owns public names, allow and deny lists, the merged lists and their pages. It routes by table and refuses to split a
+name; it refuses two tools of one name where nobody said which wins.
+"""
+
+import base64
+import binascii
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from holdfast.core.naming import public_name
+from holdfast.gateway.catalogue import Catalogue, Item
+from holdfast.gateway.config import Naming, Policy
+
+PAGE = 500  # items a page: one page for nearly everybody
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a public name leads, and how it is described there and here."""
+
+    backend: str
+    name: str
+    """Its own name at the backend."""
+    item: Item
+    """As clients see it."""
+    safe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """Two backends have the same name, and only one can have it."""
+
+    kind: str
+    name: str
+    winner: str
+    loser: str
+
+
+Routes: TypeAlias = Mapping[str, Route]
+
+
+@dataclass(frozen=True)
+class Table:
+    """What the gateway offers."""
+
+    tools: Routes = field(default_factory=dict[str, Route])
+    prompts: Routes = field(default_factory=dict[str, Route])
+    resources: Routes = field(default_factory=dict[str, Route])
+    templates: Routes = field(default_factory=dict[str, Route])
+    clashes: tuple[Clash, ...] = ()
+    patterns: tuple[tuple[re.Pattern[str], str], ...] = ()
+
+    def changed_from(self, other: "Table") -> tuple[str, ...]:
+        """Which lists differ: "tools", "prompts", "resources"."""
+        changed = [kind for kind in ("tools", "prompts") if _items(getattr(self, kind)) != _items(getattr(other, kind))]
+        if _items(self.resources) != _items(other.resources) or _items(self.templates) != _items(other.templates):
+            changed.append("resources")
+        return tuple(changed)
+
+    def backend_of_uri(self, uri: str) -> str | None:
+        """Who has a resource: by its URI, else by the first template that it fits."""
+        route = self.resources.get(uri)
+        if route is not None:
+            return route.backend
+        return next((backend for pattern, backend in self.patterns if pattern.fullmatch(uri)), None)
+
+
+def _items(routes: Routes) -> list[Item]:
+    return [route.item for route in routes.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One backend's part of a table."""
+
+    backend: str
+    policy: Policy
+    catalogue: Catalogue
+
+
+def build(naming: Naming, offers: Sequence[Offer]) -> Table:
+    """The table, in the order of the offers."""
+    clashes: list[Clash] = []
+    tools: dict[str, Route] = {}
+    prompts: dict[str, Route] = {}
+    resources: dict[str, Route] = {}
+    templates: dict[str, Route] = {}
+    patterns: list[tuple[re.Pattern[str], str]] = []
+
+    def add(kind: str, into: dict[str, Route], public: str, route: Route) -> None:
+        if (there := into.get(public)) is None:
+            into[public] = route
+        elif there.backend != route.backend or there.name != route.name:
+            clashes.append(Clash(kind, public, there.backend, route.backend))
+
+    for offer in offers:
+        for kind, items, into in (
+            ("tool", offer.catalogue.tools, tools),
+            ("prompt", offer.catalogue.prompts, prompts),
+        ):
+            for item in items:
+                own = str(item["name"])
+                if _allowed(offer.policy, own):
+                    public = _public(naming, offer.backend, own)
+                    add(kind, into, public, Route(offer.backend, own, _shown(item, public, offer), _is_safe(item)))
+        for item in offer.catalogue.resources:
+            add("resource", resources, str(item["uri"]), Route(offer.backend, str(item["uri"]), item))
+        for item in offer.catalogue.templates:
+            template = str(item["uriTemplate"])
+            add("template", templates, template, Route(offer.backend, template, item))
+            patterns.append((_pattern(template), offer.backend))
+    return Table(tools, prompts, resources, templates, tuple(clashes), tuple(patterns))
+
+
+def _public(naming: Naming, backend: str, own: str) -> str:
+    renamed = naming.rename.get(f"{backend}.{own}")
+    if renamed is not None:
+        return renamed
+    return public_name(backend, own) if naming.mode == "prefix" else own
+
+
+def _allowed(policy: Policy, own: str) -> bool:
+    def fits(patterns: Iterable[str]) -> bool:
+        return any(fnmatch.fnmatchcase(own, pattern) for pattern in patterns)
+
+    return (policy.allow is None or fits(policy.allow)) and not fits(policy.deny)
+
+
+def _shown(item: Item, public: str, offer: Offer) -> Item:
+    described = offer.policy.descriptions.get(str(item["name"]))
+    shown = {**item, "name": public}
+    return shown if described is None else {**shown, "description": described}
+
+
+def _is_safe(item: Item) -> bool:
+    hints = item.get("annotations")
+    return isinstance(hints, dict) and (
+        hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True  # pyright: ignore[reportUnknownMemberType]
+    )
+
+
+_EXPRESSION = re.compile(r"\{([+#./;?&]?)([^{}]*)\}")
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    """URIs that a template (RFC 6570) may stand for; more may fit than it means, never less."""
+    parts: list[str] = []
+    last = 0
+    for found in _EXPRESSION.finditer(template):
+        parts.append(re.escape(template[last : found.start()]))
+        greedy = found.group(1) != "" or found.group(2).endswith("*")
+        parts.append(".*" if greedy else "[^/]*")
+        last = found.end()
+    parts.append(re.escape(template[last:]))
+    return re.compile("".join(parts), re.DOTALL)
+
+
+def too_many_names(names: Iterable[str]) -> tuple[str, str] | None:
+    """Two backends whose prefixed names could not be told apart: `a` and `a__b` both make `a__b__c`."""
+    known = sorted(names)
+    for one in known:
+        for other in known:
+            if other.startswith(f"{one}__"):
+                return other, one
+    return None
+
+
+class BadCursor(ValueError):
+    """No page begins there."""
+
+
+def page(
+    routes: Routes, cursor: object, *, size: int = PAGE, show: Callable[[Item], Item] | None = None
+) -> tuple[list[Item], str | None]:
+    """One page of a list, and the cursor of the next. A cursor names the last item seen, so that a list that changes
+    meanwhile skips nothing and repeats nothing but what moved."""
+    names = list(routes)
+    begin = 0
+    if cursor is not None:
+        begin = _after(names, cursor)
+    chosen = names[begin : begin + size]
+    items = [routes[name].item for name in chosen]
+    if show is not None:
+        items = [show(item) for item in items]
+    more = begin + size < len(names)
+    return items, base64.urlsafe_b64encode(chosen[-1].encode()).decode() if more and chosen else None
+
+
+def _after(names: list[str], cursor: object) -> int:
+    if not isinstance(cursor, str):
+        raise BadCursor("a cursor is a string")
+    try:
+        return names.index(base64.urlsafe_b64decode(cursor.encode()).decode()) + 1
+    except (ValueError, binascii.Error) as error:
+        raise BadCursor("there is no such cursor; list from the beginning") from error
+
+
+def describe(table: Table) -> dict[str, Any]:
+    """For people: how many of what."""
+    return {kind: len(getattr(table, kind)) for kind in ("tools", "prompts", "resources", "templates")}

@@ -1,0 +1,465 @@
+"""One client's session in this process: its links, its streams, its calls under way. What lasts of it is a record.
+
+It owns what the client was told it has. It refuses to be the only truth: another process may serve the same session
+next, so that whatever matters is in the store before anybody relies on it.
+"""
+
+import asyncio
+import hashlib
+import itertools
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from holdfast.core.eras import METHOD_NOT_FOUND, Era
+from holdfast.core.greeting import Saved
+from holdfast.core.lifecycle import GATEWAY_SESSION, SessionEvent, SessionState
+from holdfast.core.models import Claim, FrontSessionId, Principal, Record
+from holdfast.core.values import JSON
+from holdfast.errors import Busy, Conflict, CorruptRecord, ErrorAnswer, HoldfastError, NotFound
+from holdfast.gateway.backend import LISTS, Back, Backend
+from holdfast.gateway.catalogue import Catalogue, fetch
+from holdfast.gateway.routing import Table
+from holdfast.gateway.streams import Streams
+from holdfast.links.memory import Kept
+from holdfast.stores.base import Store
+
+if TYPE_CHECKING:
+    from holdfast.gateway.sessions import Sessions
+
+log = logging.getLogger("holdfast.gateway")
+
+KIND = "session"
+PROCESSES = "gateway"  # the kind of the record by which a process shows that it lives
+ASK_SECONDS = 300.0  # for a client to answer a backend's question: a person may have to read it
+TRIES = 20  # to write a record that other links of the session write to
+CAPABILITY = {
+    "sampling/createMessage": "sampling",
+    "elicitation/create": "elicitation",
+    "roots/list": "roots",
+}
+
+
+class Voice(Protocol):
+    """The way back to whoever made a call, while it is under way."""
+
+    can_ask: bool
+
+    def say(self, message: Mapping[str, Any]) -> None:
+        """A notification or a request, on the call's own stream, in order."""
+        ...
+
+
+def new_id() -> FrontSessionId:
+    """256 bits, in characters that any header takes."""
+    return FrontSessionId(secrets.token_urlsafe(32))
+
+
+def record_id(id: str) -> str:
+    """The name of a session's record. Not the id: whoever reads the store must not be able to use it."""
+    return hashlib.sha256(id.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Client:
+    """What a client said of itself."""
+
+    info: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    capabilities: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    version: str = "2025-11-25"
+
+    def to_json(self) -> JSON:
+        return cast("JSON", {"info": self.info, "capabilities": self.capabilities, "version": self.version})
+
+    @classmethod
+    def from_json(cls, value: JSON) -> "Client":
+        known = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        info, capabilities, version = known.get("info"), known.get("capabilities"), known.get("version")
+        return cls(
+            cast("dict[str, Any]", info) if isinstance(info, dict) else {},
+            cast("dict[str, Any]", capabilities) if isinstance(capabilities, dict) else {},
+            version if isinstance(version, str) else "2025-11-25",
+        )
+
+
+class SessionMemory:
+    """A link's session, kept in the gateway session's record. See `Memory`."""
+
+    touch_every: float | None = None
+
+    def __init__(self, session: "Session", backend: str) -> None:
+        self._session = session
+        self._backend = backend
+        self._claim: Claim | None = None
+
+    async def load(self) -> Kept:
+        session = self._session
+        if self._backend in session.loaded and session.record is not None:
+            await session.read()  # a later greeting: another process may have begun a newer session
+        session.loaded.add(self._backend)
+        entry = session.backends.get(self._backend)
+        if not isinstance(entry, dict):
+            return Kept(None, 0)
+        saved = entry.get("saved")
+        try:
+            return Kept(None if saved is None else Saved.from_json(saved), entry.get("n", 0))
+        except ValueError as error:
+            raise CorruptRecord(f"the saved session at {self._backend!r} is not one: {error}") from error
+
+    async def save(self, saved: Saved, token: object) -> object:
+        return await self._put(saved.to_json(), token)
+
+    async def _put(self, saved: JSON, token: object) -> int:
+        number = token if isinstance(token, int) else 0
+
+        def change(data: dict[str, JSON]) -> None:
+            backends = cast("dict[str, Any]", data.setdefault("backends", {}))
+            there = backends.get(self._backend)
+            now = there.get("n", 0) if isinstance(there, dict) else 0  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+            if now != number:
+                raise Conflict(f"another link saved a session at {self._backend!r} first", expect=number, actual=0)
+            backends[self._backend] = {"n": number + 1, "saved": saved}
+
+        await self._session.write(change)
+        return number + 1
+
+    async def forget(self) -> None:
+        entry = self._session.backends.get(self._backend)
+        number = cast("dict[str, Any]", entry).get("n", 0) if isinstance(entry, dict) else 0
+        if self._session.state is SessionState.OPEN:  # else the whole record ends, or stays as it is
+            await self._put(None, number)
+
+    async def touch(self) -> None:
+        return
+
+    async def claim_stream(self, seconds: float) -> bool:
+        session = self._session
+        id = f"{session.key}/{self._backend}"
+        try:
+            if self._claim is not None:
+                self._claim = await session.store.renew(self._claim, ttl=seconds)
+            else:
+                self._claim = await session.store.claim("stream", id, owner=session.owner, ttl=seconds)
+        except Busy:
+            return False
+        except Conflict:
+            self._claim = None
+            return False
+        return True
+
+    async def release_stream(self) -> None:
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            await self._session.store.release(claim)
+
+    async def close(self) -> None:
+        await self.release_stream()
+
+
+class Session:
+    """A live one."""
+
+    __slots__ = (
+        "_asked",
+        "_asks",
+        "_reading",
+        "_refreshing",
+        "_writing",
+        "backs",
+        "begun",
+        "calls",
+        "client",
+        "data",
+        "era",
+        "id",
+        "key",
+        "loaded",
+        "log_level",
+        "overrides",
+        "principal",
+        "record",
+        "sessions",
+        "state",
+        "streams",
+        "subscriptions",
+        "table",
+        "tasks",
+        "touched",
+        "untold",
+        "used",
+        "voices",
+    )
+
+    def __init__(
+        self, sessions: "Sessions", id: FrontSessionId, principal: Principal, client: Client, era: Era
+    ) -> None:
+        self.sessions = sessions
+        self.id = id
+        self.key = record_id(id)
+        self.principal = principal
+        self.client = client
+        self.era = era
+        self.state = SessionState.STARTING
+        self.record: Record | None = None
+        self.data: dict[str, JSON] = {}
+        self.loaded: set[str] = set()
+        self.backs: dict[str, Back] = {}
+        self.overrides: dict[str, Catalogue] = {}
+        self.table: Table | None = None
+        self.calls: dict[str | int, asyncio.Task[Any]] = {}
+        self.voices: list[Voice] = []
+        self.streams: Streams | None = None
+        self.log_level: str | None = None
+        self.subscriptions: dict[str, str] = {}
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.begun = self.used = self.touched = sessions.clock.monotonic()
+        self.untold: set[str] = set()
+        self._asked: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._asks = itertools.count(1)
+        self._writing: asyncio.Lock | None = None
+        self._reading = False
+        self._refreshing: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<Session {self.key[:8]} {self.state.name} backends={sorted(self.backs)} calls={len(self.calls)}>"
+
+    @property
+    def store(self) -> Store:
+        return self.sessions.store
+
+    @property
+    def owner(self) -> str:
+        return self.sessions.owner
+
+    @property
+    def backends(self) -> dict[str, Any]:
+        return cast("dict[str, Any]", self.data.setdefault("backends", {}))
+
+    @property
+    def busy(self) -> bool:
+        """In use right now, so that it may not be put to rest."""
+        read = self.streams is not None and self.streams.own.is_read
+        return bool(self.calls or self.voices or read) or any(back.link.keeps_child for back in self.backs.values())
+
+    def step(self, event: SessionEvent) -> None:
+        self.state = GATEWAY_SESSION.next(self.state, event)
+
+    def start(self, work: Awaitable[Any], name: str) -> None:
+        """A task of the session's own; it ends with the session."""
+        task = asyncio.ensure_future(work)
+        task.set_name(name)
+        self.tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("session %s: %s: %s", self.key[:8], task.get_name(), error)
+
+    # The record
+
+    def to_record(self) -> Record:
+        self.data |= {
+            "client": self.client.to_json(),
+            "era": self.era.value,
+            "log_level": self.log_level,
+            "subscriptions": cast("JSON", dict(self.subscriptions)),
+        }
+        idle, max_age = self.sessions.spans
+        return Record(KIND, self.key, self.principal, cast("JSON", self.data), idle=idle, max_age=max_age)
+
+    def take(self, record: Record) -> None:
+        """What the store says."""
+        self.record = record
+        self.data = cast("dict[str, JSON]", record.data) if isinstance(record.data, dict) else {}
+        level, subscriptions = self.data.get("log_level"), self.data.get("subscriptions")
+        self.log_level = level if isinstance(level, str) else None
+        known = cast("dict[str, Any]", subscriptions) if isinstance(subscriptions, dict) else {}
+        self.subscriptions = {uri: str(backend) for uri, backend in known.items()}
+
+    async def read(self) -> None:
+        record = await self.store.get(KIND, self.key)
+        if record is None:
+            raise NotFound(f"session {self.key[:8]} is over", kind=KIND, id=self.key)
+        self.take(record)
+
+    async def write(self, change: Callable[[dict[str, JSON]], None]) -> None:
+        """Change the record, and again on what another has written meanwhile. Before the record exists, its data."""
+        if self.record is None:
+            change(self.data)
+            return
+        if self._writing is None:
+            self._writing = asyncio.Lock()
+        async with self._writing:
+            for _ in range(TRIES):
+                change(self.data)
+                try:
+                    self.record = await self.store.commit(self.to_record(), expect=self.record.rev)
+                    return
+                except Conflict:
+                    await self.read()
+            raise Conflict(f"session {self.key[:8]} is written to by too many", expect=0, actual=self.record.rev)
+
+    async def save(self) -> None:
+        """Log level and subscriptions have changed."""
+        await self.write(lambda _: None)
+
+    # Links
+
+    def back(self, backend: Backend) -> Back:
+        """The session's link to a backend; it comes up with its first use."""
+        back = self.backs.get(backend.name)
+        if back is None:
+            back = None if backend.name in self.backends else backend.take_spare(self.client.capabilities)
+            if back is None:
+                back = backend.new(
+                    session=self.key,
+                    memory=SessionMemory(self, backend.name) if not backend.is_child else None,
+                    principal=self.principal,
+                    info=self.client.info or None,
+                    capabilities=self.client.capabilities,
+                )
+            else:
+                back.session = self.key
+            name = backend.name
+            back.link.handle(
+                lambda method, params, _: self.ask(method, params, None),
+                lambda method, params: self.heard(name, method, params),
+            )
+            back.link.log_level = self.log_level
+            self.backs[name] = back
+            if backend.is_child:
+                self._note_child(name)
+            if self.streams is not None and self.streams.own.is_read:
+                back.link.listen()
+        return back
+
+    def _note_child(self, name: str) -> None:
+        """A program's state ends with this process: write down that there was one, so that the next can tell."""
+        entry = self.backends.get(name)
+        before = entry.get("owner") if isinstance(entry, dict) else None
+        if before == self.owner:
+            return
+        if before is not None:
+            self.untold.add(name)
+
+        def change(data: dict[str, JSON]) -> None:
+            cast("dict[str, Any]", data.setdefault("backends", {}))[name] = {"owner": self.owner}
+
+        if self.record is None:
+            change(self.data)
+        else:
+            self.start(self.write(change), f"note {name}")
+
+    async def elsewhere(self, name: str) -> str | None:
+        """The other process that has this session's child, if that process lives: its address, or its name."""
+        entry = self.backends.get(name)
+        owner = entry.get("owner") if isinstance(entry, dict) else None
+        if owner is None or owner == self.owner or name in self.backs:
+            return None
+        record = await self.store.get(PROCESSES, owner)
+        if record is None or not isinstance(record.data, dict):
+            return None
+        return str(record.data.get("address") or owner)
+
+    def listen(self) -> None:
+        """The client listens, so we do, too."""
+        for back in self.backs.values():
+            back.link.listen()
+
+    def heard(self, backend: str, method: str, params: Mapping[str, Any] | None) -> None:
+        """A backend's word that belongs to no call."""
+        if method in LISTS:
+            if backend not in self._refreshing:
+                self._refreshing.add(backend)
+                self.start(self._refresh(backend), "refresh")
+            return
+        if method == "notifications/resources/updated":
+            uri = (params or {}).get("uri")
+            if uri not in self.subscriptions:
+                return
+        self.push({"method": method, "params": dict(params or {})})
+
+    async def _refresh(self, name: str) -> None:
+        """This session sees other lists than the rest: its own from now on."""
+        self._refreshing.discard(name)
+        found = await fetch(self.backs[name].link, timeout=30.0)
+        self.overrides[name] = found
+        self.sessions.retable(self)
+
+    def push(self, message: Mapping[str, Any]) -> None:
+        """To the client, on its own stream; kept there until it listens."""
+        if self.era is Era.Y2025:
+            if self.streams is None:
+                self.streams = Streams()
+            self.streams.own.add({"jsonrpc": "2.0", **message})
+
+    # Questions to the client
+
+    async def ask(self, method: str, params: Mapping[str, Any] | None, voice: Voice | None) -> dict[str, Any]:
+        """A backend's question, put to the client: on the call's stream, else on any call's, else on its own."""
+        capability = CAPABILITY.get(method)
+        if capability is None or capability not in self.client.capabilities:
+            raise ErrorAnswer(f"{method} is not for this client", message="Method not found", code=METHOD_NOT_FOUND)
+        id = f"hf-{next(self._asks)}-{secrets.token_hex(4)}"
+        message: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "method": method}
+        if params is not None:
+            message["params"] = dict(params)
+        answered = self._asked[id] = asyncio.get_running_loop().create_future()
+        if voice is None or not voice.can_ask:
+            voice = next((each for each in reversed(self.voices) if each.can_ask), None)
+        try:
+            if voice is not None:
+                voice.say(message)
+            elif self.streams is not None and self.streams.own.is_read:
+                self.streams.own.add(message)
+            else:
+                raise ErrorAnswer(f"{method}: the client does not listen", message="The client can't be asked now", code=-32603)
+            async with asyncio.timeout(ASK_SECONDS):
+                answer = await answered
+        except TimeoutError:
+            raise ErrorAnswer(f"{method}: no answer", message="The client did not answer in time", code=-32603) from None
+        except asyncio.CancelledError:
+            self.push({"method": "notifications/cancelled", "params": {"requestId": id}})
+            raise
+        finally:
+            self._asked.pop(id, None)
+        error = answer.get("error")
+        if isinstance(error, dict):
+            known = cast("dict[str, Any]", error)
+            code = known.get("code")
+            raise ErrorAnswer(
+                f"{method} was refused by the client",
+                message=str(known.get("message", "")),
+                code=code if isinstance(code, int) else -32603,
+                data=known.get("data"),
+            )
+        result = answer.get("result")
+        return cast("dict[str, Any]", result) if isinstance(result, dict) else {}
+
+    def answered(self, message: dict[str, Any]) -> bool:
+        """A client's answer to a question. False if nobody waits for it, any more."""
+        id = message.get("id")
+        waiting = self._asked.get(id) if isinstance(id, str) else None
+        if waiting is None or waiting.done():
+            return False
+        waiting.set_result(message)
+        return True
+
+    async def cancel_calls(self) -> None:
+        tasks = [task for task in (*self.calls.values(), *self.tasks) if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=5.0)
+
+    async def close_links(self, reason: str, *, end: bool) -> None:
+        backs, self.backs = self.backs, {}
+        closed = await asyncio.gather(*(back.close(reason, end=end) for back in backs.values()), return_exceptions=True)
+        for failed in closed:
+            if isinstance(failed, HoldfastError):
+                log.warning("session %s: a link was not closed: %s", self.key[:8], failed)
+            elif isinstance(failed, BaseException):
+                log.error("session %s: a link was not closed", self.key[:8], exc_info=failed)
