@@ -25,8 +25,8 @@ $(VENV)/.dev: $(VENV)/.run
 	@$(BIN)/python -c 'import pytest, hypothesis'
 	@touch $@
 
-run: $(VENV)/.run   ## see it work: four processes edit one session, one is killed, nothing is lost
-	@$(BIN)/python examples/four_writers.py $(ARGS)
+run: $(VENV)/.run   ## a gateway in front of three servers (ARGS=--check: kill one, see the session hold)
+	@$(BIN)/holdfast demo $(ARGS)
 
 test: $(VENV)/.dev  ## the test suite (ARGS= goes to pytest)
 	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)

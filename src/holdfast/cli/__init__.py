@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import holdfast
-from holdfast.cli import agents, runs, store
+from holdfast.cli import agents, gateway, runs, store
 
 app = typer.Typer(
     name="holdfast",
@@ -21,6 +21,12 @@ app = typer.Typer(
 app.command()(agents.tools)
 app.command()(agents.call)
 app.command()(agents.doctor)
+app.command()(gateway.serve)
+app.command()(gateway.check)
+app.command()(gateway.backends)
+app.command()(gateway.demo)
+app.add_typer(gateway.sessions, name="sessions")
+app.add_typer(gateway.token, name="token")
 app.add_typer(runs.app, name="runs")
 app.add_typer(store.app, name="store")
 

@@ -6,7 +6,7 @@ It refuses whatever would come back as something else: tuples, subclasses, dates
 import json
 import math
 from collections.abc import Iterator
-from typing import NoReturn, TypeAlias, cast
+from typing import Any, NoReturn, TypeAlias, cast
 
 from holdfast.errors import UnstorableValue
 
@@ -105,3 +105,8 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def members(value: object) -> dict[str, Any]:
+    """The value, if it is a JSON object; else an empty one. For data that others wrote."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""One backend: its links, what it offers, whether it is up. It owns the common link, spares, and the links of principals.
+"""One backend: its links, what it offers, whether it is up. It owns the common link, spares, and principals' links.
 
 A session's own link is made here and owned by the session. It refuses to start more children than the gateway may have,
 and to let one backend's trouble reach another.
@@ -304,7 +304,9 @@ class Backend:
     def warm_up(self, capabilities: Mapping[str, Any]) -> None:
         """Fill up the spares, as the last client introduced itself."""
         if self.policy.warm and self._warming is None and not self.closed:
-            self._warming = asyncio.get_running_loop().create_task(self._warm_up(capabilities), name=f"warm {self.name}")
+            self._warming = asyncio.get_running_loop().create_task(
+                self._warm_up(capabilities), name=f"warm {self.name}"
+            )
             self._warming.add_done_callback(self._warmed)
 
     def _warmed(self, task: "asyncio.Task[None]") -> None:

@@ -40,7 +40,7 @@ def check_bind(settings: Settings, insecure: bool) -> None:
     if settings.auth == "none" and not is_loopback(settings.listen.host) and not insecure:
         raise ConfigError(
             f"listen.host {settings.listen.host!r} is not loopback, and there is no auth",
-            remedy="add auth.tokens (`holdfast token new`), listen on 127.0.0.1, or say --insecure if another guards it",
+            remedy="add auth.tokens (`holdfast token new`), listen on 127.0.0.1, or say --insecure if others guard it",
         )
 
 

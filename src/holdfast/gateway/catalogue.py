@@ -53,7 +53,7 @@ class Catalogue:
         """None if it is not what we wrote: then it is fetched anew."""
         if not isinstance(value, dict):
             return None
-        lists = {
+        lists: dict[str, Any] = {
             name: _items(value.get(name), by)
             for name, by in (("tools", "name"), ("prompts", "name"), ("resources", "uri"), ("templates", "uriTemplate"))
         }
@@ -105,9 +105,7 @@ async def fetch(link: Link, *, timeout: float, headers: Mapping[str, str] | None
     )
 
 
-async def _pages(
-    link: Link, method: str, key: str, timeout: float, headers: Mapping[str, str] | None
-) -> list[object]:
+async def _pages(link: Link, method: str, key: str, timeout: float, headers: Mapping[str, str] | None) -> list[object]:
     items: list[object] = []
     cursor: str | None = None
     for _ in range(PAGES):

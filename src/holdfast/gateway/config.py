@@ -27,14 +27,16 @@ class Part(BaseModel):
 class Listen(Part):
     """Where the gateway listens, and to whom."""
 
-    host: str = Field("127.0.0.1", description="The address to bind to. Anything but loopback needs `auth`.")
-    port: int = Field(8808, ge=0, le=65535, description="The port; 0 takes a free one.")
-    path: str = Field("/mcp", pattern=r"^/[A-Za-z0-9._~/-]*$", description="The endpoint's path.")
-    hosts: tuple[str, ...] = Field((), description="`Host` headers that are served besides loopback's.", strict=False)
-    origins: tuple[str, ...] = Field(
-        (), description="Web origins that may call besides loopback's, as `https://app.example`.", strict=False
+    host: str = Field(default="127.0.0.1", description="The address to bind to. Anything but loopback needs `auth`.")
+    port: int = Field(default=8808, ge=0, le=65535, description="The port; 0 takes a free one.")
+    path: str = Field(default="/mcp", pattern=r"^/[A-Za-z0-9._~/-]*$", description="The endpoint's path.")
+    hosts: tuple[str, ...] = Field(
+        default=(), description="`Host` headers that are served besides loopback's.", strict=False
     )
-    max_body: int = Field(4 * MIB, ge=1024, description="Bytes of a request's body; more is answered with 413.")
+    origins: tuple[str, ...] = Field(
+        default=(), description="Web origins that may call besides loopback's, as `https://app.example`.", strict=False
+    )
+    max_body: int = Field(default=4 * MIB, ge=1024, description="Bytes of a request's body; more is answered with 413.")
 
 
 class Token(Part):
@@ -55,7 +57,7 @@ class Auth(Part):
     """Who may call."""
 
     tokens: tuple[Token, ...] = Field(
-        (), description="Static bearer tokens. None at all: no auth, loopback only.", strict=False
+        default=(), description="Static bearer tokens. None at all: no auth, loopback only.", strict=False
     )
 
     @model_validator(mode="after")
@@ -69,24 +71,36 @@ class Auth(Part):
 class Sessions(Part):
     """How long sessions live, how many there may be, and how a 2026 client names its own."""
 
-    idle: Seconds = Field(1800.0, description="Seconds without use after which a session ends.")
-    max_age: Seconds = Field(86_400.0, description="Seconds after which a session ends however much it is used.")
-    per_principal: int = Field(1_000, ge=1, description="Sessions of one caller; more is answered with 503.")
-    total: int = Field(10_000, ge=1, description="Sessions of all callers; more is answered with 503.")
-    live: int = Field(
-        1_000, ge=1, description="Sessions that a process holds ready; the least recently used rest in the store."
+    idle: Seconds = Field(default=1800.0, description="Seconds without use after which a session ends.")
+    max_age: Seconds = Field(
+        default=86_400.0,
+        description="Seconds after which a session ends however much it is used.",
     )
-    start: Seconds = Field(2.0, description="Seconds that `initialize` waits for backends; late ones attach later.")
-    drain: Seconds = Field(10.0, description="Seconds that calls under way get when a session or the gateway ends.")
-    children: int = Field(64, ge=0, description="Child processes of the whole gateway.")
+    per_principal: int = Field(default=1_000, ge=1, description="Sessions of one caller; more is answered with 503.")
+    total: int = Field(default=10_000, ge=1, description="Sessions of all callers; more is answered with 503.")
+    live: int = Field(
+        default=1_000,
+        ge=1,
+        description="Sessions that a process holds ready; the least recently used rest in the store.",
+    )
+    start: Seconds = Field(
+        default=2.0,
+        description="Seconds that `initialize` waits for backends; late ones attach later.",
+    )
+    drain: Seconds = Field(
+        default=10.0,
+        description="Seconds that calls under way get when a session or the gateway ends.",
+    )
+    children: int = Field(default=64, ge=0, description="Child processes of the whole gateway.")
     handles: bool = Field(
-        False, description="Offer 2026 clients a pair of tools that open and end a session, named by a handle."
+        default=False, description="Offer 2026 clients a pair of tools that open and end a session, named by a handle."
     )
     header: str | None = Field(
-        None, description="A request header whose value names a 2026 client's session, within its principal."
+        default=None, description="A request header whose value names a 2026 client's session, within its principal."
     )
     steer: bool = Field(
-        True, description="Let clients that speak both eras take 2025 where a backend keeps sessions, so that they hold."
+        default=True,
+        description="Let clients that speak both eras take 2025 where a backend keeps sessions, so that they hold.",
     )
 
     @field_validator("header")
@@ -101,9 +115,9 @@ class Naming(Part):
     """What tools and prompts are called on the front."""
 
     mode: Literal["prefix", "none", "priority"] = Field(
-        "prefix",
-        description="`prefix`: always `server__tool`. `none`: as they are, a clash is refused. `priority`: as they are, "
-        "the first server wins.",
+        default="prefix",
+        description="`prefix`: always `server__tool`. `none`: as they are, a clash is refused. `priority`: as "
+        "they are, the first server wins.",
     )
     rename: dict[str, str] = Field(
         default_factory=dict, description="Names by hand: `server.tool` to what it is called instead."
@@ -126,25 +140,28 @@ class Policy(Part):
     """What a server's entry may say besides the ecosystem's keys."""
 
     reuse: Reuse = Field(
-        "session",
+        default="session",
         description="Who shares a session at the server: nobody but the client's `session`; a `principal`'s clients; "
         "everybody (`shared`, if the operator knows it is safe); or none, one per `call`.",
     )
-    stateful: bool = Field(True, description="False: the server keeps nothing that a later call relies on.")
+    stateful: bool = Field(default=True, description="False: the server keeps nothing that a later call relies on.")
     on_replaced: Literal["tell", "continue"] = Field(
-        "tell", description="When the server had lost a session: tell the next call that matters, or go on."
+        default="tell", description="When the server had lost a session: tell the next call that matters, or go on."
     )
-    start: Literal["eager", "lazy"] = Field("eager", description="Start with the session, or with its first call.")
-    warm: int = Field(0, ge=0, le=100, description="Spare sessions kept ready, each for one client session.")
+    start: Literal["eager", "lazy"] = Field(
+        default="eager",
+        description="Start with the session, or with its first call.",
+    )
+    warm: int = Field(default=0, ge=0, le=100, description="Spare sessions kept ready, each for one client session.")
     allow: tuple[str, ...] | None = Field(
-        None, description="Only these tools and prompts; `*` and `?` stand for characters.", strict=False
+        default=None, description="Only these tools and prompts; `*` and `?` stand for characters.", strict=False
     )
-    deny: tuple[str, ...] = Field((), description="Not these tools and prompts.", strict=False)
+    deny: tuple[str, ...] = Field(default=(), description="Not these tools and prompts.", strict=False)
     descriptions: dict[str, str] = Field(
         default_factory=dict, description="Another description for a tool or prompt, by its own name."
     )
     pass_headers: tuple[str, ...] = Field(
-        (), description="Headers of the caller's request that go on to this server.", strict=False
+        default=(), description="Headers of the caller's request that go on to this server.", strict=False
     )
 
     @field_validator("pass_headers")
@@ -159,13 +176,14 @@ class Policy(Part):
 class Settings(Part):
     """The whole file, but for the servers."""
 
-    listen: Listen = Field(default_factory=Listen, description="Where, and to whom.")
+    listen: Listen = Field(default=Listen(), description="Where, and to whom.")
     store: str | None = Field(
-        None, description="Where sessions are kept: a store's URL. Without one: a SQLite file of this configuration."
+        default=None,
+        description="Where sessions are kept: a store's URL. Without one: a SQLite file of this configuration.",
     )
-    auth: Auth | Literal["none"] = Field("none", description="Who may call.")
-    sessions: Sessions = Field(default_factory=Sessions, description="Lifetimes, limits, and 2026 clients.")
-    naming: Naming = Field(default_factory=Naming, description="Names on the front.")
+    auth: Auth | Literal["none"] = Field(default="none", description="Who may call.")
+    sessions: Sessions = Field(default=Sessions(), description="Lifetimes, limits, and 2026 clients.")
+    naming: Naming = Field(default=Naming(), description="Names on the front.")
 
 
 POLICY_KEYS = frozenset(Policy.model_fields)

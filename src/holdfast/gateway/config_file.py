@@ -118,10 +118,10 @@ def _parse(reading: _Reading) -> dict[str, Any] | None:
     try:
         if reading.path.suffix.lower() in (".yaml", ".yml"):
             document = yaml.safe_load(text)
-            node = yaml.compose(text, Loader=yaml.SafeLoader)
+            node = _compose(text)
         else:
             document, blanked = parse_json(text, reading.path)
-            node = yaml.compose(blanked.replace("\t", " "), Loader=yaml.SafeLoader)
+            node = _compose(blanked.replace("\t", " "))
     except ConfigError as error:
         reading.mistakes.append(Mistake(None, "", error.what, error.remedy))
         return None
@@ -138,6 +138,10 @@ def _parse(reading: _Reading) -> dict[str, Any] | None:
         reading.add((), "the file is not a mapping", 'write {"mcpServers": {…}}, or the same as YAML')
         return None
     return cast("dict[str, Any]", document)
+
+
+def _compose(text: str) -> Any:
+    return cast("Any", yaml).compose(text, Loader=yaml.SafeLoader)
 
 
 def _note_lines(reading: _Reading, node: Any, at: tuple[str, ...]) -> None:
@@ -169,7 +173,7 @@ def _settings(reading: _Reading, document: dict[str, Any]) -> Settings | None:
         reading.add((near[0],) if near else (), "there is no 'mcpServers'", f"rename {near[0]!r}" if near else None)
     known = SETTINGS_KEYS | {"mcpServers", "servers", "inputs", "$schema"}
     for key in document:
-        if key not in known and (key in ("mcpserver",) or difflib.get_close_matches(str(key), sorted(known), 1, 0.6)):
+        if key not in known and difflib.get_close_matches(str(key), sorted(known), 1, 0.6):
             _guess(reading, (), str(key), known)
     return _model(reading, (), Settings, given)
 
@@ -220,7 +224,9 @@ def _entries(reading: _Reading, document: dict[str, Any], env: Mapping[str, str]
         known = cast("dict[str, Any]", entry)
         plain = {key: value for key, value in known.items() if key not in POLICY_KEYS}
         given = {key: value for key, value in known.items() if key in POLICY_KEYS}
-        strange = [key for key in plain if key not in KEYS and difflib.get_close_matches(key, sorted(_OUR_KEYS), 1, 0.7)]
+        strange = [
+            key for key in plain if key not in KEYS and difflib.get_close_matches(key, sorted(_OUR_KEYS), 1, 0.7)
+        ]
         for key in strange:
             _guess(reading, at, key, _OUR_KEYS)
             plain.pop(key)
@@ -257,7 +263,9 @@ def _check_together(reading: _Reading, settings: Settings, entries: dict[str, En
         if server not in entries:
             near = difflib.get_close_matches(server, sorted(entries), 1, 0.6)
             reading.add(
-                ("naming", "rename", key), f"there is no server {server!r}", f"did you mean {near[0]!r}?" if near else None
+                ("naming", "rename", key),
+                f"there is no server {server!r}",
+                f"did you mean {near[0]!r}?" if near else None,
             )
     for name, entry in entries.items():
         if entry.policy.pass_headers and not isinstance(entry.server.target, HttpTarget):

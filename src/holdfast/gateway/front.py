@@ -249,7 +249,9 @@ class Front:
         session = await self._session(request, principal)
         streams = _streams(session)
         last = request.header(b"last-event-id")
-        stream, number = streams.resume(last) if last else (streams.own, 0 if not streams.own.is_read else streams.own.last)
+        stream, number = (
+            streams.resume(last) if last else (streams.own, 0 if not streams.own.is_read else streams.own.last)
+        )
         events = stream.after(number)
         if stream is streams.own:
             session.listen()

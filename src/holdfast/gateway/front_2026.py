@@ -1,7 +1,7 @@
 """The 2026 side of the front: every request for itself, with an envelope and headers that repeat it.
 
 It owns the checks of that era, `server/discover`, subscriptions, and by what a stateless call finds its session. It
-refuses to make a session out of who is connected: only a handle, a header that was configured, or a principal names one.
+refuses to make a session of a connection: only a handle, a header that was configured, or a principal names one.
 """
 
 import asyncio
@@ -190,7 +190,9 @@ class Front2026:
         return taken
 
 
-async def _events(listener: Listener, id: Any, kinds: Mapping[str, str], agreed: dict[str, Any]) -> AsyncGenerator[bytes]:
+async def _events(
+    listener: Listener, id: Any, kinds: Mapping[str, str], agreed: dict[str, Any]
+) -> AsyncGenerator[bytes]:
     meta = {"_meta": {SUBSCRIPTION_ID: id}}
 
     def event(method: str, params: Mapping[str, Any]) -> bytes:

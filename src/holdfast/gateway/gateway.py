@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -81,7 +81,7 @@ class Gateway:
     # Life
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator["Gateway"]:
+    async def running(self) -> AsyncGenerator["Gateway"]:
         await self.start()
         try:
             yield self
@@ -275,15 +275,15 @@ class Gateway:
         self.sessions.settings = config.settings.sessions
         self._children.limit = config.settings.sessions.children
         gone = [name for name, entry in old.entries.items() if config.entries.get(name) != entry]
-        closing: list[Backend] = []
-        for name in gone:
-            closing.append(self.backends.pop(name))
+        closing = [self.backends.pop(name) for name in gone]
         kept = dict(self.backends)
         self.backends.clear()
         for name, entry in config.entries.items():  # in the file's order: it decides who wins a name
             backend = kept.get(name)
             if backend is None:
-                backend = Backend(name, entry, self.store, self._children, self._sink, self._offered, self.updated, self._clock)
+                backend = Backend(
+                    name, entry, self.store, self._children, self._sink, self._offered, self.updated, self._clock
+                )
                 await backend.recall()
             self.backends[name] = backend
         for session in list(self.sessions.live.values()):
@@ -297,6 +297,8 @@ class Gateway:
             await backend.close_pool()
         self._rebuild()
         self._run(self._look(), "look again")
-        restart = [key for key in ("listen", "store", "auth") if getattr(old.settings, key) != getattr(config.settings, key)]
+        restart = [
+            key for key in ("listen", "store", "auth") if getattr(old.settings, key) != getattr(config.settings, key)
+        ]
         log.info("configuration read again at %s", time.strftime("%H:%M:%S"))
         return tuple(key for key in restart if key != "auth")

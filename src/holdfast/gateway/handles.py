@@ -36,8 +36,8 @@ def tools(settings: Settings) -> list[Mapping[str, Any]]:
         {
             "name": OPEN,
             "title": "Open a session",
-            "description": "Open a session, in which servers remember what earlier calls did. Returns a handle: pass it as "
-            f"{ARGUMENT!r} to every tool call that belongs together. {life}",
+            "description": "Open a session, in which servers remember earlier calls. Returns a handle: pass it "
+            f"as {ARGUMENT!r} to every tool call that belongs together. {life}",
             "inputSchema": {"type": "object", "properties": {}},
             "outputSchema": handle,
         },

@@ -5,7 +5,6 @@ It owns bytes and headers. It refuses a body over the cap, and a header that say
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
 from typing import Any, TypeAlias
 
 from holdfast.gateway.streams import Stream, Streams
@@ -67,7 +66,7 @@ class Request:
 
     def _refuse_doubles(self, raw: list[tuple[bytes, bytes]]) -> None:
         seen: set[bytes] = set()
-        for name, value in raw:
+        for name, _ in raw:
             if name in seen:
                 if name in _SINGLE or name.startswith(b"mcp-param-"):
                     raise Refused(400, f"the header {name.decode('latin-1')} stands here twice")
@@ -139,29 +138,27 @@ class Request:
         gone = asyncio.ensure_future(self.gone())
         following: asyncio.Future[bytes] | None = None
         try:
-            async with aclosing(events):
-                while True:
-                    following = following or asyncio.ensure_future(anext(events))
-                    done, _ = await asyncio.wait(
-                        (gone, following), timeout=KEEP_ALIVE, return_when=asyncio.FIRST_COMPLETED
-                    )
-                    if gone in done:
+            while True:
+                following = following or asyncio.ensure_future(anext(events))
+                done, _ = await asyncio.wait((gone, following), timeout=KEEP_ALIVE, return_when=asyncio.FIRST_COMPLETED)
+                if gone in done:
+                    return
+                if following in done:
+                    try:
+                        event, following = following.result(), None
+                    except StopAsyncIteration:
+                        following = None
+                        await self.end_stream()
                         return
-                    if following in done:
-                        try:
-                            event, following = following.result(), None
-                        except StopAsyncIteration:
-                            following = None
-                            await self.end_stream()
-                            return
-                        await self.chunk(event)
-                    else:
-                        await self.chunk(b": still here\n\n")
+                    await self.chunk(event)
+                else:
+                    await self.chunk(b": still here\n\n")
         finally:
             for task in (gone, following):
                 if task is not None:
                     task.cancel()
                     await asyncio.wait((task,))
+            await events.aclose()
 
 
 class PostVoice:

@@ -102,7 +102,9 @@ class Methods:
     async def _ping(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
         return {}
 
-    def _list(self, asking: Asking, routes: Routes, key: str, params: dict[str, Any], tools: bool = False) -> dict[str, Any]:
+    def _list(
+        self, asking: Asking, routes: Routes, key: str, params: dict[str, Any], tools: bool = False
+    ) -> dict[str, Any]:
         show = None
         extra: list[Mapping[str, Any]] = []
         if tools and asking.era is Era.Y2026 and self._gateway.settings.sessions.handles:
@@ -196,7 +198,9 @@ class Methods:
             backend = self._routes(asking).backend_of_uri(uri)
         if backend is None:
             code = INVALID_PARAMS if asking.era is Era.Y2026 else -32002
-            raise ErrorAnswer(f"no backend has {uri[:200]!r}", message="Resource not found", code=code, data={"uri": uri})
+            raise ErrorAnswer(
+                f"no backend has {uri[:200]!r}", message="Resource not found", code=code, data={"uri": uri}
+            )
         return Route(backend, uri, {}, True)
 
     async def _complete(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
@@ -353,9 +357,7 @@ class Methods:
             if token is not None:
                 on_progress = _progress(voice, token)
         try:
-            result = await link.request(
-                method, params, safe=safe, headers=headers, on_progress=on_progress, ears=ears
-            )
+            result = await link.request(method, params, safe=safe, headers=headers, on_progress=on_progress, ears=ears)
             if result.get("resultType") == "input_required" and asking.era is Era.Y2025:
                 result = await self._rounds(asking, back, method, params, result, safe, headers)
         except (ConnectFailed, StartTimeout, CircuitOpen) as error:
@@ -387,12 +389,16 @@ class Methods:
             answers: dict[str, Any] = {}
             if isinstance(asked, dict) and asked:
                 if session is None:
-                    raise ErrorAnswer("input is needed", message="Input is needed, and nobody can be asked", code=-32603)
+                    raise ErrorAnswer(
+                        "input is needed", message="Input is needed, and nobody can be asked", code=-32603
+                    )
                 for key, question in cast("dict[str, Any]", asked).items():
                     known = cast("dict[str, Any]", question) if isinstance(question, dict) else {}
                     inner = known.get("params")
                     answers[key] = await session.ask(
-                        str(known.get("method")), cast("dict[str, Any]", inner) if isinstance(inner, dict) else None, asking.voice
+                        str(known.get("method")),
+                        cast("dict[str, Any]", inner) if isinstance(inner, dict) else None,
+                        asking.voice,
                     )
             again = {**params, "inputResponses": answers} if answers else dict(params)
             if isinstance(result.get("requestState"), str):

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -51,7 +51,7 @@ class Program:
         self._stop.set()
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator["Program"]:
+    async def running(self) -> AsyncGenerator["Program"]:
         """Serve while the block lasts."""
         listen = self.config.settings.listen
         sock = _bound(listen.host, listen.port)

@@ -17,7 +17,7 @@ from holdfast.core.eras import METHOD_NOT_FOUND, Era
 from holdfast.core.greeting import Saved
 from holdfast.core.lifecycle import GATEWAY_SESSION, SessionEvent, SessionState
 from holdfast.core.models import Claim, FrontSessionId, Principal, Record
-from holdfast.core.values import JSON
+from holdfast.core.values import JSON, members
 from holdfast.errors import Busy, Conflict, CorruptRecord, ErrorAnswer, HoldfastError, NotFound
 from holdfast.gateway.backend import LISTS, Back, Backend
 from holdfast.gateway.catalogue import Catalogue, fetch
@@ -75,11 +75,11 @@ class Client:
 
     @classmethod
     def from_json(cls, value: JSON) -> "Client":
-        known = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-        info, capabilities, version = known.get("info"), known.get("capabilities"), known.get("version")
+        known = members(value)
+        version = known.get("version")
         return cls(
-            cast("dict[str, Any]", info) if isinstance(info, dict) else {},
-            cast("dict[str, Any]", capabilities) if isinstance(capabilities, dict) else {},
+            members(known.get("info")),
+            members(known.get("capabilities")),
             version if isinstance(version, str) else "2025-11-25",
         )
 
@@ -99,9 +99,7 @@ class SessionMemory:
         if self._backend in session.loaded and session.record is not None:
             await session.read()  # a later greeting: another process may have begun a newer session
         session.loaded.add(self._backend)
-        entry = session.backends.get(self._backend)
-        if not isinstance(entry, dict):
-            return Kept(None, 0)
+        entry = members(session.backends.get(self._backend))
         saved = entry.get("saved")
         try:
             return Kept(None if saved is None else Saved.from_json(saved), entry.get("n", 0))
@@ -116,8 +114,7 @@ class SessionMemory:
 
         def change(data: dict[str, JSON]) -> None:
             backends = cast("dict[str, Any]", data.setdefault("backends", {}))
-            there = backends.get(self._backend)
-            now = there.get("n", 0) if isinstance(there, dict) else 0  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+            now = members(backends.get(self._backend)).get("n", 0)
             if now != number:
                 raise Conflict(f"another link saved a session at {self._backend!r} first", expect=number, actual=0)
             backends[self._backend] = {"n": number + 1, "saved": saved}
@@ -126,8 +123,7 @@ class SessionMemory:
         return number + 1
 
     async def forget(self) -> None:
-        entry = self._session.backends.get(self._backend)
-        number = cast("dict[str, Any]", entry).get("n", 0) if isinstance(entry, dict) else 0
+        number = members(self._session.backends.get(self._backend)).get("n", 0)
         if self._session.state is SessionState.OPEN:  # else the whole record ends, or stays as it is
             await self._put(None, number)
 
@@ -274,10 +270,9 @@ class Session:
         """What the store says."""
         self.record = record
         self.data = cast("dict[str, JSON]", record.data) if isinstance(record.data, dict) else {}
-        level, subscriptions = self.data.get("log_level"), self.data.get("subscriptions")
+        level = self.data.get("log_level")
         self.log_level = level if isinstance(level, str) else None
-        known = cast("dict[str, Any]", subscriptions) if isinstance(subscriptions, dict) else {}
-        self.subscriptions = {uri: str(backend) for uri, backend in known.items()}
+        self.subscriptions = {uri: str(backend) for uri, backend in members(self.data.get("subscriptions")).items()}
 
     async def read(self) -> None:
         record = await self.store.get(KIND, self.key)
@@ -338,8 +333,7 @@ class Session:
 
     def _note_child(self, name: str) -> None:
         """A program's state ends with this process: write down that there was one, so that the next can tell."""
-        entry = self.backends.get(name)
-        before = entry.get("owner") if isinstance(entry, dict) else None
+        before = members(self.backends.get(name)).get("owner")
         if before == self.owner:
             return
         if before is not None:
@@ -355,14 +349,11 @@ class Session:
 
     async def elsewhere(self, name: str) -> str | None:
         """The other process that has this session's child, if that process lives: its address, or its name."""
-        entry = self.backends.get(name)
-        owner = entry.get("owner") if isinstance(entry, dict) else None
-        if owner is None or owner == self.owner or name in self.backs:
+        owner = members(self.backends.get(name)).get("owner")
+        if not isinstance(owner, str) or owner == self.owner or name in self.backs:
             return None
         record = await self.store.get(PROCESSES, owner)
-        if record is None or not isinstance(record.data, dict):
-            return None
-        return str(record.data.get("address") or owner)
+        return None if record is None else str(members(record.data).get("address") or owner)
 
     def listen(self) -> None:
         """The client listens, so we do, too."""
@@ -416,11 +407,15 @@ class Session:
             elif self.streams is not None and self.streams.own.is_read:
                 self.streams.own.add(message)
             else:
-                raise ErrorAnswer(f"{method}: the client does not listen", message="The client can't be asked now", code=-32603)
+                raise ErrorAnswer(
+                    f"{method}: the client does not listen", message="The client can't be asked now", code=-32603
+                )
             async with asyncio.timeout(ASK_SECONDS):
                 answer = await answered
         except TimeoutError:
-            raise ErrorAnswer(f"{method}: no answer", message="The client did not answer in time", code=-32603) from None
+            raise ErrorAnswer(
+                f"{method}: no answer", message="The client did not answer in time", code=-32603
+            ) from None
         except asyncio.CancelledError:
             self.push({"method": "notifications/cancelled", "params": {"requestId": id}})
             raise
@@ -436,8 +431,7 @@ class Session:
                 code=code if isinstance(code, int) else -32603,
                 data=known.get("data"),
             )
-        result = answer.get("result")
-        return cast("dict[str, Any]", result) if isinstance(result, dict) else {}
+        return members(answer.get("result"))
 
     def answered(self, message: dict[str, Any]) -> bool:
         """A client's answer to a question. False if nobody waits for it, any more."""

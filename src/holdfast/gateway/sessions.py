@@ -1,7 +1,7 @@
 """All sessions: begun, found, put to rest, ended, and reaped, in this process and for dead ones.
 
-It owns limits, lifetimes and the least-recently-used order of live sessions. It refuses an id that is unknown, expired or
-another caller's with one and the same answer: None.
+It owns limits, lifetimes and the least-recently-used order of live sessions. It refuses an id that is unknown, expired
+or another caller's with one and the same answer: None.
 """
 
 import asyncio
@@ -122,7 +122,9 @@ class Sessions:
         for backend in self.backends.values():
             if backend.policy.start == "lazy" or backend.resting or backend.policy.reuse != "session":
                 continue
-            task = asyncio.get_running_loop().create_task(self._start_one(session, backend), name=f"start {backend.name}")
+            task = asyncio.get_running_loop().create_task(
+                self._start_one(session, backend), name=f"start {backend.name}"
+            )
             session.tasks.add(task)
             task.add_done_callback(session.tasks.discard)
             starting.append(task)

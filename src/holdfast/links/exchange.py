@@ -54,7 +54,9 @@ class Exchanger:
         if on_progress is not None:
             self._inbound.progress[id] = on_progress
         try:
-            reply = await generation.wire.send(generation, message, headers, patience, self._inbound.of(generation, ears))
+            reply = await generation.wire.send(
+                generation, message, headers, patience, self._inbound.of(generation, ears)
+            )
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

@@ -1,0 +1,258 @@
+"""`holdfast serve|check|sessions|backends|token|demo`: the gateway from the terminal. It owns arguments and tables."""
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from holdfast.cli.keys import KeysFile, read_keys
+from holdfast.cli.output import JsonFlag, as_json, err, moment, out, print_json, printable, run
+from holdfast.core.models import Record
+from holdfast.core.values import members
+from holdfast.errors import NotFound
+from holdfast.gateway.callers import new_token
+from holdfast.gateway.config_file import Config, load_config, read_config
+from holdfast.gateway.session import KIND, PROCESSES, record_id
+from holdfast.stores import Store, open_store
+
+File = Annotated[Path, typer.Argument(metavar="CONFIG", help="An mcp.json, or YAML with policy.", show_default=False)]
+StoreUrl = Annotated[str, typer.Option("--store", help="The gateway's store, e.g. sqlite:///g.db", show_default=False)]
+sessions = typer.Typer(help="Sessions of the gateway: list, look, end.", no_args_is_help=True)
+token = typer.Typer(help="Tokens for callers.", no_args_is_help=True)
+
+
+def serve(
+    config: File,
+    host: Annotated[str | None, typer.Option(help="Bind to this address.", show_default=False)] = None,
+    port: Annotated[int | None, typer.Option(help="Bind to this port; 0 takes a free one.", show_default=False)] = None,
+    store: Annotated[str | None, typer.Option(help="Where sessions are kept.", show_default=False)] = None,
+    stdio: Annotated[bool, typer.Option("--stdio", help="Serve one client over stdin and stdout.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Bind beyond loopback without auth.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")] = False,
+) -> None:
+    """Serve the servers of a file behind one endpoint, with sessions that hold."""
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+
+    async def main() -> None:
+        loaded = _with(load_config(config), host, port, store)
+        if stdio:
+            from holdfast.gateway.stdio_front import serve_stdio
+
+            await serve_stdio(loaded)
+            return
+        from holdfast.gateway.program import Program
+
+        def ready(program: Program) -> None:
+            names = ", ".join(loaded.entries)
+            err.print(f"holdfast serves {names or 'no server'} at {program.url}")
+            err.print(f"sessions are kept in {program.gateway.store.url if program.gateway else 'memory:'}")
+
+        await Program(loaded, insecure=insecure).serve(ready)
+
+    _faster()
+    run(main())
+
+
+def _with(config: Config, host: str | None, port: int | None, store: str | None) -> Config:
+    changes = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    listen = config.settings.listen.model_copy(update=changes)
+    settings = config.settings.model_copy(update={"listen": listen, **({"store": store} if store else {})})
+    return Config(settings, config.entries, config.path)
+
+
+def _faster() -> None:
+    try:
+        import uvloop
+    except ImportError:  # not on Windows
+        return
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # pyright: ignore[reportDeprecated] - 3.11 has no other way
+
+
+def check(config: File, json: JsonFlag = False) -> None:
+    """Explain every mistake in a configuration, with its line and what helps."""
+    loaded, mistakes = read_config(config)
+    if json:
+        found = [{"line": m.line, "where": m.where, "what": m.what, "remedy": m.remedy} for m in mistakes]
+        print_json({"file": str(config), "good": loaded is not None, "mistakes": found})
+    elif loaded is not None:
+        out.print(f"{config}: good, {len(loaded.entries)} servers: {', '.join(loaded.entries) or 'none'}")
+    else:
+        for mistake in mistakes:
+            err.print(f"{config}: {printable(str(mistake))}")
+    if loaded is None:
+        raise typer.Exit(1)
+
+
+async def _all(store: Store, kind: str) -> list[Record]:
+    found: list[Record] = []
+    after: str | None = None
+    while True:
+        page = await store.scan(kind=kind, after=after)
+        found.extend(page.records)
+        if page.next is None:
+            return found
+        after = page.next
+
+
+def _data(record: Record) -> dict[str, Any]:
+    return members(record.data)
+
+
+@sessions.command("ls")
+def sessions_ls(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
+    """List the live sessions, by the names of their records."""
+
+    async def main() -> list[Record]:
+        async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
+            return await _all(opened, KIND)
+
+    records = run(main())
+    if json:
+        print_json([{**as_json(record), "data": _shown(record)} for record in records])
+        return
+    table = Table("session", "principal", "client", "era", "backends", "last used", box=None, pad_edge=False)
+    for record in records:
+        shown = _shown(record)
+        table.add_row(
+            record.id,
+            printable(record.principal),
+            printable(str(shown["client"])),
+            str(shown["era"]),
+            printable(", ".join(shown["backends"])),
+            moment(record.touched),
+        )
+    out.print(table)
+
+
+def _shown(record: Record) -> dict[str, Any]:
+    """What may be shown of a session: no id of a session at a backend, whoever has one has the session."""
+    data = _data(record)
+    info = members(members(data.get("client")).get("info"))
+    return {
+        "client": info.get("name", "?"),
+        "era": data.get("era"),
+        "log_level": data.get("log_level"),
+        "subscriptions": data.get("subscriptions"),
+        "backends": sorted(members(data.get("backends"))),
+    }
+
+
+@sessions.command("show")
+def sessions_show(
+    id: Annotated[str, typer.Argument(help="The record's name, or the session's id.", show_default=False)],
+    store: StoreUrl,
+    keys_file: KeysFile = None,
+    json: JsonFlag = False,
+) -> None:
+    """Show one session."""
+
+    async def main() -> Record:
+        async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
+            record = await opened.get(KIND, id, dead=True) or await opened.get(KIND, record_id(id), dead=True)
+            if record is None:
+                raise NotFound(f"there is no session {id[:12]!r}", remedy="`holdfast sessions ls` lists them")
+            return record
+
+    record = run(main())
+    if json:
+        print_json({**as_json(record), "data": _shown(record)})
+        return
+    out.print(f"session {record.id} of {printable(record.principal)}")
+    for name, value in _shown(record).items():
+        out.print(f"  {name}: {printable(str(value))}")
+    out.print(f"  begun: {moment(record.created)}, last used: {moment(record.touched)}, ended: {moment(record.ended)}")
+
+
+@sessions.command("end")
+def sessions_end(
+    id: Annotated[str, typer.Argument(help="The record's name, or the session's id.", show_default=False)],
+    config: Annotated[Path, typer.Option("--config", help="The gateway's file: sessions at its servers end, too.")],
+    store: Annotated[str | None, typer.Option("--store", help="Another store than the file's.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """End a session, here and at its servers. A gateway that serves it is told."""
+
+    async def main() -> bool:
+        from holdfast.gateway.gateway import Gateway
+
+        loaded = _with(load_config(config), None, None, store)
+        async with open_store(loaded.store_url, create=False) as opened:
+            gateway = Gateway(loaded, opened)
+            try:
+                return await gateway.sessions.end_by_key(id) or await gateway.sessions.end_by_key(record_id(id))
+            finally:
+                for backend in gateway.backends.values():
+                    await backend.close_pool()
+
+    ended = run(main())
+    if json:
+        print_json({"session": id, "ended": ended})
+    elif not ended:
+        out.print(f"there was no session {printable(id)} to end")
+    if not ended:
+        raise typer.Exit(1)
+
+
+def backends(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
+    """Show every gateway process on a store and how its backends are."""
+
+    async def main() -> list[Record]:
+        async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
+            return await _all(opened, PROCESSES)
+
+    records = run(main())
+    if json:
+        print_json([{**_data(record), "seen": record.touched} for record in records])
+        return
+    if not records:
+        out.print("no gateway runs on this store")
+    for record in records:
+        data = _data(record)
+        head = f"{data.get('address')} (pid {data.get('pid')}): {data.get('sessions')} live sessions"
+        out.print(f"{head}, {data.get('children')} children, seen {moment(record.touched)}")
+        table = Table("backend", "state", "since", "era", "tools", "why", box=None, pad_edge=False)
+        for name, each in members(data.get("backends")).items():
+            table.add_row(
+                printable(name),
+                str(each.get("state")),
+                moment(each.get("since")),
+                str(each.get("era") or "?"),
+                str(each.get("tools") if each.get("tools") is not None else "?"),
+                printable(str(each.get("why") or "")),
+            )
+        out.print(table)
+
+
+@token.command("new")
+def token_new(
+    principal: Annotated[str, typer.Argument(help="Who will show it.", show_default=False)], json: JsonFlag = False
+) -> None:
+    """Make a token: it is shown once, and the file gets its hash."""
+    made, digest = new_token()
+    if json:
+        print_json({"token": made, "hash": digest, "principal": principal})
+        return
+    out.print(f"token for {printable(principal)}, shown only now:\n  {made}")
+    out.print(f"for the file:\nauth:\n  tokens:\n    - {{hash: {digest!r}, principal: {principal!r}}}")
+
+
+def demo(
+    check: Annotated[bool, typer.Option("--check", help="Show that sessions hold, and exit.")] = False,
+    port: Annotated[int, typer.Option(help="The gateway's port; 0 takes a free one.")] = 8808,
+) -> None:
+    """Three small servers behind a gateway."""
+    from holdfast.gateway.demo import show
+
+    _faster()
+    if not check:
+        run(show.serve(out.print, port))
+    elif not run(show.check(out.print)):
+        raise typer.Exit(1)

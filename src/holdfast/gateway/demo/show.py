@@ -1,0 +1,202 @@
+"""The show: three servers behind a gateway, one of them killed, and the session holds. What `make run` does.
+
+It owns the demo's processes and its words, and refuses to leave a process behind.
+"""
+
+import asyncio
+import contextlib
+import json
+import socket
+import sys
+import tempfile
+import urllib.request
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from holdfast.client import Server, run
+from holdfast.core.eras import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from holdfast.errors import HoldfastError
+from holdfast.gateway.config_file import Config, load_config
+from holdfast.gateway.program import Program
+
+START_SECONDS = 30.0  # for a demo server to listen
+Say = Callable[[str], None]
+
+
+class Demo:
+    """Two HTTP servers in processes of their own; the third, a notebook, is the gateway's own child."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.ports = {"counter": _free_port(), "almanac": _free_port()}
+        self.processes: dict[str, asyncio.subprocess.Process] = {}
+        self.config_file = folder / "gateway.yaml"
+        self.config_file.write_text(_yaml(self.ports, port, folder))
+
+    async def start(self, name: str) -> None:
+        self.processes[name] = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", f"holdfast.gateway.demo.{name}", str(self.ports[name])
+        )
+        async with asyncio.timeout(START_SECONDS):
+            while not _listens(self.ports[name]):
+                await asyncio.sleep(0.05)
+
+    async def kill(self, name: str) -> None:
+        process = self.processes.pop(name)
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+    async def stop(self) -> None:
+        for name in list(self.processes):
+            await self.kill(name)
+
+
+@asynccontextmanager
+async def started(port: int = 0) -> AsyncGenerator[tuple[Demo, Config]]:
+    with tempfile.TemporaryDirectory() as folder:
+        demo = Demo(Path(folder), port)
+        try:
+            await asyncio.gather(demo.start("counter"), demo.start("almanac"))
+            yield demo, load_config(demo.config_file)
+        finally:
+            await demo.stop()
+
+
+async def serve(say: Say, port: int) -> None:
+    """Until it is interrupted."""
+    say("starting three small servers …")
+    async with started(port) as (_, config):
+
+        def ready(program: Program) -> None:
+            entry = json.dumps({"mcpServers": {"holdfast": {"type": "http", "url": program.url}}}, indent=2)
+            say(f"the gateway listens at {program.url}, in front of notebook, counter and almanac")
+            say(f"for your client, an mcp.json:\n{entry}")
+            say("call a tool, with that file:\n  holdfast call mcp.json holdfast counter__count")
+            say("Ctrl-C ends it")
+
+        await Program(config).serve(ready)
+
+
+async def check(say: Say) -> bool:
+    """One tool on each server through both eras; then a server is killed, and the session holds."""
+    say("starting three small servers and a gateway …")
+    good = True
+
+    def told(what: str, got: object, wanted: object) -> None:
+        nonlocal good
+        fine = got == wanted
+        good = good and fine
+        say(f"{'ok  ' if fine else 'FAIL'} {what}: {got}" + ("" if fine else f", not {wanted}"))
+
+    async with started() as (demo, config), Program(config).running() as program:
+        url = program.url
+        holdfast = Server("gateway", url=url, era="2025")
+        async with run():
+            names = {tool.name for tool in await holdfast.list_tools()}
+            told("tools of all three", len(names & TOOLS), len(TOOLS))
+            told(
+                "2025 notebook, first note",
+                await _say(holdfast, "notebook__write", {"text": "moss"}),
+                "noted, 1 so far",
+            )
+            told("2025 counter", await _say(holdfast, "counter__count"), "1")
+            told("2025 almanac", await _say(holdfast, "almanac__weekday", {"date": "2026-11-16"}), "Monday")
+            for tool, arguments, wanted in (
+                (
+                    "notebook__write",
+                    {"text": "fern"},
+                    "noted, 1 so far",
+                ),  # a session of its own, and the notice says so
+                ("counter__count", {}, "1"),
+                ("almanac__weekday", {"date": "2026-11-17"}, "Tuesday"),
+            ):
+                told(f"2026 {tool}", await asyncio.to_thread(_post_2026, url, tool, arguments), wanted)
+            told("2025 counter goes on", await _say(holdfast, "counter__count"), "2")
+            say("     killing the counter …")
+            await demo.kill("counter")
+            told("notebook while the counter is dead", await _say(holdfast, "notebook__read"), "moss")
+            told(
+                "counter while it is dead",
+                (await _say(holdfast, "counter__count")).split(" since")[0],
+                "backend 'counter' is down",
+            )
+            await demo.start("counter")
+            told("counter back: its loss is told once", "call again" in await _until_back(holdfast), True)
+            told("and the call after that counts", await _say(holdfast, "counter__count"), "1")
+            told(
+                "the notebook never noticed",
+                await _say(holdfast, "notebook__write", {"text": "lichen"}),
+                "noted, 2 so far",
+            )
+            sessions = len(program.gateway.sessions.live) if program.gateway is not None else 0
+            told("one session all the while", sessions, 1)
+    say("all of it held" if good else "something did not hold")
+    return good
+
+
+TOOLS = {"notebook__write", "notebook__read", "counter__count", "counter__look", "almanac__weekday"}
+
+
+async def _say(server: Server, tool: str, arguments: dict[str, Any] | None = None) -> str:
+    result = await server.call_tool(tool, arguments)
+    return str(getattr(result.content[0], "text", "")) if result.content else ""
+
+
+async def _until_back(server: Server) -> str:
+    """The gateway tries a dead backend again after a pause."""
+    text = ""
+    async with asyncio.timeout(START_SECONDS):
+        while "is down" in (text := await _say(server, "counter__count")) or "rests" in text:
+            await asyncio.sleep(0.2)
+    return text
+
+
+def _post_2026(url: str, tool: str, arguments: dict[str, Any]) -> str:
+    """One stateless call, as the wire has it."""
+    meta: dict[str, Any] = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {}}
+    params: dict[str, Any] = {"name": tool, "arguments": arguments, "_meta": meta}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+    headers = {
+        "content-type": "application/json",
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": "2026-07-28",
+        "mcp-method": "tools/call",
+        "mcp-name": tool,
+    }
+    request = urllib.request.Request(url, body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return str(json.load(response)["result"]["content"][0]["text"])
+    except (OSError, KeyError, ValueError, HoldfastError) as error:
+        return f"{error!r}"
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _yaml(ports: dict[str, int], port: int, folder: Path) -> str:
+    return f"""\
+listen: {{port: {port}}}
+store: sqlite:///{folder}/sessions.db
+mcpServers:
+  notebook:
+    command: {sys.executable}
+    args: ["-m", "holdfast.gateway.demo.notebook"]
+    era: "2025"
+  counter:
+    url: http://127.0.0.1:{ports["counter"]}/mcp
+    era: "2025"
+  almanac:
+    url: http://127.0.0.1:{ports["almanac"]}/mcp
+    era: "2026"
+"""

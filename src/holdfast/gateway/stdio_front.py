@@ -1,0 +1,208 @@
+"""`holdfast serve --stdio`: the gateway for a client that launches a command. One line a message, both eras.
+
+It owns stdin and stdout, and one client's session. It refuses to write anything but messages to stdout.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, cast
+
+from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
+
+from holdfast.core.eras import PROTOCOL_VERSION, UNSUPPORTED_VERSION, VERSIONS, Era
+from holdfast.core.models import Principal
+from holdfast.errors import HoldfastError
+from holdfast.gateway.config_file import Config
+from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.greeting import BadGreeting, client_of, discovery, greeting
+from holdfast.gateway.methods import Asking, rpc_error
+from holdfast.gateway.session import Client, Session
+from holdfast.gateway.streams import Streams
+from holdfast.links.codec import decode, encode
+from holdfast.stores import open_store
+
+log = logging.getLogger("holdfast.gateway")
+
+LOCAL = Principal("local")
+"""Whoever started us is the operating system's word: authenticated."""
+CHUNK = 64 * 1024
+CANCELLED = -32800
+
+
+class StdioFront:
+    """One client over two pipes. It is also the voice of each of its calls."""
+
+    can_ask = True
+
+    def __init__(self, gateway: Gateway, out: int) -> None:
+        self._gateway = gateway
+        self._out = out
+        self._session: Session | None = None
+        self._calls: dict[Any, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pushing: asyncio.Task[None] | None = None
+
+    def say(self, message: Mapping[str, Any]) -> None:
+        data = memoryview(encode(dict(message), "client") + b"\n")
+        while data:
+            data = data[os.write(self._out, data) :]
+
+    async def run(self, reader: asyncio.StreamReader) -> None:
+        """Until the client closes our stdin."""
+        cap, buffer = self._gateway.settings.listen.max_body, bytearray()
+        try:
+            while chunk := await reader.read(CHUNK):
+                buffer += chunk
+                while (end := buffer.find(b"\n")) >= 0:
+                    line = bytes(buffer[:end]).strip()
+                    del buffer[: end + 1]
+                    if line:
+                        self._take(line)
+                if len(buffer) > cap:
+                    self._refuse(None, -32600, f"a message has at most {cap} bytes")
+                    return
+        finally:
+            await self._close()
+
+    def _take(self, line: bytes) -> None:
+        try:
+            message = decode(line)
+        except ValueError:
+            self._refuse(None, -32700, "this line is not valid JSON")
+            return
+        if not isinstance(message, dict) or cast("dict[str, Any]", message).get("jsonrpc") != "2.0":
+            self._refuse(None, -32600, "a message is an object with jsonrpc 2.0")
+            return
+        known = cast("dict[str, Any]", message)
+        method, id = known.get("method"), known.get("id")
+        params = known.get("params")
+        if method is None:
+            if self._session is None or not self._session.answered(known):
+                log.info("an answer that nobody waits for")
+        elif not isinstance(method, str) or (params is not None and not isinstance(params, dict)):
+            self._refuse(id if isinstance(id, str | int) else None, -32600, "method is a string, params are an object")
+        elif "id" not in known:
+            self._notified(method, cast("dict[str, Any]", params or {}))
+        elif isinstance(id, bool) or not isinstance(id, str | int) or id in self._calls:
+            self._refuse(None, -32600, "an id is a string or a whole number, and is used once at a time")
+        else:
+            task = asyncio.get_running_loop().create_task(self._call(id, method, cast("dict[str, Any]", params or {})))
+            self._calls[id] = task
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _refuse(self, id: Any, code: int, message: str, data: Any = None) -> None:
+        error = {"code": code, "message": message} | ({"data": data} if data is not None else {})
+        self.say({"jsonrpc": "2.0", "id": id, "error": error})
+
+    def _notified(self, method: str, params: dict[str, Any]) -> None:
+        if method == "notifications/cancelled":
+            id = params.get("requestId")
+            task = self._calls.get(id) if isinstance(id, str | int) else None
+            if task is not None:
+                task.cancel()
+        elif method == "notifications/roots/list_changed" and self._session is not None:
+            for back in self._session.backs.values():
+                if back.link.greeting is not None:
+                    self._session.start(back.link.notify(method, params), method)
+
+    async def _call(self, id: Any, method: str, params: dict[str, Any]) -> None:
+        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": id}
+        session = self._session
+        try:
+            if session is not None:
+                session.voices.append(self)
+            answer["result"] = await self._answer(method, params)
+        except HoldfastError as error:
+            answer["error"] = rpc_error(error)
+        except _Refusal as refusal:
+            answer["error"] = refusal.error
+        except asyncio.CancelledError:
+            answer["error"] = {"code": CANCELLED, "message": "Request cancelled"}
+        finally:
+            if session is not None:
+                session.voices.remove(self)
+            self._calls.pop(id, None)
+        self.say(answer)
+
+    async def _answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        meta = params.get("_meta")
+        if isinstance(meta, dict) and PROTOCOL_VERSION in meta:
+            return await self._answer_2026(method, params)
+        if method == "initialize":
+            return await self._initialize(params)
+        if self._session is None:
+            raise _Refusal(-32600, "initialize first")
+        asking = Asking(LOCAL, Era.Y2025, self._session, self._session.client, voice=self)
+        return await self._gateway.methods.answer(asking, method, params)
+
+    async def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
+        if self._session is not None:
+            raise _Refusal(-32600, "initialized already")
+        try:
+            client = client_of(params)
+        except BadGreeting as error:
+            raise _Refusal(-32602, str(error)) from None
+        session = self._session = await self._gateway.sessions.begin(LOCAL, client)
+        session.streams = Streams()
+        self._pushing = asyncio.get_running_loop().create_task(self._push(session.streams), name="push")
+        session.listen()
+        return greeting(self._gateway, client)
+
+    async def _push(self, streams: Streams) -> None:
+        """What the session says unasked."""
+        async for event in streams.own.after(0):
+            data = event.partition(b"data: ")[2].rstrip(b"\n")
+            self.say(decode(data))
+
+    async def _answer_2026(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        checked = classify_inbound_request({"method": method, "params": params})
+        if isinstance(checked, InboundLadderRejection):
+            raise _Refusal(checked.code, checked.message, checked.data)
+        if method == "server/discover":
+            if self._gateway.steers:
+                supported = {"supported": list(VERSIONS[Era.Y2025]), "requested": checked.protocol_version}
+                raise _Refusal(UNSUPPORTED_VERSION, "Unsupported protocol version", supported)
+            return discovery(self._gateway)
+        client = Client(checked.client_info or {}, checked.client_capabilities or {}, checked.protocol_version)
+        return await self._gateway.methods.answer(Asking(LOCAL, Era.Y2026, None, client, voice=self), method, params)
+
+    async def _close(self) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks), timeout=self._gateway.settings.sessions.drain)
+        if self._session is not None:
+            await self._gateway.sessions.end(self._session, "ended by its client")
+        if self._pushing is not None:
+            self._pushing.cancel()
+            await asyncio.wait((self._pushing,), timeout=1.0)
+
+
+class _Refusal(Exception):
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.error: dict[str, Any] = {"code": code, "message": message} | ({"data": data} if data is not None else {})
+
+
+async def serve_stdio(config: Config) -> None:
+    """Serve whoever started us, until stdin ends."""
+    out = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whoever prints by mistake must not break the protocol
+    reader = asyncio.StreamReader(limit=CHUNK)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer
+    )
+    try:
+        settings = config.settings
+        url = settings.store if settings.store is not None else "memory:"  # the session ends with the pipe
+        async with open_store(url) as store:
+            gateway = Gateway(config, store)
+            async with gateway.running():
+                await StdioFront(gateway, out).run(reader)
+    finally:
+        transport.close()
+        os.close(out)
