@@ -90,6 +90,26 @@ def main(port: int, kind: str, form: str, keep_alive: int, file: str = "") -> No
         await anyio.sleep(0.05)
         return a
 
+    @server.resource("note://one")
+    def one() -> str:
+        return "note one"
+
+    @server.resource("note://{name}")
+    def note(name: str) -> str:
+        return f"note {name}"
+
+    @server.prompt()
+    def greet(name: str) -> str:
+        return f"Greet {name}."
+
+    if kind != "fastmcp":
+
+        @server.completion()
+        async def complete(ref: Any, argument: Any, context: Any) -> Any:
+            from mcp_types import Completion
+
+            return Completion(values=[name for name in ("moss", "myrtle") if name.startswith(argument.value)])
+
     app = (
         server.streamable_http_app(json_response=form == "json")
         if kind != "fastmcp"

@@ -67,6 +67,7 @@ class Front2026:
             if self._gateway.draining:
                 raise Refused(503, "the gateway is going down", code=-32000, retry_after="1")
             if method == "server/discover":
+                await self._gateway.settled()
                 await request.reply_json(200, {"jsonrpc": "2.0", "id": id, "result": self._discover()})
                 return
             if method == "subscriptions/listen":

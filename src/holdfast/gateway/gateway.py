@@ -252,8 +252,9 @@ class Gateway:
 
     async def settled(self) -> None:
         """Wait until every backend that is still coming up for the first time has shown what it offers."""
-        waiting = [backend for backend in self.backends.values() if backend.catalogue is None]
-        if waiting and not self._looked.is_set():
+        if self._looked.is_set():
+            return
+        if any(backend.catalogue is None for backend in self.backends.values()):
             try:
                 await asyncio.wait_for(self._looked.wait(), timeout=self.settings.sessions.start)
             except TimeoutError:

@@ -125,15 +125,19 @@ class Methods:
         return handles.with_handle(item) if keeps else item
 
     async def _list_tools(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
+        await self._gateway.settled()
         return self._list(asking, self._routes(asking).tools, "tools", params, tools=True)
 
     async def _list_prompts(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
+        await self._gateway.settled()
         return self._list(asking, self._routes(asking).prompts, "prompts", params)
 
     async def _list_resources(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
+        await self._gateway.settled()
         return self._list(asking, self._routes(asking).resources, "resources", params)
 
     async def _list_templates(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
+        await self._gateway.settled()
         return self._list(asking, self._routes(asking).templates, "resourceTemplates", params)
 
     def _routes(self, asking: Asking) -> Table:

@@ -163,6 +163,7 @@ class StdioFront:
         if isinstance(checked, InboundLadderRejection):
             raise _Refusal(checked.code, checked.message, checked.data)
         if method == "server/discover":
+            await self._gateway.settled()
             if self._gateway.steers:
                 supported = {"supported": list(VERSIONS[Era.Y2025]), "requested": checked.protocol_version}
                 raise _Refusal(UNSUPPORTED_VERSION, "Unsupported protocol version", supported)

@@ -1,0 +1,308 @@
+"""Backends that hang, refuse, die, come late, forget; how they are shared, warmed and capped."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.events import BackendChanged, BackendClosed, BackendReplaced, BackendStarted, ChildStarted, Event
+from holdfast.testing import LOST_SESSION, Fault, FaultServer, Refusal
+from tests.gateway.kit import Raw, gateway
+from tests.links.kit import until
+from tests.links.real import RealServer
+
+NOTEBOOK = {"command": sys.executable, "args": ["-m", "holdfast.gateway.demo.notebook"], "era": "2025"}
+
+
+@pytest.mark.promise("gateway.start")
+async def test_one_hangs_one_refuses_one_works(tmp_path: Path) -> None:
+    async with FaultServer() as hangs, FaultServer() as refuses, FaultServer() as works:
+        hangs.plan(Fault.HANG, times=1000)
+        await refuses.refuse()
+        servers = {"hangs": {"url": hangs.url}, "refuses": {"url": refuses.url}, "works": {"url": works.url}}
+        async with gateway(tmp_path, servers, sessions={"start": 1.0}) as program, Raw(program.url) as client:
+            began = time.monotonic()
+            assert (await client.initialize()).status == 200
+            assert time.monotonic() - began < 1.5
+            assert (await client.call("works__count")).text == "1"
+            assert program.gateway is not None
+            names = await client.tools()
+            assert {name.split("__")[0] for name in names} == {"works"}
+            async with client.stream() as events:
+                await refuses.listen()
+                backend = program.gateway.backends["refuses"]
+                backend.next_try = 0.0
+                await backend.check()
+                assert (await events.next())["method"] == "notifications/tools/list_changed"
+            assert (await client.call("refuses__count")).text == "1"
+            assert (await client.call("works__count")).text == "2"
+
+
+@pytest.mark.promise("gateway.start")
+async def test_with_all_down_a_session_still_opens_and_the_error_names_backend_state_and_since(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/s.db"
+    async with FaultServer() as http:
+        servers = {"counter": {"url": http.url}}
+        async with gateway(tmp_path, servers, store=store) as program:
+            assert program.gateway is not None
+            await until(lambda: program.gateway is not None and program.gateway.table.tools)
+        await http.refuse()
+        async with gateway(tmp_path, servers, store=store) as program, Raw(program.url) as client:
+            assert (await client.initialize()).status == 200
+            assert "counter__count" in await client.tools()  # as the store remembers it
+            down = await client.call("counter__count")
+            assert down.result["isError"]
+            assert "backend 'counter' is down since 20" in down.text
+            fields = down.result["_meta"]["dev.holdfast/error"]
+            assert fields["family"] == "Unavailable"
+            assert fields["kind"] == "NoBackend"
+            await http.listen()
+
+            async with asyncio.timeout(20):
+                while "down" in (text := (await client.call("counter__count")).text):
+                    await asyncio.sleep(0.05)
+            assert text == "1"
+
+
+@pytest.mark.promise("gateway.replaced")
+@pytest.mark.parametrize("refusal", LOST_SESSION[:4] + LOST_SESSION[4:5], ids=lambda each: each.name)
+async def test_a_lost_session_is_told_once_and_then_works(tmp_path: Path, refusal: Refusal) -> None:
+    events: list[Event] = []
+    async with FaultServer() as http, FaultServer() as other:
+        servers = {"counter": {"url": http.url}, "other": {"url": other.url}}
+        async with gateway(tmp_path, servers, sink=events.append) as program:
+            async with Raw(program.url) as client, Raw(program.url) as neighbour:
+                for each in (client, neighbour):
+                    await each.initialize()
+                    assert (await each.call("counter__count")).text == "1"
+                    assert (await each.call("other__count")).text == "1"
+                id = next(
+                    request.headers["mcp-session-id"]
+                    for request in http.requests
+                    if request.method == "tools/call" and "mcp-session-id" in request.headers
+                )
+                del http.sessions.sessions[id]
+                http.plan(Fault.STATUS, method="tools/call", refusal=refusal)
+                told = await client.call("counter__count")
+                assert told.result["isError"]
+                assert "call again to continue" in told.text
+                assert told.result["_meta"]["dev.holdfast/error"]["kind"] == "SessionReplaced"
+                assert (await client.call("counter__count")).text == "1"
+                assert (await client.call("other__count")).text == "2"  # other backends noticed nothing
+                assert (await neighbour.call("counter__count")).text == "2"  # nor other sessions
+    assert sum(isinstance(event, BackendReplaced) for event in events) == 1
+
+
+@pytest.mark.promise("gateway.replaced")
+async def test_on_replaced_continue_goes_on_and_safe_calls_always_do(tmp_path: Path) -> None:
+    async with FaultServer() as http:
+        servers = {"counter": {"url": http.url, "on_replaced": "continue"}}
+        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+            await client.initialize()
+            assert (await client.call("counter__count")).text == "1"
+            http.sessions.sessions.clear()
+            assert (await client.call("counter__count")).text == "1"
+
+
+@pytest.mark.promise("gateway.replaced")
+async def test_a_backend_killed_under_calls(tmp_path: Path) -> None:
+    async with RealServer("sdk") as real, FaultServer() as other:
+        servers = {"real": {"url": real.url, "era": "2025"}, "other": {"url": other.url}}
+        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+            await client.initialize()
+            assert (await client.call("real__count", name="a")).text == "1"
+            calls = [asyncio.create_task(client.call("real__slowly", a=number)) for number in range(20)]
+            await until(lambda: program.gateway is not None and _in_flight(program.gateway, "real") >= 10)
+            await real.kill()
+            for answer in await asyncio.gather(*calls):
+                if answer.result.get("isError"):
+                    fields = answer.result["_meta"]["dev.holdfast/error"]
+                    assert fields["family"] in ("OutcomeUnknown", "Unavailable", "Rejected")
+            assert (await client.call("other__count")).text == "1"
+            await real.start()
+            texts: list[str] = []
+            async with asyncio.timeout(30):
+                while not texts or not texts[-1].isdigit():
+                    texts.append((await client.call("real__count", name="a")).text)
+                    await asyncio.sleep(0.05)
+            assert sum("call again" in text for text in texts) <= 1
+
+
+def _in_flight(gate: Any, name: str) -> int:
+    return sum(
+        session.backs[name].link.statistics().in_flight
+        for session in gate.sessions.live.values()
+        if name in session.backs
+    )
+
+
+@pytest.mark.promise("gateway.counts")
+async def test_a_transaction_per_session_behind_the_gateway(tmp_path: Path) -> None:
+    file = tmp_path / "ledger.db"
+    db = sqlite3.connect(file)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("CREATE TABLE notes (text)")
+    db.commit()
+
+    def notes() -> list[str]:
+        return [text for (text,) in db.execute("SELECT text FROM notes")]
+
+    async with RealServer("ledger", file=str(file)) as real:
+        servers = {"ledger": {"url": real.url, "era": "2025"}}
+        async with gateway(tmp_path, servers, sessions={"idle": 1.0}) as program:
+            async with Raw(program.url) as one, Raw(program.url) as other:
+                await one.initialize()
+                await other.initialize()
+                assert (await one.call("ledger__begin")).text == "begun"
+                await one.call("ledger__insert", text="moss")
+                seen = (await other.call("ledger__notes")).result
+                assert seen.get("structuredContent") == {"result": []}
+                assert notes() == []
+                assert (await one.call("ledger__commit")).text == "committed"
+                assert notes() == ["moss"]
+                await one.call("ledger__begin")
+                await one.call("ledger__insert", text="lost")
+                gate = program.gateway
+                assert gate is not None
+                await until(lambda: not gate.sessions.live, 15)  # expired: rolled back
+                assert notes() == ["moss"]
+                db.execute("INSERT INTO notes VALUES ('ours')")  # and the lock is free
+                db.commit()
+    db.close()
+
+
+@pytest.mark.promise("gateway.reuse")
+@pytest.mark.parametrize(("reuse", "counts"), [("session", "12 12"), ("shared", "12 34"), ("call", "11 11")])
+async def test_reuse_says_who_shares(tmp_path: Path, reuse: str, counts: str) -> None:
+    async with FaultServer() as http:
+        servers = {"counter": {"url": http.url, "reuse": reuse}}
+        async with gateway(tmp_path, servers) as program:
+            said = []
+            for _ in range(2):
+                async with Raw(program.url) as client:
+                    await client.initialize()
+                    said.append("".join([(await client.call("counter__count")).text for _ in range(2)]))
+            assert " ".join(said) == counts
+            answers = [(await client_call(program.url)).result for _ in range(1)]
+            assert all("dev.holdfast/notice" not in answer.get("_meta", {}) for answer in answers) or reuse == "session"
+
+
+async def client_call(url: str) -> Any:
+    async with Raw(url) as client:
+        return await client.call_2026("counter__count")
+
+
+@pytest.mark.promise("gateway.children")
+async def test_a_program_per_session_lazily_and_none_left(tmp_path: Path) -> None:
+    events: list[Event] = []
+    servers = {"notebook": {**NOTEBOOK, "start": "lazy"}}
+    async with gateway(tmp_path, servers, sink=events.append) as program:
+        gate = program.gateway
+        assert gate is not None
+        async with Raw(program.url) as one, Raw(program.url) as other:
+            await one.initialize()
+            await until(lambda: gate.table.tools, 20)
+            await until(lambda: gate.describe()["children"] == 0, 20)  # looked at, and let go
+            started = sum(isinstance(event, ChildStarted) for event in events)
+            assert (await one.call("notebook__write", text="a")).text == "noted, 1 so far"
+            assert (await one.call("notebook__write", text="b")).text == "noted, 2 so far"
+            await other.initialize()
+            assert (await other.call("notebook__write", text="c")).text == "noted, 1 so far"
+            assert sum(isinstance(event, ChildStarted) for event in events) == started + 2
+            assert gate.describe()["children"] == 2
+            pid = [event.pid for event in events if isinstance(event, ChildStarted)][-2]
+            os.kill(pid, signal.SIGKILL)
+            texts = [(await one.call("notebook__write", text="d")).text for _ in range(3)]
+            assert texts[-1].startswith("noted")
+            assert any("call again" in text or "may" in text or "ended" in text for text in texts[:2])
+            assert (await other.call("notebook__write", text="e")).text == "noted, 2 so far"
+            await one.delete()
+            await until(lambda: gate.describe()["children"] == 1, 10)
+    assert any(isinstance(event, BackendClosed) and event.reason == "ended by its client" for event in events)
+    pids = [event.pid for event in events if isinstance(event, ChildStarted)]
+    await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 10)
+
+
+@pytest.mark.promise("gateway.children")
+async def test_children_are_capped_and_spares_are_for_one_session_only(tmp_path: Path) -> None:
+    events: list[Event] = []
+    servers = {"notebook": {**NOTEBOOK, "warm": 1}}
+    async with gateway(tmp_path, servers, sessions={"children": 3}, sink=events.append) as program:
+        gate = program.gateway
+        assert gate is not None
+        await until(lambda: gate.table.tools, 20)
+        await until(lambda: gate.describe()["children"] == 0, 20)
+        clients = [Raw(program.url) for _ in range(4)]
+        await clients[0].initialize()
+        await until(lambda: gate.describe()["children"] == 2, 20)  # its own, and a spare
+        await until(lambda: sum(isinstance(event, ChildStarted) for event in events) == 3, 20)  # one was for the lists
+        await clients[1].initialize()  # has the spare; another is made
+        assert (await clients[1].call("notebook__write", text="a")).text == "noted, 1 so far"
+        await until(lambda: gate.describe()["children"] == 3, 20)
+        await until(lambda: sum(isinstance(event, ChildStarted) for event in events) == 4, 20)
+        await clients[2].initialize()
+        assert (await clients[2].call("notebook__write", text="a")).text == "noted, 1 so far"
+        await clients[3].initialize()
+        full = await clients[3].call("notebook__write", text="a")
+        assert "3 of 3" in full.text
+        assert "sessions.children" in full.text
+        await clients[0].delete()
+        assert (await clients[3].call("notebook__write", text="a")).text == "noted, 1 so far"
+        for client in clients:
+            await client.__aexit__()
+
+
+@pytest.mark.promise("gateway.events")
+async def test_events_tell_what_happened_to_backends(tmp_path: Path) -> None:
+    events: list[Event] = []
+    async with FaultServer() as http:
+        async with gateway(tmp_path, {"counter": {"url": http.url}}, sink=events.append) as program:
+            async with Raw(program.url) as client:
+                await client.initialize()
+                await client.call("counter__count")
+                await client.delete()
+    mine = [event for event in events if isinstance(event, BackendStarted | BackendClosed) and event.session is not None]
+    assert [type(event) for event in mine] == [BackendStarted, BackendClosed]
+    assert mine[1].reason == "ended by its client"  # type: ignore[union-attr]
+    assert mine[1].lifetime > 0  # type: ignore[union-attr]
+    assert any(isinstance(event, BackendChanged) and event.state == "up" for event in events)
+
+
+@pytest.mark.promise("gateway.start")
+async def test_a_hundred_parallel_calls_run_at_once(tmp_path: Path) -> None:
+    async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
+        async with Raw(program.url) as client:
+            await client.initialize()
+            waiting = [asyncio.create_task(client.call("counter__wait")) for _ in range(50)]
+            await until(lambda: sum(request.method == "tools/call" for request in http.requests) == 50)
+            assert (await client.call("counter__count")).text == "1"
+            http.sessions.release.set()
+            await asyncio.gather(*waiting)
+            calls = sum(request.method == "tools/call" for request in http.requests)
+            assert calls == 51
+
+
+@pytest.mark.promise("gateway.headers")
+async def test_headers_reach_the_backend_as_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_OF_TEST", "moss")
+    (tmp_path / "key").write_text("fern\n")
+    async with FaultServer() as http:
+        headers = {"x-env": "${SECRET_OF_TEST}", "x-file": f"file:{tmp_path}/key"}
+        servers = {"counter": {"url": http.url, "headers": headers, "pass_headers": ["X-Tenant"]}}
+        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+            await client.initialize()
+            trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+            call = {"name": "counter__count", "arguments": {}}
+            await client.ask("tools/call", call, x_tenant="t1", traceparent=trace, x_private="no")
+            sent = next(request for request in http.requests if request.method == "tools/call").headers
+            assert sent["x-env"] == "moss"
+            assert sent["x-file"] == "fern"
+            assert sent["x-tenant"] == "t1"
+            assert sent["traceparent"].split("-")[1] == trace.split("-")[1]
+            assert "x-private" not in sent

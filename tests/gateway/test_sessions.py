@@ -1,0 +1,344 @@
+"""Sessions as data: restarts, two processes, expiry, limits, resting, reaping, and the end of a process."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.events import Event, GatewaySessionBegan, GatewaySessionEnded
+from holdfast.gateway.callers import new_token
+from holdfast.stores import open_store
+from holdfast.testing import FaultServer
+from tests.gateway.kit import Raw, gateway
+from tests.links.kit import until
+
+HOLDFAST = str(Path(sys.executable).parent / "holdfast")
+
+
+class Process:
+    """`holdfast serve` in a process of its own."""
+
+    def __init__(self, folder: Path, servers: dict[str, Any], **settings: Any) -> None:
+        self.folder = folder
+        self.file = folder / "gateway.json"
+        self.file.write_text(json.dumps({"mcpServers": servers, **settings}))
+        self.url = ""
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self, store: str, port: int = 0) -> str:
+        self._process = await asyncio.create_subprocess_exec(
+            HOLDFAST, "serve", str(self.file), "--port", str(port), "--store", store, stderr=asyncio.subprocess.PIPE
+        )
+        assert self._process.stderr is not None
+        async with asyncio.timeout(30):
+            while True:
+                line = (await self._process.stderr.readline()).decode()
+                assert line, "it ended"
+                if " at http" in line:
+                    self.url = line.split(" at ")[1].strip()
+                    return self.url
+
+    async def stop(self, signal_number: int = signal.SIGTERM) -> int:
+        process, self._process = self._process, None
+        assert process is not None
+        process.send_signal(signal_number)
+        async with asyncio.timeout(30):
+            assert process.stderr is not None
+            await process.stderr.read()
+            return await process.wait()
+
+    def hup(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
+
+
+@pytest.mark.promise("gateway.durable")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+async def test_a_restarted_gateway_goes_on_with_the_session(tmp_path: Path, how: int) -> None:
+    store = f"sqlite:///{tmp_path}/s.db"
+    async with FaultServer() as http:
+        process = Process(tmp_path, {"counter": {"url": http.url}})
+        async with Raw(await process.start(store)) as client:
+            await client.initialize()
+            assert [(await client.call("counter__count")).text for _ in range(2)] == ["1", "2"]
+            await process.stop(how)
+            client.url = await process.start(store)
+            assert [(await client.call("counter__count")).text for _ in range(2)] == ["3", "4"]
+            assert (await client.delete()).status == 204
+            assert await process.stop() == 0
+    sessions = [request for request in http.requests if request.method == "initialize"]
+    assert len(sessions) <= 3  # the client's once; each process's own, for its lists
+    assert http.sessions.deletes >= 1
+
+
+@pytest.mark.promise("gateway.durable")
+async def test_two_processes_serve_one_session_alternately(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/s.db"
+    async with FaultServer() as http:
+        servers = {"counter": {"url": http.url}}
+        async with gateway(tmp_path, servers, store=store) as one, gateway(tmp_path, servers, store=store) as other:
+            async with Raw(one.url) as client:
+                await client.initialize()
+                for number in range(1, 9):
+                    client.url = one.url if number % 2 else other.url
+                    assert (await client.call("counter__count")).text == str(number)
+                # The server forgets: one of the two heals, the other takes up what it made.
+                http.sessions.sessions.clear()
+                told = await client.call("counter__count")
+                assert "call again to continue" in told.text
+                client.url = one.url
+                texts = [(await client.call("counter__count")).text for _ in range(2)]
+                client.url = other.url
+                texts += [(await client.call("counter__count")).text for _ in range(2)]
+                numbers = [int(text) for text in texts if text.isdigit()]
+                assert numbers == list(range(1, len(numbers) + 1))
+                assert len(numbers) >= 3  # the other process may have to be told, too
+                # Ended in one, it is over in the other.
+                assert (await client.delete()).status == 204
+                assert one.gateway is not None
+                await until(lambda: one.gateway is not None and not one.gateway.sessions.live)
+                client.url = one.url
+                assert (await client.call("counter__count")).status == 404
+
+
+@pytest.mark.promise("gateway.durable")
+async def test_a_program_lives_in_one_process_and_its_loss_is_told(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/s.db"
+    notebook = {"command": sys.executable, "args": ["-m", "holdfast.gateway.demo.notebook"], "era": "2025"}
+    async with Raw("") as client:
+        async with gateway(tmp_path, {"notebook": notebook}, store=store) as one:
+            client.url = one.url
+            await client.initialize()
+            assert (await client.call("notebook__write", text="a")).text == "noted, 1 so far"
+            async with gateway(tmp_path, {"notebook": notebook}, store=store) as other:
+                client.url = other.url
+                refused = await client.call("notebook__write", text="b")
+                assert "runs in another gateway process" in refused.text
+                assert one.url in refused.text
+        async with gateway(tmp_path, {"notebook": notebook}, store=store) as third:
+            client.url = third.url
+            told = await client.call("notebook__write", text="c")
+            assert told.result["isError"]
+            assert "call again" in told.text
+            assert (await client.call("notebook__write", text="c")).text == "noted, 1 so far"
+
+
+@pytest.mark.promise("gateway.expiry")
+async def test_expiry_ends_the_session_everywhere(tmp_path: Path) -> None:
+    events: list[Event] = []
+    async with FaultServer() as http:
+        sessions = {"idle": 0.6, "max_age": 100}
+        async with gateway(tmp_path, {"counter": {"url": http.url}}, sessions=sessions, sink=events.append) as program:
+            async with Raw(program.url) as client:
+                await client.initialize()
+                assert (await client.call("counter__count")).text == "1"
+                assert program.gateway is not None
+                await until(lambda: http.sessions.deletes == 1)
+                assert (await client.call("counter__count")).status == 404
+                assert not program.gateway.sessions.live
+    began = [event for event in events if isinstance(event, GatewaySessionBegan)]
+    ended = [event for event in events if isinstance(event, GatewaySessionEnded)]
+    assert [event.reason for event in ended] == ["expired"]
+    assert began[0].session == ended[0].session
+    assert client.session is not None
+    assert client.session not in str(events)  # its name in events is not the id
+
+
+@pytest.mark.promise("gateway.expiry")
+async def test_use_keeps_a_session_alive_but_not_beyond_its_age(tmp_path: Path) -> None:
+    async with FaultServer() as http:
+        sessions = {"idle": 0.5, "max_age": 1.5}
+        async with gateway(tmp_path, {"counter": {"url": http.url}}, sessions=sessions) as program:
+            async with Raw(program.url) as client:
+                await client.initialize()
+                loop = asyncio.get_running_loop()
+                begun, statuses = loop.time(), [200]
+                while statuses[-1] == 200:
+                    statuses.append((await client.ask("ping")).status)
+                    lived = loop.time() - begun
+                    assert lived < 5
+                assert statuses[-1] == 404
+                assert 1.4 < lived < 2.5
+
+
+@pytest.mark.promise("gateway.expiry")
+async def test_a_reaper_ends_what_a_dead_process_left(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/s.db"
+    sessions = {"idle": 1.0}
+    async with FaultServer() as http:
+        servers = {"counter": {"url": http.url}}
+        process = Process(tmp_path, servers, sessions=sessions)
+        async with Raw(await process.start(store)) as client:
+            await client.initialize()
+            await client.call("counter__count")
+        await process.stop(signal.SIGKILL)
+        left = len(http.sessions.sessions)
+        assert left >= 1
+        async with gateway(tmp_path, servers, store=store, sessions=sessions):
+            await until(lambda: http.sessions.deletes >= 1, 10)
+        async with open_store(store) as opened:
+            assert await opened.count(kind="session") == 0
+
+
+@pytest.mark.promise("gateway.limits")
+async def test_limits_answer_503_with_a_time_to_come_back(tmp_path: Path) -> None:
+    (alice, alice_hash), (bob, bob_hash) = new_token(), new_token()
+    auth = {"tokens": [{"hash": alice_hash, "principal": "alice"}, {"hash": bob_hash, "principal": "bob"}]}
+    async with FaultServer() as http:
+        limits = {"per_principal": 2, "total": 3}
+        async with gateway(tmp_path, {"counter": {"url": http.url}}, auth=auth, sessions=limits) as program:
+            clients = [Raw(program.url, token) for token in (alice, alice, alice, bob, bob)]
+            statuses = []
+            for client in clients:
+                answer = await client.initialize()
+                statuses.append(answer.status)
+                if answer.status == 503:
+                    assert int(answer.headers["retry-after"]) > 0
+            assert statuses == [200, 200, 503, 200, 503]
+            await clients[0].delete()
+            assert (await clients[4].initialize()).status == 200
+            for client in clients:
+                await client.__aexit__()
+
+
+@pytest.mark.promise("gateway.durable")
+async def test_sessions_beyond_the_live_ones_rest_in_the_store(tmp_path: Path) -> None:
+    async with FaultServer() as http:
+        async with gateway(tmp_path, {"counter": {"url": http.url}}, sessions={"live": 5}) as program:
+            assert program.gateway is not None
+            clients = [Raw(program.url) for _ in range(20)]
+            for client in clients:
+                await client.initialize()
+                assert (await client.call("counter__count")).text == "1"
+            await until(lambda: program.gateway is not None and len(program.gateway.sessions.live) <= 5)
+            for client in clients:
+                assert (await client.call("counter__count")).text == "2"
+            greets = http.sessions.greets
+            assert greets == 21  # one each, and the gateway's own for lists
+            for client in clients:
+                assert (await client.delete()).status == 204
+                await client.__aexit__()
+            assert http.sessions.deletes == 20
+
+
+@pytest.mark.promise("gateway.isolation")
+async def test_a_foreign_id_answers_exactly_like_an_unknown_one(tmp_path: Path) -> None:
+    (alice, alice_hash), (bob, bob_hash) = new_token(), new_token()
+    auth = {"tokens": [{"hash": alice_hash, "principal": "alice"}, {"hash": bob_hash, "principal": "bob"}]}
+    async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}, auth=auth) as program:
+        async with Raw(program.url, alice) as one, Raw(program.url, bob) as other, Raw(program.url, "guess") as nobody:
+            await one.initialize()
+            assert (await one.call("counter__count")).text == "1"
+            other.session = one.session
+            foreign = [await other.call("counter__count"), await other.delete(), await other.send(b"", "GET")]
+            other.session = "x" * 43
+            unknown = [await other.call("counter__count"), await other.delete(), await other.send(b"", "GET")]
+            for mine, theirs in zip(foreign, unknown, strict=True):
+                assert mine.status == theirs.status == 404
+                assert mine.error == theirs.error
+            assert (await nobody.initialize()).status == 401
+            assert (await one.call("counter__count")).text == "2"
+
+
+@pytest.mark.promise("gateway.isolation")
+async def test_a_thousand_random_operations_leak_nothing(tmp_path: Path) -> None:
+    import random
+
+    (alice, alice_hash), (bob, bob_hash) = new_token(), new_token()
+    auth = {"tokens": [{"hash": alice_hash, "principal": "alice"}, {"hash": bob_hash, "principal": "bob"}]}
+    chance = random.Random(7)
+    async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}, auth=auth) as program:
+        sessions: dict[str, tuple[str, int]] = {}
+
+        async def act(token: str) -> None:
+            async with Raw(program.url, token) as client:
+                for _ in range(1000):
+                    kind = chance.random()
+                    known = list(sessions)
+                    if kind < 0.05 or not known:
+                        client.session = None
+                        assert (await client.initialize()).status == 200
+                        assert client.session is not None
+                        sessions[client.session] = (token, 0)
+                        continue
+                    id = chance.choice(known)
+                    if kind > 0.9:
+                        id = id[:-1] + chance.choice("abcXYZ019-_")
+                    client.session = id
+                    owner, count = sessions.get(id, ("", 0))
+                    if owner == token:
+                        sessions[id] = (token, count + 1)
+                        assert (await client.call("counter__count")).text == str(count + 1)
+                    else:
+                        answer = await client.call("counter__count")
+                        assert answer.status == 404, "a leak"
+
+        await asyncio.gather(act(alice), act(bob))
+        counts = sorted(session.count for session in http.sessions.sessions.values() if session.count)
+        assert counts == sorted(count for _, count in sessions.values() if count)
+
+
+@pytest.mark.promise("gateway.leaks")
+async def test_five_hundred_abandoned_sessions_leave_nothing(tmp_path: Path) -> None:
+    async with FaultServer() as http:
+        servers = {"counter": {"url": http.url}}
+        async with gateway(tmp_path, servers, sessions={"idle": 2.0}) as program, Raw(program.url) as client:
+            assert program.gateway is not None
+
+            def tasks() -> int:
+                """All but those of the scripted server, which has one for each kept connection."""
+                return sum("FaultServer" not in getattr(t.get_coro(), "__qualname__", "") for t in asyncio.all_tasks())
+
+            before, files = tasks(), len(os.listdir("/proc/self/fd"))
+            for _ in range(10):
+                clients = [Raw(program.url) for _ in range(50)]
+                await asyncio.gather(*(each.initialize() for each in clients))
+                await asyncio.gather(*(each.call("counter__count") for each in clients))
+                await asyncio.gather(*(each.__aexit__() for each in clients))
+            assert http.sessions.greets >= 500
+            await until(lambda: http.sessions.deletes == 500, 30)
+            gate = program.gateway
+            await until(lambda: not gate.sessions.live and len(http.sessions.sessions) <= 1, 10)
+            assert await gate.store.count(kind="session") == 0
+            await until(lambda: tasks() <= before + 3, 10)
+            kept = 2 * 50 + 10  # both ends of the pool's connections
+            await until(lambda: len(os.listdir("/proc/self/fd")) <= files + kept, 10)
+            await client.initialize()
+            assert (await client.call("counter__count")).text == "1"
+
+
+@pytest.mark.promise("gateway.program")
+async def test_a_sighup_and_an_edited_file_change_the_servers_and_keep_the_sessions(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/s.db"
+    async with FaultServer() as http, FaultServer() as other:
+        process = Process(tmp_path, {"counter": {"url": http.url}})
+        async with Raw(await process.start(store)) as client:
+            await client.initialize()
+            assert (await client.call("counter__count")).text == "1"
+            process.file.write_text(json.dumps({"mcpServers": {"counter": {"url": http.url}, "more": {"url": other.url}}}))
+            process.hup()
+
+            async def has(name: str) -> bool:
+                return name in await client.tools()
+
+            async with asyncio.timeout(15):
+                while not await has("more__count"):
+                    await asyncio.sleep(0.05)
+            assert (await client.call("counter__count")).text == "2"
+            assert (await client.call("more__count")).text == "1"
+            # A mistake changes nothing.
+            process.file.write_text('{"mcpServers": {"counter": {"urll": "x"}}}')
+            process.hup()
+            assert (await client.call("more__count")).text == "2"
+            process.file.write_text(json.dumps({"mcpServers": {"counter": {"url": http.url}}}))
+            async with asyncio.timeout(15):  # found by itself
+                while await has("more__count"):
+                    await asyncio.sleep(0.05)
+            assert (await client.call("counter__count")).text == "3"
+            assert (await client.call("more__count")).error["code"] == -32602
+        await process.stop()
