@@ -28,9 +28,7 @@ def config_of(folder: Path, servers: Mapping[str, Any], **settings: Any) -> Conf
     file = folder / "gateway.json"
     file.write_text(json.dumps({**settings, "mcpServers": servers}))
     config = load_config(file)
-    entries = {
-        name: Entry(entry.server.with_(limits=PATIENT), entry.policy) for name, entry in config.entries.items()
-    }
+    entries = {name: Entry(entry.server.with_(limits=PATIENT), entry.policy) for name, entry in config.entries.items()}
     return Config(config.settings, entries, None)
 
 
@@ -137,7 +135,8 @@ class Raw:
         }
         body = {**(params or {}), "_meta": meta}
         message = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": body}
-        named = {"mcp_name": str(body[key]) for key in ("name", "uri") if key in body and method in _NAMED}
+        name = body.get("name", body.get("uri")) if method in _NAMED else None
+        named = {"mcp_name": str(name)} if name is not None else {}
         sent = self.headers(**{"mcp_protocol_version": "2026-07-28", "mcp_method": method, **named, **headers})
         return await self.send(message, headers={name: value for name, value in sent.items() if value})
 
@@ -145,7 +144,9 @@ class Raw:
         return await self.ask_2026("tools/call", {"name": tool, "arguments": arguments})
 
     @asynccontextmanager
-    async def stream(self, verb: str = "GET", body: dict[str, Any] | None = None, **headers: str) -> AsyncGenerator["Events"]:
+    async def stream(
+        self, verb: str = "GET", body: dict[str, Any] | None = None, **headers: str
+    ) -> AsyncGenerator["Events"]:
         data = json.dumps(body).encode() if body is not None else None
         sent = self.headers(**headers)
         async with self._http.request(verb, self.url, headers=sent, data=data) as response:

@@ -267,7 +267,9 @@ async def test_events_tell_what_happened_to_backends(tmp_path: Path) -> None:
                 await client.initialize()
                 await client.call("counter__count")
                 await client.delete()
-    mine = [event for event in events if isinstance(event, BackendStarted | BackendClosed) and event.session is not None]
+    mine = [
+        event for event in events if isinstance(event, BackendStarted | BackendClosed) and event.session is not None
+    ]
     assert [type(event) for event in mine] == [BackendStarted, BackendClosed]
     assert mine[1].reason == "ended by its client"  # type: ignore[union-attr]
     assert mine[1].lifetime > 0  # type: ignore[union-attr]

@@ -114,7 +114,11 @@ async def test_an_answer_is_json_until_something_comes_before_it(tmp_path: Path)
             told = await client.ask("tools/call", params)
             assert told.headers["content-type"] == "text/event-stream"
             progress = [message["params"] for message in told.messages[:-1]]
-            assert [(each["progressToken"], each["progress"]) for each in progress] == [("mine", 1), ("mine", 2), ("mine", 3)]
+            assert [(each["progressToken"], each["progress"]) for each in progress] == [
+                ("mine", 1),
+                ("mine", 2),
+                ("mine", 3),
+            ]
             logged = await client.call("counter__log", text="moss")
             assert logged.messages[0]["method"] == "notifications/message"
             # Whoever takes only one form gets that form.
@@ -143,7 +147,11 @@ async def test_a_backend_asks_the_client_on_the_calls_own_stream(tmp_path: Path,
             async with client.stream("POST", body) as events:
                 question = await events.next(20)
                 assert question["method"] == "elicitation/create"
-                answer = {"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {"a": "moss"}}}
+                answer = {
+                    "jsonrpc": "2.0",
+                    "id": question["id"],
+                    "result": {"action": "accept", "content": {"a": "moss"}},
+                }
                 assert (await client.send(answer)).status == 202
                 assert (await client.send(answer)).status == 400  # two answers for one id
                 result = await events.next(20)

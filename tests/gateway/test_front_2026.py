@@ -1,4 +1,4 @@
-"""The front as 2026 clients see it: envelope and headers, keys of sessions, subscriptions, and the four cells of eras."""
+"""The front as 2026 clients see it: envelope and headers, keys of sessions, subscriptions, the four cells of eras."""
 
 import asyncio
 from pathlib import Path
@@ -53,7 +53,9 @@ async def test_a_wrong_envelope_gets_its_code(tmp_path: Path) -> None:
             headers = client.headers(mcp_protocol_version="2026-07-28", mcp_method="tools/list")
             answer = await client.send(bare, headers=headers)
             assert (answer.status, answer.error["code"]) == (400, -32602)
-            odd = await client.ask_2026("tools/call", {**call, "_meta": {PROTOCOL: "2099-01-01"}}, mcp_protocol_version="2099-01-01")
+            odd = await client.ask_2026(
+                "tools/call", {**call, "_meta": {PROTOCOL: "2099-01-01"}}, mcp_protocol_version="2099-01-01"
+            )
             assert (odd.status, odd.error["code"]) == (400, -32022)
             assert odd.error["data"]["supported"] == ["2026-07-28"]
             unknown = await client.ask_2026("no/such")
@@ -61,7 +63,11 @@ async def test_a_wrong_envelope_gets_its_code(tmp_path: Path) -> None:
             assert (await client.ask_2026("ping")).status == 404  # 2026 has none
             for verb in ("GET", "DELETE"):
                 assert (await client.send(b"", verb, client.headers(mcp_protocol_version="2026-07-28"))).status == 405
-            note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"_meta": {PROTOCOL: "2026-07-28"}}}
+            note = {
+                "jsonrpc": "2.0",
+                "method": "notifications/cancelled",
+                "params": {"_meta": {PROTOCOL: "2026-07-28"}},
+            }
             assert (await client.send(note)).status == 202
 
 
@@ -163,7 +169,9 @@ async def test_a_2026_client_with_a_header_or_a_principal_counts(tmp_path: Path)
                 for client in (one, other):
                     for key in ("a", "b"):
                         call = {"name": "own__count", "arguments": {}}
-                        counted = [(await client.ask_2026("tools/call", call, x_conversation=key)).text for _ in range(3)]
+                        counted = [
+                            (await client.ask_2026("tools/call", call, x_conversation=key)).text for _ in range(3)
+                        ]
                         assert counted == ["1", "2", "3"]
                     counted = [(await client.call_2026("mine__count")).text for _ in range(3)]
                     assert counted == ["1", "2", "3"]

@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,11 @@ from tests.gateway.kit import Raw, gateway
 from tests.links.kit import until
 
 HOLDFAST = str(Path(sys.executable).parent / "holdfast")
+
+
+async def reaped() -> None:
+    """asyncio's thread that waited for a child needs a moment more than its result."""
+    await until(lambda: not any(thread.name.startswith("asyncio-waitpid") for thread in threading.enumerate()))
 
 
 class Process:
@@ -50,7 +55,9 @@ class Process:
         async with asyncio.timeout(30):
             assert process.stderr is not None
             await process.stderr.read()
-            return await process.wait()
+            code = await process.wait()
+            await reaped()
+            return code
 
     def hup(self) -> None:
         assert self._process is not None
@@ -294,7 +301,7 @@ async def test_five_hundred_abandoned_sessions_leave_nothing(tmp_path: Path) -> 
                 """All but those of the scripted server, which has one for each kept connection."""
                 return sum("FaultServer" not in getattr(t.get_coro(), "__qualname__", "") for t in asyncio.all_tasks())
 
-            before, files = tasks(), len(os.listdir("/proc/self/fd"))
+            before, files = tasks(), len(list(Path("/proc/self/fd").iterdir()))
             for _ in range(10):
                 clients = [Raw(program.url) for _ in range(50)]
                 await asyncio.gather(*(each.initialize() for each in clients))
@@ -307,7 +314,7 @@ async def test_five_hundred_abandoned_sessions_leave_nothing(tmp_path: Path) -> 
             assert await gate.store.count(kind="session") == 0
             await until(lambda: tasks() <= before + 3, 10)
             kept = 2 * 50 + 10  # both ends of the pool's connections
-            await until(lambda: len(os.listdir("/proc/self/fd")) <= files + kept, 10)
+            await until(lambda: len(list(Path("/proc/self/fd").iterdir())) <= files + kept, 10)
             await client.initialize()
             assert (await client.call("counter__count")).text == "1"
 
@@ -320,7 +327,9 @@ async def test_a_sighup_and_an_edited_file_change_the_servers_and_keep_the_sessi
         async with Raw(await process.start(store)) as client:
             await client.initialize()
             assert (await client.call("counter__count")).text == "1"
-            process.file.write_text(json.dumps({"mcpServers": {"counter": {"url": http.url}, "more": {"url": other.url}}}))
+            process.file.write_text(
+                json.dumps({"mcpServers": {"counter": {"url": http.url}, "more": {"url": other.url}}})
+            )
             process.hup()
 
             async def has(name: str) -> bool:

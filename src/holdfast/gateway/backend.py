@@ -5,6 +5,7 @@ and to let one backend's trouble reach another.
 """
 
 import asyncio
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ from holdfast.core.events import (
 )
 from holdfast.core.models import ANONYMOUS, Principal, Record
 from holdfast.core.retry import backoff
+from holdfast.core.values import members
 from holdfast.errors import Conflict, HoldfastError, NoBackend
 from holdfast.gateway.catalogue import Catalogue, fetch
 from holdfast.gateway.config_file import Entry
@@ -149,10 +151,13 @@ class Backend:
         self._common: Back | None = None
         self._spares: list[tuple[Mapping[str, Any], Back]] = []
         self._warming: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
         self._principals: dict[Principal, Back] = {}
         self._fetching: asyncio.Task[Catalogue] | None = None
         target = entry.server.target
         self.is_child = isinstance(target, CommandTarget)
+        self.at = hashlib.sha256(repr(entry.server.url or entry.server.command).encode()).hexdigest()[:12]
+        """Which server this is: what was kept of another one under the same name is nothing worth."""
         limits = entry.server.limits
         self._pool = SharedPool(target, name, limits.connect) if isinstance(target, HttpTarget) else None
         self.closed = False
@@ -258,7 +263,7 @@ class Backend:
         if self._common is None:
             shared = self.policy.reuse == "shared" and self._pool is not None
             memory = StoreMemory(self._store, f"gateway/{self.name}/shared") if shared else None
-            self._common = self.new(memory=memory, on_notification=self._notified, stream=True)
+            self._common = self.new(memory=memory, on_notification=self.heard, stream=True)
         self._common.used = time.monotonic()
         return self._common
 
@@ -269,14 +274,19 @@ class Backend:
             memory = None
             if self._pool is not None:
                 id = principal_link(self.name, principal)
-                memory = StoreMemory(self._store, id, principal=principal, idle=idle + GRACE)
+                memory = StoreMemory(self._store, id, principal=principal, idle=idle + GRACE, touch_every=idle / 10)
             back = self._principals[principal] = self.new(
-                memory=memory, principal=principal, on_notification=self._notified
+                memory=memory, principal=principal, on_notification=self.heard
             )
         back.used = time.monotonic()
         return back
 
-    def _notified(self, method: str, params: Mapping[str, Any] | None) -> None:
+    def has_principal(self, principal: str) -> bool:
+        """Does a principal have a link here and now?"""
+        return principal in self._principals
+
+    def heard(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Its word on a link that is nobody's own."""
         if method == "notifications/resources/updated" and params is not None and isinstance(params.get("uri"), str):
             self._updated(params["uri"])
         elif method in LISTS and self._common is not None:
@@ -294,12 +304,27 @@ class Backend:
         """A greeted link that nobody has used, if one was greeted with these capabilities."""
         if not self.policy.warm:
             return None
+        self._spares = [spare for spare in self._spares if not self._is_dead(spare[1])]
         for number, (said, back) in enumerate(self._spares):
-            if said == capabilities and back.link.greeting is not None:
+            if said == capabilities:
                 del self._spares[number]
                 back.begun = time.monotonic()
                 return back
         return None
+
+    def _is_dead(self, back: Back) -> bool:
+        """A spare whose program has ended meanwhile; it is let go."""
+        if back.link.greeting is not None:
+            return False
+        closing = asyncio.get_running_loop().create_task(back.close("its program ended", end=True), name="close spare")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        return True
+
+    async def spare_comes(self) -> None:
+        """Where children are short, wait for the spare that is being made rather than refuse."""
+        if self._warming is not None and not self._spares and self.children.count >= self.children.limit:
+            await asyncio.wait((self._warming,))
 
     def warm_up(self, capabilities: Mapping[str, Any]) -> None:
         """Fill up the spares, as the last client introduced itself."""
@@ -332,7 +357,7 @@ class Backend:
     async def recall(self) -> None:
         """What it offered last, as the store has it."""
         record = await self._store.get(CATALOGUES, self.name)
-        if record is not None and self.catalogue is None:
+        if record is not None and self.catalogue is None and members(record.data).get("at") == self.at:
             self.catalogue = Catalogue.from_json(record.data)
 
     async def refresh(self, link: Link) -> Catalogue:
@@ -358,7 +383,7 @@ class Backend:
     async def _keep(self, found: Catalogue) -> None:
         for _ in range(3):
             record = await self._store.get(CATALOGUES, self.name)
-            fresh = Record(CATALOGUES, self.name, ANONYMOUS, found.to_json())
+            fresh = Record(CATALOGUES, self.name, ANONYMOUS, {**members(found.to_json()), "at": self.at})
             try:
                 await self._store.commit(fresh, expect=0 if record is None else record.rev)
                 return
@@ -375,8 +400,8 @@ class Backend:
             return
         if self.is_child and self.state != "down" and self.catalogue is not None:
             return
-        back = self.common()
         try:
+            back = self.common()
             await back.start()
             if self.catalogue is None or self.is_stale or self.state != "up":
                 await self.refresh(back.link)
@@ -386,7 +411,8 @@ class Backend:
         except HoldfastError as error:
             self.noted(error)
         finally:
-            if self.is_child and not self.is_shared:
+            common = self._common
+            if self.is_child and not self.is_shared and common is not None and not common.link.statistics().in_flight:
                 await self._drop_common("looked at")
 
     @property
@@ -413,6 +439,8 @@ class Backend:
             self._warming.cancel()
         if self._fetching is not None:
             self._fetching.cancel()
+        if self._closing:
+            await asyncio.wait(tuple(self._closing), timeout=10.0)
         spares, self._spares = self._spares, []
         principals, self._principals = self._principals, {}
         common, self._common = self._common, None

@@ -9,6 +9,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from holdfast.links.target import RESERVED
+
 Seconds: TypeAlias = Annotated[float, Field(gt=0, le=10**9)]
 Reuse: TypeAlias = Literal["session", "principal", "shared", "call"]
 
@@ -36,6 +38,14 @@ class Listen(Part):
     origins: tuple[str, ...] = Field(
         default=(), description="Web origins that may call besides loopback's, as `https://app.example`.", strict=False
     )
+
+    @field_validator("path")
+    @classmethod
+    def _ours(cls, value: str) -> str:
+        if value in ("/healthz", "/readyz"):
+            raise ValueError(f"{value} is the gateway's own")
+        return value
+
     max_body: int = Field(default=4 * MIB, ge=1024, description="Bytes of a request's body; more is answered with 413.")
 
 
@@ -44,6 +54,13 @@ class Token(Part):
 
     hash: str = Field(description="`sha256:…`, as `holdfast token new` prints it.", repr=False)
     principal: str = Field(min_length=1, max_length=200, description="Who shows this token.")
+
+    @field_validator("principal")
+    @classmethod
+    def _somebody(cls, value: str) -> str:
+        if value in ("anonymous", "local"):
+            raise ValueError(f"{value!r} is who needs no token; name somebody")
+        return value
 
     @field_validator("hash")
     @classmethod
@@ -62,6 +79,8 @@ class Auth(Part):
 
     @model_validator(mode="after")
     def _different(self) -> "Auth":
+        if not self.tokens:
+            raise ValueError("has no tokens, so nobody could call; write 'auth: none' for no auth")
         hashes = [token.hash for token in self.tokens]
         if len(set(hashes)) != len(hashes):
             raise ValueError("two tokens have the same hash")
@@ -102,6 +121,12 @@ class Sessions(Part):
         default=True,
         description="Let clients that speak both eras take 2025 where a backend keeps sessions, so that they hold.",
     )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "Sessions":
+        if self.max_age < self.idle:
+            raise ValueError(f"max_age {self.max_age:g} is shorter than idle {self.idle:g}")
+        return self
 
     @field_validator("header")
     @classmethod
@@ -170,6 +195,8 @@ class Policy(Part):
         for name in value:
             if not _HEADER(name):
                 raise ValueError(f"{name!r:.80} is not a header's name")
+            if name.lower() in RESERVED:
+                raise ValueError(f"{name!r} is the link's own to set")
         return tuple(name.lower() for name in value)
 
 

@@ -16,10 +16,11 @@ from pydantic import BaseModel, ValidationError
 
 from holdfast.client.files import KEYS, parse_json, server_from
 from holdfast.client.server import Server
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.gateway.config import POLICY_KEYS, SETTINGS_KEYS, Policy, Settings
 from holdfast.gateway.routing import too_many_names
 from holdfast.links.target import HttpTarget
+from holdfast.stores import open_store
 
 SHOWN = 20  # mistakes in one error: a screen
 _OUR_KEYS = (KEYS - {"reuse", "stateful"}) | POLICY_KEYS
@@ -153,10 +154,10 @@ def _note_lines(reading: _Reading, node: Any, at: tuple[str, ...]) -> None:
         return
     for key, value in node.value:
         path = (*at, str(key.value))
-        if path in reading.lines:
-            reading.lines[path] = key.start_mark.line + 1
-            reading.add(path, f"the key stands here twice, first in line {reading.lines[path]}", "keep one")
+        first = reading.lines.get(path)
         reading.lines[path] = key.start_mark.line + 1
+        if first is not None:
+            reading.add(path, f"the key stands here twice, first in line {first}", "keep one")
         _note_lines(reading, value, path)
 
 
@@ -183,12 +184,13 @@ def _model(reading: _Reading, at: tuple[str, ...], model: type[Any], given: dict
         return model.model_validate(given)
     except ValidationError as error:
         for each in error.errors():
-            place = [str(part) for part in each["loc"] if part not in ("Auth", "literal['none']")]
+            place = [str(part) for part in each["loc"] if not str(part).startswith(("Auth", "literal", "function-"))]
             path = (*at, *place)
             if each["type"] == "extra_forbidden":
                 _guess(reading, path[:-1], path[-1], _fields_at(model, place[:-1]))
             elif "auth" in place and each["type"] == "literal_error":
-                reading.add(path, "is neither 'none' nor a mapping with tokens")
+                if not isinstance(given.get("auth"), dict):
+                    reading.add(path, "is neither 'none' nor a mapping with tokens")
             elif not ("auth" in place and each["type"] == "model_type"):
                 reading.add(path, each["msg"].removeprefix("Value error, ").lower())
         return None
@@ -221,7 +223,7 @@ def _entries(reading: _Reading, document: dict[str, Any], env: Mapping[str, str]
         if not isinstance(entry, dict):
             reading.add(at, "is not a mapping")
             continue
-        known = cast("dict[str, Any]", entry)
+        known = {str(key): value for key, value in cast("dict[Any, Any]", entry).items()}
         plain = {key: value for key, value in known.items() if key not in POLICY_KEYS}
         given = {key: value for key, value in known.items() if key in POLICY_KEYS}
         strange = [
@@ -251,7 +253,7 @@ def _read_files(entry: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, str) and value.startswith("file:"):
             try:
                 value = Path(value.removeprefix("file:")).read_text(encoding="utf-8").strip()
-            except (OSError, UnicodeDecodeError) as error:
+            except (OSError, ValueError) as error:
                 raise ConfigError(f"headers.{name}: the file can't be read: {error}") from None
         read[name] = value
     return {**entry, "headers": read}
@@ -272,5 +274,12 @@ def _check_together(reading: _Reading, settings: Settings, entries: dict[str, En
             reading.add(("mcpServers", name, "pass_headers"), "a program takes no headers", "use env instead")
         if entry.policy.warm and (entry.policy.reuse != "session" or entry.server.command is None):
             reading.add(("mcpServers", name, "warm"), "spares are for programs with reuse: session", "leave it out")
+    if settings.store is not None:
+        try:
+            open_store(settings.store)  # made, not opened: a wrong URL is told here
+        except HoldfastError as error:
+            reading.add(("store",), error.what, error.remedy)
+    if settings.sessions.handles and "holdfast" in entries:
+        reading.add(("mcpServers", "holdfast"), "the handle tools have this name", "rename the server")
     if settings.naming.mode == "prefix" and (clash := too_many_names(entries)):
         reading.add(("mcpServers", clash[0]), f"its tools would be named like those of {clash[1]!r}", "rename one")

@@ -74,8 +74,13 @@ class Front:
     async def _mcp(self, request: Request) -> None:
         if not self.callers.host_is_fine(request.header(b"host")):
             raise Refused(421, "this host is not served here; see listen.hosts")
-        if b"origin" in request.headers and not self.callers.origin_is_fine(request.header(b"origin")):
-            raise Refused(403, "this origin may not call; see listen.origins")
+        if b"origin" in request.headers:
+            if not self.callers.origin_is_fine(request.header(b"origin")):
+                raise Refused(403, "this origin may not call; see listen.origins")
+            request.allow_origin()
+            if request.method == "OPTIONS":
+                await request.reply(204, headers=[(b"access-control-max-age", b"600")])
+                return
         principal = self.callers.principal(request.header(b"authorization"))
         if principal is None:
             raise Refused(401, "a valid bearer token is needed", www_authenticate='Bearer realm="holdfast"')
@@ -237,6 +242,7 @@ class Front:
         finally:
             session.voices.remove(voice)
             session.calls.pop(id, None)
+            self._gateway.sessions.was_used(session)
         await voice.finish(answer)
 
     # GET and DELETE
@@ -249,19 +255,23 @@ class Front:
         session = await self._session(request, principal)
         streams = _streams(session)
         last = request.header(b"last-event-id")
-        stream, number = (
-            streams.resume(last) if last else (streams.own, 0 if not streams.own.is_read else streams.own.last)
-        )
+        stream, number = streams.resume(last) if last else (streams.own, streams.own.delivered)
         events = stream.after(number)
         if stream is streams.own:
             session.listen()
+            for method in sorted(session.changed):
+                session.push({"method": method})
+            session.changed.clear()
         await request.stream(events)
 
     async def _delete(self, request: Request, principal: Principal) -> None:
         if request.header(b"mcp-protocol-version") in _2026:
             raise Refused(405, "2026 has no sessions to delete", allow="POST")
         session = await self._session(request, principal)
-        await self._gateway.sessions.end(session, "ended by its client")
+        try:
+            await self._gateway.sessions.end(session, "ended by its client")
+        except StoreDown as error:
+            raise Refused(503, error.what, code=-32000, retry_after="1") from None
         await request.reply(204)
 
 

@@ -5,7 +5,7 @@ refuses to make a session of a connection: only a handle, a header that was conf
 """
 
 import asyncio
-import hashlib
+import contextlib
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, cast
@@ -20,10 +20,11 @@ from holdfast.core.eras import (
     VERSIONS,
     Era,
 )
-from holdfast.core.models import FrontSessionId, Principal
-from holdfast.errors import Conflict, HoldfastError, LimitReached, StoreDown
+from holdfast.core.models import Principal
+from holdfast.errors import HoldfastError, LimitReached, StoreDown
 from holdfast.gateway.gateway import Gateway, Listener
 from holdfast.gateway.greeting import INFO, discovery
+from holdfast.gateway.header_keys import Keys
 from holdfast.gateway.http import PostVoice, Refused, Request
 from holdfast.gateway.methods import Asking, rpc_error
 from holdfast.gateway.session import Client, Session
@@ -45,6 +46,7 @@ class Front2026:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._keys = Keys(gateway.sessions)
 
     async def post(
         self, request: Request, principal: Principal, message: dict[str, Any], takes_json: bool, takes_sse: bool
@@ -93,17 +95,8 @@ class Front2026:
         value = headers.get(name.lower()) if name is not None else None
         if value is None:
             return None
-        digest = hashlib.sha256(f"{principal}\0{value}".encode()).hexdigest()
-        id = FrontSessionId(f"key-{digest}")
-        sessions = self._gateway.sessions
         try:
-            found = await sessions.find(id, principal)
-            if found is not None:
-                return found
-            try:
-                return await sessions.begin(principal, client, Era.Y2026, id)
-            except Conflict:  # another request began it this moment
-                return await sessions.find(id, principal)
+            return await self._keys.session(principal, value, client)
         except LimitReached as error:
             raise Refused(503, str(error), code=-32000, retry_after=str(int(error.retry_after or 1))) from None
         except StoreDown as error:
@@ -123,12 +116,9 @@ class Front2026:
 
         timer = asyncio.get_running_loop().call_later(WATCH_AFTER, watch)
         session = asking.session
-        number: str | None = None
-        if session is not None:
-            number = f"2026-{id!r}-{len(session.calls)}"
-            session.calls[number] = task
         try:
-            result = await self._gateway.methods.answer(asking, method, params)
+            with self._gateway.sessions.calling(session) if session is not None else contextlib.nullcontext():
+                result = await self._gateway.methods.answer(asking, method, params)
             answer["result"] = _with_info(result)
         except HoldfastError as error:
             answer["error"] = rpc_error(error)
@@ -146,8 +136,6 @@ class Front2026:
             timer.cancel()
             for each in watching:
                 each.cancel()
-            if session is not None and number is not None:
-                session.calls.pop(number, None)
         await voice.finish(answer, status)
 
     async def _cancel_when_gone(self, request: Request, task: "asyncio.Task[Any]") -> None:
@@ -201,13 +189,15 @@ async def _events(
         return b"event: message\ndata: %s\n\n" % encode(message, "client")
 
     yield event("notifications/subscriptions/acknowledged", {"notifications": agreed})
-    while True:
-        changed, uri = await listener.queue.get()
+    while (news := await listener.queue.get()) is not None:
+        changed, uri = news
         for kind in changed:
             if kind in kinds:
                 yield event(kinds[kind], {})
         if uri is not None:
             yield event("notifications/resources/updated", {"uri": uri})
+    ended = {"jsonrpc": "2.0", "id": id, "result": {"resultType": "complete", **meta}}
+    yield b"event: message\ndata: %s\n\n" % encode(ended, "client")
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ It refuses to know HTTP.
 import asyncio
 import logging
 import os
+import socket
 import time
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
@@ -15,11 +16,11 @@ from typing import Any, cast
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.events import Sink
 from holdfast.core.models import ANONYMOUS, Gap, Record
-from holdfast.core.values import JSON
+from holdfast.core.values import JSON, members
 from holdfast.errors import ConfigError, Conflict, Ended, HoldfastError, NotFound, SessionExpired
-from holdfast.gateway.backend import Backend, Children
+from holdfast.gateway.backend import Back, Backend, Children
 from holdfast.gateway.config import Settings
-from holdfast.gateway.config_file import Config
+from holdfast.gateway.config_file import Config, Entry
 from holdfast.gateway.methods import Methods
 from holdfast.gateway.routing import Offer, Table, build
 from holdfast.gateway.session import PROCESSES, Session
@@ -31,6 +32,7 @@ log = logging.getLogger("holdfast.gateway")
 HEALTH_SECONDS = 15.0  # between two looks at the backends
 BEAT_SECONDS = 10.0  # between two signs of life
 BEAT_IDLE = 45.0  # seconds without one after which a process counts as gone
+DRAIN_LOOK = 0.05  # seconds between two looks at calls under way
 REAP_SECONDS = 30.0  # between two rounds of the reaper, at most
 _PUSHES = {
     "tools": "notifications/tools/list_changed",
@@ -43,7 +45,7 @@ class Listener:
     """A 2026 subscription: hears which lists have changed, and which of its resources."""
 
     def __init__(self) -> None:
-        self.queue: asyncio.Queue[tuple[tuple[str, ...], str | None]] = asyncio.Queue()
+        self.queue: asyncio.Queue[tuple[tuple[str, ...], str | None] | None] = asyncio.Queue()
         self.uris: set[str] = set()
 
 
@@ -64,10 +66,13 @@ class Gateway:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._looked = asyncio.Event()
         for name, entry in config.entries.items():
-            self.backends[name] = Backend(name, entry, store, self._children, sink, self._offered, self.updated, clock)
+            self.backends[name] = self._backend(name, entry)
         self.sessions = Sessions(store, config.settings.sessions, self.backends, self._retable, sink, clock)
         self.methods = Methods(self)
         self._beat: Record | None = None
+
+    def _backend(self, name: str, entry: Entry) -> Backend:
+        return Backend(name, entry, self.store, self._children, self._sink, self._offered, self.updated, self._clock)
 
     @property
     def settings(self) -> Settings:
@@ -91,6 +96,7 @@ class Gateway:
     async def start(self) -> None:
         for backend in self.backends.values():
             await backend.recall()
+        await self._bury()
         self._rebuild()
         await self._show_life()
         for work, every in ((self._check_health, HEALTH_SECONDS), (self._show_life, BEAT_SECONDS)):
@@ -141,6 +147,20 @@ class Gateway:
     async def _reap(self) -> None:
         await self.sessions.reap()
 
+    async def _bury(self) -> None:
+        """Signs of life that outlived their process: it listened where we do, or ran on this machine and is gone."""
+        after: str | None = None
+        while True:
+            page = await self.store.scan(kind=PROCESSES, after=after)
+            for record in page.records:
+                data = members(record.data)
+                here = data.get("host") == socket.gethostname()
+                if (self.address and data.get("address") == self.address) or (here and not _runs(data.get("pid"))):
+                    await self.store.end(PROCESSES, record.id)
+            if page.next is None:
+                return
+            after = page.next
+
     async def _show_life(self) -> None:
         """A record that says: this process lives, and how its backends are."""
         data = cast("JSON", self.describe())
@@ -155,6 +175,7 @@ class Gateway:
         """What `holdfast backends` shows."""
         return {
             "pid": os.getpid(),
+            "host": socket.gethostname(),
             "address": self.address,
             "sessions": len(self.sessions.live),
             "children": self._children.count,
@@ -203,6 +224,14 @@ class Gateway:
         except HoldfastError as error:
             log.warning("the sign of life is left to expire: %s", error.what)
 
+    def end_streams(self) -> None:
+        """Clients that listen are told that it is over here."""
+        for session in self.sessions.live.values():
+            if session.streams is not None:
+                session.streams.end()
+        for listener in self.listeners:
+            listener.queue.put_nowait(None)
+
     # The table
 
     def _offered(self, backend: Backend) -> None:
@@ -237,7 +266,7 @@ class Gateway:
             catalogue = known or backend.catalogue
             if catalogue is not None:
                 offers.append(Offer(name, backend.policy, catalogue))
-        return build(self.settings.naming, offers)
+        return build(self.settings.naming, offers, self.table if session is None else session.table or self.table)
 
     def _retable(self, session: Session) -> None:
         """A session whose backend showed it other lists than the rest."""
@@ -246,9 +275,11 @@ class Gateway:
         self._tell(session, session.table.changed_from(before))
 
     def _tell(self, session: Session, changed: tuple[str, ...]) -> None:
-        if session.streams is not None and session.streams.own.is_read:
-            for kind in changed:
+        for kind in changed:
+            if session.streams is not None and session.streams.own.is_read:
                 session.push({"method": _PUSHES[kind]})
+            else:
+                session.changed.add(_PUSHES[kind])  # told when it listens
 
     async def settled(self) -> None:
         """Wait until every backend that is still coming up for the first time has shown what it offers."""
@@ -270,36 +301,56 @@ class Gateway:
 
     # Another configuration
 
-    async def reload(self, config: Config) -> tuple[str, ...]:
-        """Take over what changed, without dropping a session. Returns what needs a restart instead."""
-        old, self.config = self.config, config
+    async def reload(self, config: Config) -> None:
+        """Take over what changed, without dropping a session: other policy at once, another server with a new link."""
+        fresh: dict[str, Backend] = {}
+        for name, entry in config.entries.items():  # in the file's order: it decides who wins a name
+            backend = self.backends.get(name)
+            if backend is None or backend.entry.server != entry.server:
+                backend = self._backend(name, entry)
+                await backend.recall()
+            fresh[name] = backend
+        # From here to the next await nobody sees half of it.
+        gone = [backend for name, backend in self.backends.items() if fresh.get(name) is not backend]
+        self.config = config
         self.sessions.settings = config.settings.sessions
         self._children.limit = config.settings.sessions.children
-        gone = [name for name, entry in old.entries.items() if config.entries.get(name) != entry]
-        closing = [self.backends.pop(name) for name in gone]
-        kept = dict(self.backends)
+        for name, backend in fresh.items():
+            backend.entry, backend.policy = config.entries[name], config.entries[name].policy
         self.backends.clear()
-        for name, entry in config.entries.items():  # in the file's order: it decides who wins a name
-            backend = kept.get(name)
-            if backend is None:
-                backend = Backend(
-                    name, entry, self.store, self._children, self._sink, self._offered, self.updated, self._clock
-                )
-                await backend.recall()
-            self.backends[name] = backend
-        for session in list(self.sessions.live.values()):
-            for name in gone:
-                back = session.backs.pop(name, None)
-                session.overrides.pop(name, None)
+        self.backends.update(fresh)
+        closing: list[Coroutine[Any, Any, None]] = []
+        for session in self.sessions.live.values():
+            for backend in gone:
+                back = session.backs.pop(backend.name, None)
+                session.overrides.pop(backend.name, None)
                 if back is not None:
-                    await back.close("reconfigured", end=True)
-        for backend in closing:
+                    session.untold.add(backend.name)  # what it kept went with the old server
+                    closing.append(self._drained(back))
+        self._rebuild()
+        await asyncio.gather(*closing, return_exceptions=True)
+        for backend in gone:
             await backend.close("reconfigured", end=True)
             await backend.close_pool()
-        self._rebuild()
+        self._looked.clear()
         self._run(self._look(), "look again")
-        restart = [
-            key for key in ("listen", "store", "auth") if getattr(old.settings, key) != getattr(config.settings, key)
-        ]
-        log.info("configuration read again at %s", time.strftime("%H:%M:%S"))
-        return tuple(key for key in restart if key != "auth")
+        log.info("the configuration was read again")
+
+    async def _drained(self, back: Back) -> None:
+        """Close a link when its calls are over, or when they have had their time."""
+        until = time.monotonic() + self.settings.sessions.drain
+        while back.link.statistics().in_flight and time.monotonic() < until:
+            await asyncio.sleep(DRAIN_LOOK)
+        await back.close("reconfigured", end=True)
+
+
+def _runs(pid: object) -> bool:
+    if not isinstance(pid, int):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -6,9 +6,12 @@ It owns the capabilities that are always advertised. It refuses a greeting witho
 from typing import Any, cast
 
 from holdfast.core.eras import SERVER_INFO, VERSIONS, Era
+from holdfast.core.values import encode
+from holdfast.errors import UnstorableValue
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.session import Client
 
+MAX_GREETING = 16 * 1024  # bytes of what a client says of itself: it is kept, and goes to every backend
 INFO = {"name": "holdfast", "version": "0.1.0"}
 CAPABILITIES: dict[str, Any] = {
     "tools": {"listChanged": True},
@@ -29,6 +32,12 @@ def client_of(params: dict[str, Any]) -> Client:
     info, capabilities, version = params.get("clientInfo"), params.get("capabilities"), params.get("protocolVersion")
     if not isinstance(version, str):
         raise BadGreeting("initialize names a protocolVersion")
+    try:
+        size = len(encode({"info": info, "capabilities": capabilities}))
+    except UnstorableValue as error:
+        raise BadGreeting(f"clientInfo or capabilities can't be kept: {error.what}") from None
+    if size > MAX_GREETING:
+        raise BadGreeting(f"clientInfo and capabilities have {size} bytes, more than {MAX_GREETING}")
     known = VERSIONS[Era.Y2025]
     return Client(
         cast("dict[str, Any]", info) if isinstance(info, dict) else {},

@@ -52,12 +52,13 @@ class Refused(Exception):
 class Request:
     """One HTTP request. Headers by lower-case name; the body is read when asked for."""
 
-    __slots__ = ("_receive", "_scope", "_send", "headers", "method")
+    __slots__ = ("_extra", "_receive", "_scope", "_send", "headers", "method")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope = scope
         self._receive = receive
         self._send = send
+        self._extra: tuple[tuple[bytes, bytes], ...] = ()
         self.method: str = scope["method"]
         raw: list[tuple[bytes, bytes]] = scope["headers"]
         self.headers: dict[bytes, bytes] = dict(raw)
@@ -73,6 +74,16 @@ class Request:
                 if name == b"accept":
                     self.headers[name] = b", ".join(each for header, each in raw if header == name)
             seen.add(name)
+
+    def allow_origin(self) -> None:
+        """A web page of an origin that may call reads the answer."""
+        self._extra = (
+            (b"access-control-allow-origin", self.headers[b"origin"]),
+            (b"access-control-allow-methods", b"GET, POST, DELETE"),
+            (b"access-control-allow-headers", self.headers.get(b"access-control-request-headers", b"*")),
+            (b"access-control-expose-headers", b"mcp-session-id, www-authenticate, retry-after"),
+            (b"vary", b"origin"),
+        )
 
     def header(self, name: bytes) -> str | None:
         value = self.headers.get(name)
@@ -109,7 +120,9 @@ class Request:
             pass
 
     async def reply(self, status: int, body: bytes = b"", headers: list[tuple[bytes, bytes]] | None = None) -> None:
-        sent = [(b"content-length", b"%d" % len(body)), *(headers or ())]
+        sent = [*(headers or ()), *self._extra]
+        if status != 204:
+            sent.append((b"content-length", b"%d" % len(body)))
         await self._send({"type": "http.response.start", "status": status, "headers": sent})
         await self._send({"type": "http.response.body", "body": body})
 
@@ -123,7 +136,7 @@ class Request:
         await self.reply_json(refused.status, message, refused.headers)
 
     async def begin_stream(self, headers: list[tuple[bytes, bytes]] | None = None) -> None:
-        sent = [*_STREAM_HEADERS, *(headers or ())]
+        sent = [*_STREAM_HEADERS, *(headers or ()), *self._extra]
         await self._send({"type": "http.response.start", "status": 200, "headers": sent})
 
     async def chunk(self, data: bytes) -> None:

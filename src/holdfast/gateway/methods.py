@@ -4,9 +4,10 @@ It owns the choice of a link, the way of names and headers to a backend, and the
 how a request came in: HTTP of either era and stdio ask the same.
 """
 
+import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +15,7 @@ from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
 
 from holdfast.core.eras import LOG_LEVEL, METHOD_NOT_FOUND, Era, result_in
 from holdfast.core.models import ANONYMOUS, Principal
+from holdfast.core.values import members
 from holdfast.errors import (
     CircuitOpen,
     ConnectFailed,
@@ -27,7 +29,7 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.gateway import handles
-from holdfast.gateway.backend import Back, Backend
+from holdfast.gateway.backend import LISTS, Back, Backend
 from holdfast.gateway.routing import BadCursor, Route, Routes, Table, page
 from holdfast.gateway.session import Client, Session, Voice
 from holdfast.links.inbound import Ears, OnProgress
@@ -39,6 +41,7 @@ log = logging.getLogger("holdfast.gateway")
 
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
+LONGEST_URI = 8192  # characters: as much as web servers take
 ROUNDS = 10  # of input that a 2026 backend may ask of a 2025 client for one call
 ERROR = "dev.holdfast/error"
 NOTICE = "dev.holdfast/notice"
@@ -160,10 +163,15 @@ class Methods:
             if isinstance(arguments, dict) and handles.ARGUMENT in arguments:
                 known = dict(cast("dict[str, Any]", arguments))
                 handle = known.pop(handles.ARGUMENT)
-                asking.session = await handles.find(self._gateway.sessions, asking.principal, handle)
-                if asking.session is None:
+                session = await handles.find(self._gateway.sessions, asking.principal, handle)
+                if session is None:
                     return handles.unknown(settings)
-                params = {**params, "arguments": known}
+                asking.session, params = session, {**params, "arguments": known}
+                with self._gateway.sessions.calling(session):
+                    return await self._call_named(asking, name, params)
+        return await self._call_named(asking, name, params)
+
+    async def _call_named(self, asking: Asking, name: str, params: dict[str, Any]) -> dict[str, Any]:
         route = self._routes(asking).tools.get(name)
         if route is None:
             await self._gateway.settled()
@@ -194,8 +202,8 @@ class Methods:
         return await self._through(asking, route, "resources/read", params, True)
 
     async def _route_of_uri(self, asking: Asking, uri: object) -> Route:
-        if not isinstance(uri, str):
-            raise invalid("a resource is named by its uri")
+        if not isinstance(uri, str) or len(uri) > LONGEST_URI:
+            raise invalid(f"a resource is named by its uri, of at most {LONGEST_URI} characters")
         backend = self._routes(asking).backend_of_uri(uri)
         if backend is None:
             await self._gateway.settled()
@@ -231,13 +239,16 @@ class Methods:
         session, level = asking.session, params.get("level")
         if session is None or level not in _LEVELS:
             raise invalid(f"level is one of {', '.join(_LEVELS)}")
-        session.log_level = level
+        await session.set_level(level)
+        told: list[Awaitable[Any]] = []
         for back in session.backs.values():
             back.link.log_level = level
             greeting = back.link.greeting
             if greeting is not None and greeting.era is Era.Y2025 and "logging" in greeting.capabilities:
-                await back.link.request("logging/setLevel", {"level": level}, timeout=10.0)
-        await session.save()
+                told.append(back.link.request("logging/setLevel", {"level": level}, timeout=10.0))
+        for failed in await asyncio.gather(*told, return_exceptions=True):
+            if isinstance(failed, HoldfastError):  # its next session is told anyway
+                log.info("a log level was not set: %s", failed.what)
         return {}
 
     async def _subscribe(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
@@ -246,25 +257,27 @@ class Methods:
             raise invalid("subscriptions need a session")
         route = await self._route_of_uri(asking, params.get("uri"))
         back = await self._back(asking, self._gateway.backends[route.backend], session)
-        session.subscriptions[route.name] = route.backend
         await self._started(back, self._gateway.backends[route.backend])
-        if back.link.era is Era.Y2026:
-            await back.link.watch(uris=[route.name])
-        else:
+        await session.subscribed(route.name, route.backend)
+        if back.link.era is Era.Y2025:
             await back.link.request("resources/subscribe", {"uri": route.name}, timeout=30.0)
             back.link.listen()
-        await session.save()
+        elif route.name not in session.watches:
+            session.watches[route.name] = await back.link.watch(uris=[route.name])
         return {}
 
     async def _unsubscribe(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
         session, uri = asking.session, params.get("uri")
         if session is None or not isinstance(uri, str):
             raise invalid("a subscription is named by its uri")
-        backend = session.subscriptions.pop(uri, None)
-        back = session.backs.get(backend) if backend is not None else None
+        backend = session.subscriptions.get(uri)
+        await session.subscribed(uri, None)
+        watch = session.watches.pop(uri, None)
+        if watch is not None:
+            watch.close()
+        back = session.backs.get(backend) if isinstance(backend, str) else None
         if back is not None and back.link.era is Era.Y2025:
             await back.link.request("resources/unsubscribe", {"uri": uri}, timeout=30.0)
-        await session.save()
         return {}
 
     # The way to a backend
@@ -277,15 +290,16 @@ class Methods:
         if backend is None:
             raise invalid(f"backend {route.backend!r} is no longer configured")
         session = asking.session
-        mine = session is not None and backend.policy.reuse == "session"
+        reuse = backend.policy.reuse
+        mine = session is not None and (reuse == "session" or (reuse == "principal" and asking.is_anonymous))
         back = session.backs.get(backend.name) if session is not None and mine else None
         if back is not None and back.link.greeting is not None:
             return await self._over(asking, backend, back, route, method, params, safe)
         if mine and session is not None:
             back = await self._back(asking, backend, session)
-        elif backend.policy.reuse == "principal" and not asking.is_anonymous:
+        elif reuse == "principal" and not asking.is_anonymous:
             back = backend.of_principal(asking.principal, self._gateway.settings.sessions.idle)
-        elif backend.policy.reuse == "shared" or await self._keeps_nothing(backend):
+        elif reuse == "shared" or await self._keeps_nothing(backend):
             back = backend.common()
         if back is not None:
             await self._started(back, backend)
@@ -300,6 +314,8 @@ class Methods:
                 server=backend.name,
                 remedy="send this session's calls there",
             )
+        if backend.name not in session.backs:
+            await backend.spare_comes()
         return session.back(backend)
 
     async def _keeps_nothing(self, backend: Backend) -> bool:
@@ -346,7 +362,7 @@ class Methods:
         if session is not None and backend.name in session.untold and not safe:
             session.untold.discard(backend.name)
             raise SessionReplaced(
-                f"{method}: the program of {backend.name!r} ended with another gateway process",
+                f"{method}: the session at {backend.name!r} went with another process, or with its old settings",
                 server=backend.name,
                 remedy=CALL_AGAIN,
             )
@@ -355,8 +371,8 @@ class Methods:
         ears = None
         on_progress = None
         if voice is not None:
-            meta = cast("dict[str, Any]", params.get("_meta") or {})
-            ears = self._ears(asking, voice, meta)
+            meta = members(params.get("_meta"))
+            ears = self._ears(asking, backend, voice, meta)
             token = meta.get("progressToken")
             if token is not None:
                 on_progress = _progress(voice, token)
@@ -432,11 +448,14 @@ class Methods:
                 headers = {**(headers or {}), **mcp_param_headers(mapped, params.get("arguments") or {})}
         return headers
 
-    def _ears(self, asking: Asking, voice: Voice, meta: Mapping[str, Any]) -> Ears:
+    def _ears(self, asking: Asking, backend: Backend, voice: Voice, meta: Mapping[str, Any]) -> Ears:
         session, era = asking.session, asking.era
         wants_log = era is Era.Y2025 or LOG_LEVEL in meta
 
         def heard(method: str, params: Mapping[str, Any] | None) -> None:
+            if method in LISTS:  # we list anew first, and then the client may
+                session.heard(backend.name, method, params) if session is not None else backend.heard(method, params)
+                return
             if method == "notifications/message" and not wants_log:
                 return
             voice.say({"jsonrpc": "2.0", "method": method, "params": dict(params or {})})

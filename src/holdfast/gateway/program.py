@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from holdfast.core.events import Sink
 from holdfast.errors import ConfigError, HoldfastError
@@ -26,6 +27,7 @@ log = logging.getLogger("holdfast.gateway")
 
 LOOK_SECONDS = 1.0  # between two looks at the configuration file
 BACKLOG = 1024
+HEAD_BYTES = 128 * 1024  # of a request's first line and headers
 
 
 class Program:
@@ -40,6 +42,7 @@ class Program:
         self.front: Front | None = None
         self.port = 0
         self._stop = asyncio.Event()
+        self._reloading = asyncio.Lock()
 
     @property
     def url(self) -> str:
@@ -63,7 +66,7 @@ class Program:
                 gateway.address = self.url
                 self.front = Front(gateway)
                 async with gateway.running():
-                    server = _Server(_settings(self.front))
+                    server = _Server(_settings(self.front, self.config.settings.sessions.drain))
                     serving = asyncio.create_task(server.serve(sockets=[sock]), name="uvicorn")
                     watching = asyncio.create_task(self._watch_file(), name="watch configuration")
                     try:
@@ -73,9 +76,7 @@ class Program:
                     finally:
                         gateway.draining = True
                         watching.cancel()
-                        for session in gateway.sessions.live.values():
-                            if session.streams is not None:
-                                session.streams.end()
+                        gateway.end_streams()
                         server.should_exit = True
                         drain = self.config.settings.sessions.drain
                         with contextlib.suppress(TimeoutError):
@@ -118,24 +119,58 @@ class Program:
             return False
         try:
             config = load_config(path)
-            check_bind(config.settings, self._insecure)
+            kept = config.settings.model_copy(
+                update={"listen": self.config.settings.listen, "store": self.config.settings.store}
+            )
+            check_bind(kept, self._insecure)  # where we listen, not where the file would have us listen next time
         except HoldfastError as error:
             log.error("the configuration stays as it was: %s", error)
             return False
-        kept = config.settings.model_copy(
-            update={"listen": self.config.settings.listen, "store": self.config.settings.store}
-        )
         restart = [
             key
             for key in ("listen", "store")
             if getattr(config.settings, key) not in (getattr(self.config.settings, key), None)
         ]
-        self.config = Config(kept, config.entries, path)
-        await gateway.reload(self.config)
+        read = Config(kept, config.entries, path)
+        try:
+            async with self._reloading:
+                await gateway.reload(read)
+        except HoldfastError as error:
+            log.error("the configuration stays as it was: %s", error)
+            return False
+        self.config = read
         self.front.callers = Callers(kept.auth, kept.listen)
         if restart:
             log.warning("%s changed: that takes effect with a restart", " and ".join(restart))
         return True
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's, with an end to headers: its parser takes them however long they are."""
+
+    _head = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._head += len(data)
+        if self._head > HEAD_BYTES and not self._past_head:
+            self.transport.write(b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n")
+            self.transport.close()
+            return
+        super().data_received(data)
+
+    _past_head = False
+
+    def on_message_begin(self) -> None:
+        self._head, self._past_head = 0, False
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._past_head = True
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._head, self._past_head = 0, False
+        super().on_message_complete()
 
 
 class _Server(uvicorn.Server):
@@ -146,7 +181,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _settings(app: Front) -> uvicorn.Config:
+def _settings(app: Front, drain: float) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # pyright: ignore[reportArgumentType]
         lifespan="off",
@@ -156,8 +191,8 @@ def _settings(app: Front) -> uvicorn.Config:
         proxy_headers=False,
         date_header=False,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=5,
-        h11_max_incomplete_event_size=64 * 1024,
+        timeout_graceful_shutdown=max(1, int(drain)),
+        http=_Protocol,
         ws="none",
     )
 

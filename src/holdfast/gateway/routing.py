@@ -53,7 +53,7 @@ class Table:
     resources: Routes = field(default_factory=dict[str, Route])
     templates: Routes = field(default_factory=dict[str, Route])
     clashes: tuple[Clash, ...] = ()
-    patterns: tuple[tuple[re.Pattern[str], str], ...] = ()
+    patterns: tuple[tuple["Pattern", str], ...] = ()
 
     def changed_from(self, other: "Table") -> tuple[str, ...]:
         """Which lists differ: "tools", "prompts", "resources"."""
@@ -67,7 +67,7 @@ class Table:
         route = self.resources.get(uri)
         if route is not None:
             return route.backend
-        return next((backend for pattern, backend in self.patterns if pattern.fullmatch(uri)), None)
+        return next((backend for pattern, backend in self.patterns if pattern.fits(uri)), None)
 
 
 def _items(routes: Routes) -> list[Item]:
@@ -83,19 +83,23 @@ class Offer:
     catalogue: Catalogue
 
 
-def build(naming: Naming, offers: Sequence[Offer]) -> Table:
-    """The table, in the order of the offers."""
+def build(naming: Naming, offers: Sequence[Offer], before: Table | None = None) -> Table:
+    """The table, in the order of the offers. Where nobody said who wins a name, whoever had it `before` keeps it."""
+    held: Routes = {**before.tools, **before.prompts} if before is not None and naming.mode == "none" else {}
     clashes: list[Clash] = []
     tools: dict[str, Route] = {}
     prompts: dict[str, Route] = {}
     resources: dict[str, Route] = {}
     templates: dict[str, Route] = {}
-    patterns: list[tuple[re.Pattern[str], str]] = []
+    patterns: list[tuple[Pattern, str]] = []
 
     def add(kind: str, into: dict[str, Route], public: str, route: Route) -> None:
         if (there := into.get(public)) is None:
             into[public] = route
         elif there.backend != route.backend or there.name != route.name:
+            holder = held.get(public)
+            if holder is not None and holder.backend == route.backend:
+                into[public], there, route = route, route, there
             clashes.append(Clash(kind, public, there.backend, route.backend))
 
     for offer in offers:
@@ -113,7 +117,7 @@ def build(naming: Naming, offers: Sequence[Offer]) -> Table:
         for item in offer.catalogue.templates:
             template = str(item["uriTemplate"])
             add("template", templates, template, Route(offer.backend, template, item))
-            patterns.append((_pattern(template), offer.backend))
+            patterns.append((Pattern.of(template), offer.backend))
     return Table(tools, prompts, resources, templates, tuple(clashes), tuple(patterns))
 
 
@@ -147,17 +151,39 @@ def _is_safe(item: Item) -> bool:
 _EXPRESSION = re.compile(r"\{([+#./;?&]?)([^{}]*)\}")
 
 
-def _pattern(template: str) -> re.Pattern[str]:
-    """URIs that a template (RFC 6570) may stand for; more may fit than it means, never less."""
-    parts: list[str] = []
-    last = 0
-    for found in _EXPRESSION.finditer(template):
-        parts.append(re.escape(template[last : found.start()]))
-        greedy = found.group(1) != "" or found.group(2).endswith("*")
-        parts.append(".*" if greedy else "[^/]*")
-        last = found.end()
-    parts.append(re.escape(template[last:]))
-    return re.compile("".join(parts), re.DOTALL)
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """URIs that a template (RFC 6570) may stand for. Looked for from left to right, so that no URI takes long."""
+
+    texts: tuple[str, ...]
+    """What stands between the variables, the first and the last included."""
+    wide: tuple[bool, ...]
+    """Of each variable: may it contain a slash?"""
+
+    @classmethod
+    def of(cls, template: str) -> "Pattern":
+        texts: list[str] = []
+        wide: list[bool] = []
+        last = 0
+        for found in _EXPRESSION.finditer(template):
+            texts.append(template[last : found.start()])
+            wide.append(found.group(1) != "" or found.group(2).endswith("*"))
+            last = found.end()
+        return cls((*texts, template[last:]), tuple(wide))
+
+    def fits(self, uri: str) -> bool:
+        if not self.wide:
+            return uri == self.texts[0]
+        first, *between, last = self.texts
+        if not uri.startswith(first) or not uri.endswith(last) or len(uri) < len(first) + len(last):
+            return False
+        place, end = len(first), len(uri) - len(last)
+        for text, wide in zip((*between, None), self.wide, strict=True):
+            found = end if text is None else uri.find(text, place, end)
+            if found < 0 or (not wide and "/" in uri[place:found]):
+                return False
+            place = found + len(text or "")
+        return True
 
 
 def too_many_names(names: Iterable[str]) -> tuple[str, str] | None:

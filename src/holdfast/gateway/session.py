@@ -24,6 +24,7 @@ from holdfast.gateway.catalogue import Catalogue, fetch
 from holdfast.gateway.routing import Table
 from holdfast.gateway.streams import Streams
 from holdfast.links.memory import Kept
+from holdfast.links.watch import Watch
 from holdfast.stores.base import Store
 
 if TYPE_CHECKING:
@@ -89,9 +90,10 @@ class SessionMemory:
 
     touch_every: float | None = None
 
-    def __init__(self, session: "Session", backend: str) -> None:
+    def __init__(self, session: "Session", backend: str, at: str) -> None:
         self._session = session
         self._backend = backend
+        self._at = at
         self._claim: Claim | None = None
 
     async def load(self) -> Kept:
@@ -100,7 +102,7 @@ class SessionMemory:
             await session.read()  # a later greeting: another process may have begun a newer session
         session.loaded.add(self._backend)
         entry = members(session.backends.get(self._backend))
-        saved = entry.get("saved")
+        saved = entry.get("saved") if entry.get("at") in (None, self._at) else None  # else of another server
         try:
             return Kept(None if saved is None else Saved.from_json(saved), entry.get("n", 0))
         except ValueError as error:
@@ -117,7 +119,7 @@ class SessionMemory:
             now = members(backends.get(self._backend)).get("n", 0)
             if now != number:
                 raise Conflict(f"another link saved a session at {self._backend!r} first", expect=number, actual=0)
-            backends[self._backend] = {"n": number + 1, "saved": saved}
+            backends[self._backend] = {"n": number + 1, "saved": saved, "at": self._at}
 
         await self._session.write(change)
         return number + 1
@@ -166,26 +168,27 @@ class Session:
         "backs",
         "begun",
         "calls",
+        "changed",
+        "changes",
         "client",
         "data",
         "era",
         "id",
         "key",
         "loaded",
-        "log_level",
         "overrides",
         "principal",
         "record",
         "sessions",
         "state",
         "streams",
-        "subscriptions",
         "table",
         "tasks",
         "touched",
         "untold",
         "used",
         "voices",
+        "watches",
     )
 
     def __init__(
@@ -207,8 +210,9 @@ class Session:
         self.calls: dict[str | int, asyncio.Task[Any]] = {}
         self.voices: list[Voice] = []
         self.streams: Streams | None = None
-        self.log_level: str | None = None
-        self.subscriptions: dict[str, str] = {}
+        self.changed: set[str] = set()
+        self.watches: dict[str, Watch] = {}
+        self.changes = 0
         self.tasks: set[asyncio.Task[Any]] = set()
         self.begun = self.used = self.touched = sessions.clock.monotonic()
         self.untold: set[str] = set()
@@ -234,10 +238,24 @@ class Session:
         return cast("dict[str, Any]", self.data.setdefault("backends", {}))
 
     @property
+    def log_level(self) -> str | None:
+        level = self.data.get("log_level")
+        return level if isinstance(level, str) else None
+
+    @property
+    def subscriptions(self) -> dict[str, Any]:
+        """Resources that the client subscribed to, and the backends that have them."""
+        return members(self.data.get("subscriptions"))
+
+    @property
+    def in_use(self) -> bool:
+        """A call is under way, or the client listens: then it is not idle."""
+        return bool(self.calls or self.voices or (self.streams is not None and self.streams.own.is_read))
+
+    @property
     def busy(self) -> bool:
-        """In use right now, so that it may not be put to rest."""
-        read = self.streams is not None and self.streams.own.is_read
-        return bool(self.calls or self.voices or read) or any(back.link.keeps_child for back in self.backs.values())
+        """May not be put to rest."""
+        return self.in_use or any(back.link.keeps_child for back in self.backs.values())
 
     def step(self, event: SessionEvent) -> None:
         self.state = GATEWAY_SESSION.next(self.state, event)
@@ -257,12 +275,7 @@ class Session:
     # The record
 
     def to_record(self) -> Record:
-        self.data |= {
-            "client": self.client.to_json(),
-            "era": self.era.value,
-            "log_level": self.log_level,
-            "subscriptions": cast("JSON", dict(self.subscriptions)),
-        }
+        self.data |= {"client": self.client.to_json(), "era": self.era.value}
         idle, max_age = self.sessions.spans
         return Record(KIND, self.key, self.principal, cast("JSON", self.data), idle=idle, max_age=max_age)
 
@@ -270,9 +283,6 @@ class Session:
         """What the store says."""
         self.record = record
         self.data = cast("dict[str, JSON]", record.data) if isinstance(record.data, dict) else {}
-        level = self.data.get("log_level")
-        self.log_level = level if isinstance(level, str) else None
-        self.subscriptions = {uri: str(backend) for uri, backend in members(self.data.get("subscriptions")).items()}
 
     async def read(self) -> None:
         record = await self.store.get(KIND, self.key)
@@ -282,6 +292,7 @@ class Session:
 
     async def write(self, change: Callable[[dict[str, JSON]], None]) -> None:
         """Change the record, and again on what another has written meanwhile. Before the record exists, its data."""
+        self.changes += 1
         if self.record is None:
             change(self.data)
             return
@@ -297,9 +308,18 @@ class Session:
                     await self.read()
             raise Conflict(f"session {self.key[:8]} is written to by too many", expect=0, actual=self.record.rev)
 
-    async def save(self) -> None:
-        """Log level and subscriptions have changed."""
-        await self.write(lambda _: None)
+    async def set_level(self, level: str) -> None:
+        await self.write(lambda data: data.update(log_level=level))
+
+    async def subscribed(self, uri: str, backend: str | None) -> None:
+        """The client wants to hear of a resource; None: no more."""
+
+        def change(data: dict[str, JSON]) -> None:
+            known = dict(members(data.get("subscriptions")))
+            known.pop(uri, None)
+            data["subscriptions"] = known if backend is None else {**known, uri: backend}
+
+        await self.write(change)
 
     # Links
 
@@ -311,7 +331,7 @@ class Session:
             if back is None:
                 back = backend.new(
                     session=self.key,
-                    memory=SessionMemory(self, backend.name) if not backend.is_child else None,
+                    memory=SessionMemory(self, backend.name, backend.at) if not backend.is_child else None,
                     principal=self.principal,
                     info=self.client.info or None,
                     capabilities=self.client.capabilities,
@@ -356,7 +376,11 @@ class Session:
         return None if record is None else str(members(record.data).get("address") or owner)
 
     def listen(self) -> None:
-        """The client listens, so we do, too."""
+        """The client listens, so we do, too: also at backends that only another process has used so far."""
+        for name in list(self.backends):
+            backend = self.sessions.backends.get(name)
+            if backend is not None and name not in self.backs and not backend.is_child:
+                self.start(self.back(backend).start(), f"listen at {name}")
         for back in self.backs.values():
             back.link.listen()
 
@@ -401,11 +425,13 @@ class Session:
         answered = self._asked[id] = asyncio.get_running_loop().create_future()
         if voice is None or not voice.can_ask:
             voice = next((each for each in reversed(self.voices) if each.can_ask), None)
+        number = 0
         try:
             if voice is not None:
                 voice.say(message)
             elif self.streams is not None and self.streams.own.is_read:
                 self.streams.own.add(message)
+                number = self.streams.own.last
             else:
                 raise ErrorAnswer(
                     f"{method}: the client does not listen", message="The client can't be asked now", code=-32603
@@ -421,6 +447,8 @@ class Session:
             raise
         finally:
             self._asked.pop(id, None)
+            if number and self.streams is not None:
+                self.streams.own.forget(number)  # a question that is over must not be asked again
         error = answer.get("error")
         if isinstance(error, dict):
             known = cast("dict[str, Any]", error)
@@ -450,6 +478,7 @@ class Session:
             await asyncio.wait(tasks, timeout=5.0)
 
     async def close_links(self, reason: str, *, end: bool) -> None:
+        self.watches.clear()  # they end with their links
         backs, self.backs = self.backs, {}
         closed = await asyncio.gather(*(back.close(reason, end=end) for back in backs.values()), return_exceptions=True)
         for failed in closed:

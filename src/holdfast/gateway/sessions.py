@@ -8,8 +8,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from typing import Any, cast
 
 from holdfast.core.clock import SYSTEM, Clock
@@ -61,6 +62,8 @@ class Sessions:
         self._finding: dict[str, asyncio.Task[Session | None]] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._resting: set[asyncio.Task[None]] = set()
+        self._beginning: Counter[Principal] = Counter()
+        self._counting = asyncio.Lock()
         self._totals: tuple[float, int] = (float("-inf"), 0)
 
     @property
@@ -78,30 +81,45 @@ class Sessions:
         self, principal: Principal, client: Client, era: Era = Era.Y2025, id: FrontSessionId | None = None
     ) -> Session:
         """A new session with its backends starting; returns at the latest when the start deadline has passed."""
-        await self._check_limits(principal)
-        session = Session(self, id or new_id(), principal, client, era)
+        async with self._counting:  # one at a time: who was let in counts for the next
+            await self._check_limits(principal)
+            self._beginning[principal] += 1
+        try:
+            session = await self._begin(Session(self, id or new_id(), principal, client, era))
+        finally:
+            self._beginning[principal] -= 1
         self._tell(GatewaySessionBegan(time.time(), session.key, principal, era.value))
+        session.step(SessionEvent.STARTED)
+        self.live[session.id] = session
+        self._rest_some(session)
+        return session
+
+    async def _begin(self, session: Session) -> Session:
         try:
             await self._start(session)
-            committing = session.to_record()
-            session.take(await self.store.commit(committing, expect=0))
+            await self._commit(session)
         except BaseException:
             await self._let_go(session, "did not begin", end=True)
             raise
-        assert session.record is not None
-        self._offset = session.record.touched - self.clock.now()
-        session.step(SessionEvent.STARTED)
-        self.live[session.id] = session
-        self._rest_some()
         return session
+
+    async def _commit(self, session: Session) -> None:
+        """The first writing of the record; a backend may come up, and write, while it is under way."""
+        before = session.changes
+        session.record = await self.store.commit(session.to_record(), expect=0)
+        self._offset = session.record.touched - self.clock.now()
+        if session.changes != before:
+            await session.write(lambda _: None)
 
     async def _check_limits(self, principal: Principal) -> None:
         settings = self.settings
-        mine = await self.store.count(kind=KIND, principal=principal)
+        mine = await self.store.count(kind=KIND, principal=principal) + self._beginning[principal]
         counted, total = self._totals
+        total += 1
         if self.clock.monotonic() - counted > 1.0 or total >= settings.total:
-            total = mine if mine >= settings.total else await self.store.count(kind=KIND)
-            self._totals = (self.clock.monotonic(), total)
+            total = await self.store.count(kind=KIND) + self._beginning.total()
+            counted = self.clock.monotonic()
+        self._totals = (counted, total)
         for count, limit, whose in (
             (mine, settings.per_principal, "this caller's"),
             (total, settings.total, "all callers'"),
@@ -114,13 +132,14 @@ class Sessions:
                     retry_after=RETRY_AFTER,
                     remedy="end sessions that are done, or raise the limits under `sessions`",
                 )
-        self._totals = (self._totals[0], total + 1)
 
     async def _start(self, session: Session) -> None:
         """All eager backends at once. Whatever one does, the others serve and the session opens."""
         starting: list[asyncio.Task[None]] = []
         for backend in self.backends.values():
-            if backend.policy.start == "lazy" or backend.resting or backend.policy.reuse != "session":
+            if backend.policy.start == "lazy" or backend.resting:
+                continue
+            if backend.policy.reuse != "session" and backend.catalogue is not None:
                 continue
             task = asyncio.get_running_loop().create_task(
                 self._start_one(session, backend), name=f"start {backend.name}"
@@ -133,6 +152,10 @@ class Sessions:
 
     async def _start_one(self, session: Session, backend: Backend) -> None:
         try:
+            if backend.policy.reuse != "session":
+                await backend.check()
+                return
+            await backend.spare_comes()
             back = session.back(backend)
             await back.start()
             if backend.catalogue is None or backend.is_stale:
@@ -149,7 +172,7 @@ class Sessions:
         if session is None or session.principal != principal or session.state is not SessionState.OPEN:
             return None
         now = self.clock.monotonic()
-        if self._over(now - session.used, now - session.begun):
+        if self._expired(session, now):
             self.end_soon(session, "expired")
             return None
         session.used = now
@@ -158,6 +181,26 @@ class Sessions:
             session.start(self._touch(session), "touch")
         self.live.move_to_end(id)
         return session
+
+    @contextmanager
+    def calling(self, session: Session) -> Generator[None]:
+        """A call is under way in this session: it is not idle, and its end waits for the call."""
+        task = asyncio.current_task()
+        assert task is not None
+        key = f"call-{secrets.token_hex(8)}"
+        session.calls[key] = task
+        try:
+            yield
+        finally:
+            session.calls.pop(key, None)
+            self.was_used(session)
+
+    def was_used(self, session: Session) -> None:
+        """A call has ended: its session idles from now on."""
+        session.used = self.clock.monotonic()
+
+    def _expired(self, session: Session, now: float) -> bool:
+        return self._over(0.0 if session.in_use else now - session.used, now - session.begun)
 
     def _over(self, idle: float, age: float) -> bool:
         return idle > self.settings.idle or age > self.settings.max_age
@@ -191,7 +234,7 @@ class Sessions:
         session.touched = float("-inf")
         session.step(SessionEvent.STARTED)
         self.live[id] = session
-        self._rest_some()
+        self._rest_some(session)
         return session
 
     def _ages(self, record: Record) -> tuple[float, float]:
@@ -207,12 +250,12 @@ class Sessions:
 
     # Rest and end
 
-    def _rest_some(self) -> None:
+    def _rest_some(self, newest: Session) -> None:
         """More live sessions than a process should hold: those used longest ago rest in the store."""
         extra = len(self.live) - self.settings.live
         if extra <= 0:
             return
-        for session in [each for each in self.live.values() if not each.busy][:extra]:
+        for session in [each for each in self.live.values() if not each.busy and each is not newest][:extra]:
             del self.live[session.id]
             self._rest(session, "at rest")
 
@@ -229,7 +272,8 @@ class Sessions:
         await session.close_links(reason, end=end)
 
     def end_soon(self, session: Session, reason: str) -> None:
-        self._ending.setdefault(session.id, self._start_ending(session, reason, True))
+        if session.id not in self._ending:
+            self._ending[session.id] = self._start_ending(session, reason, True)
 
     async def end(self, session: Session, reason: str, *, tell: bool = True) -> None:
         """End it at every backend and in the store. Whoever asks may be cancelled, the ending goes on."""
@@ -240,24 +284,30 @@ class Sessions:
 
     def _start_ending(self, session: Session, reason: str, tell: bool) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(self._end(session, reason, tell), name="end session")
-        task.add_done_callback(lambda _: self._ending.pop(session.id, None))
+        task.add_done_callback(lambda task: self._ended(session, task))
         return task
+
+    def _ended(self, session: Session, task: "asyncio.Task[None]") -> None:
+        self._ending.pop(session.id, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("session %s could not be ended: %s", session.key[:8], error)
 
     async def _end(self, session: Session, reason: str, tell: bool) -> None:
         event = SessionEvent.EXPIRED if reason == "expired" else SessionEvent.DELETED
         if session.state not in (SessionState.OPEN, SessionState.STARTING):
             return
+        await self.store.end(KIND, session.key)  # first: nobody begins another call on it
         session.step(event)
         self.live.pop(session.id, None)
-        try:
-            await self.store.end(KIND, session.key)  # first: nobody begins another call on it
-            if tell:
+        if tell:
+            try:
                 await self.store.publish(TOPIC, {"ended": session.key})
-        except HoldfastError as error:
-            log.error("session %s could not be ended in the store: %s", session.key[:8], error)
+            except HoldfastError as error:
+                log.warning("session %s: its end was not told: %s", session.key[:8], error)
         await self._drain(session)
-        await self._end_unopened(session)
-        await self._let_go(session, reason, end=True)
+        if tell:
+            await self._end_unopened(session)
+        await self._let_go(session, reason, end=tell)  # else whoever ended it has told the servers
         session.step(SessionEvent.DRAINED)
         lifetime = self.clock.monotonic() - session.begun
         self._tell(GatewaySessionEnded(time.time(), session.key, session.principal, reason, lifetime))
@@ -295,13 +345,17 @@ class Sessions:
     async def reap(self) -> int:
         """End what has expired, whoever began it. Returns how many."""
         now, ended = self.clock.monotonic(), 0
+        due_here: list[Session] = []
         for session in list(self.live.values()):
-            if self._over(now - session.used, now - session.begun) and not session.calls:
-                await self.end(session, "expired")
-                ended += 1
-            elif now - session.used < self.settings.idle / 10 and now - session.touched > self.settings.idle / 10:
+            if self._expired(session, now):
+                due_here.append(session)
+            elif session.in_use and now - session.touched > self.settings.idle / 10:
                 session.touched = now
                 await self._touch(session)
+        for start in range(0, len(due_here), AT_ONCE):
+            part = [self.end(session, "expired") for session in due_here[start : start + AT_ONCE]]
+            for failed in await asyncio.gather(*part, return_exceptions=True):
+                ended += not isinstance(failed, BaseException)
         after: str | None = None
         while True:
             page = await self.store.scan(kind=KIND, after=after)
@@ -314,7 +368,7 @@ class Sessions:
                 break
             after = page.next
         await self._reap_principals()
-        for backend in self.backends.values():
+        for backend in list(self.backends.values()):
             await backend.close_idle(self.settings.idle)
         await self.store.reap(kind=KIND)
         return ended
@@ -323,10 +377,7 @@ class Sessions:
         if not self._over(*self._ages(record)):
             return False
         now = self.clock.monotonic()
-        return not any(
-            session.key == record.id and not self._over(now - session.used, now - session.begun)
-            for session in self.live.values()
-        )
+        return not any(session.key == record.id and not self._expired(session, now) for session in self.live.values())
 
     async def _end_record(self, record: Record, reason: str) -> bool:
         """End a session that no process holds live. One process does it."""
@@ -369,13 +420,28 @@ class Sessions:
                 parts = record.id.split("/", 3)
                 if parts[0] != "gateway" or len(parts) != 4 or record.data is None:
                     continue
-                if self._ages(record)[0] > self.settings.idle and parts[1] in self.backends:
-                    memory = StoreMemory(self.store, record.id, principal=record.principal)
-                    await self._end_saved(record.id, {parts[1]: {"saved": record.data}})
-                    await memory.forget()
+                backend = self.backends.get(parts[1])
+                if backend is None or backend.has_principal(record.principal):
+                    continue
+                if self._ages(record)[0] > self.settings.idle:
+                    await self._end_principal(record, backend.name)
             if page.next is None:
                 return
             after = page.next
+
+    async def _end_principal(self, record: Record, backend: str) -> None:
+        try:
+            claim = await self.store.claim(LINKS, record.id, owner=self.owner, ttl=CLAIM_SECONDS)
+        except Busy:
+            return
+        try:
+            fresh = await self.store.get(LINKS, record.id)
+            if fresh is None or fresh.data is None or self._ages(fresh)[0] <= self.settings.idle:
+                return
+            await self._end_saved(record.id, {backend: {"saved": fresh.data}})
+            await StoreMemory(self.store, record.id, principal=record.principal).forget()
+        finally:
+            await self.store.release(claim)
 
     def ended_elsewhere(self, key: str) -> None:
         """Another process says so."""
@@ -394,7 +460,8 @@ class Sessions:
         if calls:
             await asyncio.wait(calls, timeout=self.settings.drain)
         if end:
-            await asyncio.gather(*(self.end(session, "shutdown") for session in list(self.live.values())))
+            ending = [self.end(session, "shutdown") for session in list(self.live.values())]
+            await asyncio.gather(*ending, return_exceptions=True)
         else:
             for session in list(self.live.values()):
                 del self.live[session.id]

@@ -6,6 +6,7 @@ It owns stdin and stdout, and one client's session. It refuses to write anything
 import asyncio
 import logging
 import os
+import select
 import sys
 from collections.abc import Mapping
 from typing import Any, cast
@@ -48,7 +49,10 @@ class StdioFront:
     def say(self, message: Mapping[str, Any]) -> None:
         data = memoryview(encode(dict(message), "client") + b"\n")
         while data:
-            data = data[os.write(self._out, data) :]
+            try:
+                data = data[os.write(self._out, data) :]
+            except BlockingIOError:  # our stdin may be the same socket, and that one does not block
+                select.select([], [self._out], [])
 
     async def run(self, reader: asyncio.StreamReader) -> None:
         """Until the client closes our stdin."""
@@ -79,11 +83,17 @@ class StdioFront:
         known = cast("dict[str, Any]", message)
         method, id = known.get("method"), known.get("id")
         params = known.get("params")
+        meta = cast("dict[str, Any]", params).get("_meta") if isinstance(params, dict) else None
         if method is None:
             if self._session is None or not self._session.answered(known):
                 log.info("an answer that nobody waits for")
-        elif not isinstance(method, str) or (params is not None and not isinstance(params, dict)):
-            self._refuse(id if isinstance(id, str | int) else None, -32600, "method is a string, params are an object")
+        elif (
+            not isinstance(method, str)
+            or (params is not None and not isinstance(params, dict))
+            or (meta is not None and not isinstance(meta, dict))
+        ):
+            what = "method is a string, params and _meta are objects"
+            self._refuse(id if isinstance(id, str | int) else None, -32600, what)
         elif "id" not in known:
             self._notified(method, cast("dict[str, Any]", params or {}))
         elif isinstance(id, bool) or not isinstance(id, str | int) or id in self._calls:
@@ -122,6 +132,9 @@ class StdioFront:
             answer["error"] = refusal.error
         except asyncio.CancelledError:
             answer["error"] = {"code": CANCELLED, "message": "Request cancelled"}
+        except Exception:
+            log.exception("a request could not be answered")
+            answer["error"] = {"code": -32603, "message": "Internal error"}
         finally:
             if session is not None:
                 session.voices.remove(self)
@@ -136,7 +149,11 @@ class StdioFront:
             return await self._initialize(params)
         if self._session is None:
             raise _Refusal(-32600, "initialize first")
-        asking = Asking(LOCAL, Era.Y2025, self._session, self._session.client, voice=self)
+        session = await self._gateway.sessions.find(self._session.id, LOCAL)
+        if session is None:
+            self._session = None
+            raise _Refusal(-32001, "the session has ended, and what it kept is gone: initialize again")
+        asking = Asking(LOCAL, Era.Y2025, session, session.client, voice=self)
         return await self._gateway.methods.answer(asking, method, params)
 
     async def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -172,10 +189,10 @@ class StdioFront:
         return await self._gateway.methods.answer(Asking(LOCAL, Era.Y2026, None, client, voice=self), method, params)
 
     async def _close(self) -> None:
+        if self._tasks:  # what was asked before the pipe closed is answered
+            await asyncio.wait(tuple(self._tasks), timeout=self._gateway.settings.sessions.drain)
         for task in tuple(self._tasks):
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(tuple(self._tasks), timeout=self._gateway.settings.sessions.drain)
         if self._session is not None:
             await self._gateway.sessions.end(self._session, "ended by its client")
         if self._pushing is not None:

@@ -6,6 +6,7 @@ back too late for them starts where the stream stands.
 
 import asyncio
 import itertools
+import secrets
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
@@ -21,11 +22,13 @@ OWN = "own"
 class Stream:
     """One stream and its last events."""
 
-    __slots__ = ("_events", "_news", "_reader", "ended", "id", "is_read", "last")
+    __slots__ = ("_events", "_news", "_reader", "delivered", "ended", "id", "is_read", "last")
 
     def __init__(self, id: str) -> None:
         self.id = id
         self.last = 0
+        self.delivered = 0
+        """What a reader has taken: whoever comes without an event id goes on from there."""
         self.ended = False
         self.is_read = False
         self._reader = 0  # counts readers: a new one takes the stream over from the one before
@@ -52,6 +55,12 @@ class Stream:
         self.ended = True
         self._tell()
 
+    def forget(self, number: int) -> None:
+        """An event that must not be told again."""
+        kept = [event for event in self._events if event[0] != number]
+        self._events.clear()
+        self._events.extend(kept)
+
     def _tell(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
@@ -67,6 +76,7 @@ class Stream:
                 for count, event in tuple(self._events):
                     if count > number:
                         number = count
+                        self.delivered = max(self.delivered, count)
                         yield event
                 if self.ended or self._reader != me:
                     return
@@ -80,13 +90,14 @@ class Streams:
     """All streams of one session."""
 
     def __init__(self) -> None:
-        self.own = Stream(OWN)
+        self._epoch = secrets.token_hex(4)  # another process counts its events anew
+        self.own = Stream(f"{self._epoch}.{OWN}")
         self._answers: OrderedDict[str, Stream] = OrderedDict()
         self._numbers = itertools.count(1)
 
     def answer(self) -> Stream:
         """A stream for one call's answer."""
-        stream = Stream(f"c{next(self._numbers)}")
+        stream = Stream(f"{self._epoch}.{next(self._numbers)}")
         self._answers[stream.id] = stream
         while len(self._answers) > KEPT_STREAMS:
             oldest = next((id for id, each in self._answers.items() if each.ended), None)
@@ -96,11 +107,12 @@ class Streams:
         return stream
 
     def resume(self, last_event_id: str) -> tuple[Stream, int]:
-        """The stream that an event belongs to, and its number. What nobody knows resumes the client's own stream."""
+        """The stream that an event belongs to, and its number. An event that nobody knows, of another process perhaps,
+        resumes the client's own stream, with all that was not taken yet."""
         name, _, number = last_event_id.rpartition("-")
-        stream = self.own if name == OWN else self._answers.get(name)
-        if stream is None or not number.isascii() or not number.isdigit() or len(number) > 12:
-            return self.own, self.own.last
+        stream = self.own if name == self.own.id else self._answers.get(name)
+        if stream is None or not number.isascii() or not number.isdigit() or int(number[:12]) > stream.last:
+            return self.own, self.own.delivered
         return stream, int(number)
 
     def end(self) -> None:

@@ -62,11 +62,20 @@ class Memory(Protocol):
 class StoreMemory:
     """A session as a record of a store, for any number of processes."""
 
-    def __init__(self, store: Store, id: str, *, principal: Principal = ANONYMOUS, idle: float | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        id: str,
+        *,
+        principal: Principal = ANONYMOUS,
+        idle: float | None = None,
+        touch_every: float | None = None,
+    ) -> None:
         self._store = store
         self._id = id
         self._principal = principal
         self._idle = idle
+        self._touch_every = touch_every
         self._owner = f"link-{secrets.token_hex(8)}"
         self._claim: Claim | None = None
 
@@ -102,7 +111,7 @@ class StoreMemory:
 
     @property
     def touch_every(self) -> float | None:
-        return None if self._idle is None else self._idle / 3
+        return self._touch_every or (None if self._idle is None else self._idle / 3)
 
     async def touch(self) -> None:
         with suppress(Ended, NotFound, SessionExpired):

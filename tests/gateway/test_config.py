@@ -1,0 +1,198 @@
+"""Configuration: every mistake is told with its line and a remedy; good files are read as they are."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.gateway.callers import Callers, check_bind, new_token
+from holdfast.gateway.config import Listen, Settings
+from holdfast.gateway.config_file import load_config, read_config
+
+HOLDFAST = str(Path(sys.executable).parent / "holdfast")
+
+
+def written(folder: Path, text: str, name: str = "gateway.yaml") -> Path:
+    file = folder / name
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.promise("gateway.config")
+def test_an_mcp_json_is_read_as_it_is(tmp_path: Path) -> None:
+    plain = {"mcpServers": {"a": {"command": "npx", "args": ["x"]}, "b": {"url": "https://example.com/mcp"}}}
+    config = load_config(written(tmp_path, json.dumps(plain), "mcp.json"))
+    assert list(config.entries) == ["a", "b"]
+    assert config.settings == Settings()
+    assert config.store_url.startswith("sqlite:///")
+    assert config.store_url.endswith(".db")
+    commented = '{\n  // mine\n  "mcpServers": {\n\t"a": {"command": "npx",},\n  },\n}'
+    assert list(load_config(written(tmp_path, commented, "vs.json")).entries) == ["a"]
+    off = {"mcpServers": {"a": {"command": "npx", "disabled": True}}}
+    assert not load_config(written(tmp_path, json.dumps(off), "off.json")).entries
+
+
+@pytest.mark.promise("gateway.config")
+def test_yaml_adds_policy(tmp_path: Path) -> None:
+    config = load_config(
+        written(
+            tmp_path,
+            """
+listen: {port: 9000, origins: ["https://app.example"]}
+store: "memory:"
+sessions: {idle: 60, handles: true}
+naming: {mode: priority, rename: {a.x: better}}
+mcpServers:
+  a:
+    url: http://127.0.0.1:1/mcp
+    reuse: principal
+    on_replaced: continue
+    allow: ["read_*"]
+    pass_headers: [X-Tenant]
+  b: {command: prog, start: lazy, warm: 2, stateful: false}
+""",
+        )
+    )
+    assert config.settings.listen.port == 9000
+    assert config.settings.sessions.idle == 60
+    assert config.entries["a"].policy.reuse == "principal"
+    assert config.entries["a"].policy.pass_headers == ("x-tenant",)
+    assert config.entries["b"].policy.warm == 2
+    assert config.entries["b"].server.stateful is False
+
+
+@pytest.mark.promise("gateway.config")
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("listen:\n  prot: 80\nmcpServers: {}", 2, "did you mean 'port'"),
+        ("listen:\n  port: 99999\nmcpServers: {}", 2, "less than or equal to 65535"),
+        ("listen:\n  port: eighty\nmcpServers: {}", 2, "valid integer"),
+        ("lisen: {}\nmcpServers: {}", 1, "did you mean 'listen'"),
+        ("mcpServer: {}", 1, "mcpServers"),
+        ("mcpServers: []", 1, "not a mapping"),
+        ("mcpServers:\n  a: 7", 2, "not a mapping"),
+        ("mcpServers:\n  a: {}", 2, "neither url, command nor app"),
+        ("mcpServers:\n  a: {url: 'http://x/mcp', command: y}", 2, "url and command"),
+        ("mcpServers:\n  a:\n    url: ftp://x/", 2, "does not begin with http"),
+        ("mcpServers:\n  a:\n    urll: http://x/mcp", 3, "did you mean 'url'"),
+        ("mcpServers:\n  a:\n    url: http://x/mcp\n    reuse: sesion", 4, "session"),
+        ("mcpServers:\n  a:\n    url: http://x/mcp\n    start: soon", 4, "eager"),
+        ("mcpServers:\n  a:\n    url: http://x/mcp\n    warm: 2", 4, "programs"),
+        ("mcpServers:\n  a:\n    url: http://x/mcp\n    headers: {a: '${NOT_SET_ANYWHERE}'}", 2, "NOT_SET_ANYWHERE"),
+        ("mcpServers:\n  a:\n    url: http://x/mcp\n    headers: {a: 'file:/no/such'}", 2, "can't be read"),
+        ("mcpServers:\n  a:\n    command: x\n    pass_headers: [a]", 4, "program takes no headers"),
+        ("mcpServers:\n  a:\n    url: http://x/mcp\n    pass_headers: ['a b']", 4, "not a header"),
+        ("mcpServers:\n  a: {command: x}\n  a: {command: y}", 3, "twice"),
+        ("mcpServers:\n  a: {command: x}\n  a__b: {command: y}", 3, "named like those of"),
+        ("auth: nobody\nmcpServers: {}", 1, "neither 'none'"),
+        ("auth:\n  tokens:\n    - {hash: abc, principal: a}\nmcpServers: {}", 3, "holdfast token new"),
+        ("sessions:\n  idle: -1\nmcpServers: {}", 2, "greater than 0"),
+        ("sessions:\n  idel: 1\nmcpServers: {}", 2, "did you mean 'idle'"),
+        ("naming:\n  rename: {b.x: y}\nmcpServers:\n  a: {command: x}", 2, "no server 'b'"),
+        ("naming:\n  rename: {a.x: 'no good'}\nmcpServers:\n  a: {command: x}", 2, "not a tool's name"),
+        ("mcpServers: {\n  a: [", 2, "not YAML"),
+        ("just text", None, "not a mapping"),
+        ("", None, "not a mapping"),
+    ],
+)
+def test_every_mistake_has_its_line_and_words(tmp_path: Path, text: str, line: int | None, words: str) -> None:
+    config, mistakes = read_config(written(tmp_path, text))
+    assert config is None
+    assert mistakes, text
+    told = "\n".join(str(mistake) for mistake in mistakes)
+    assert words in told, told
+    if line is not None:
+        assert line in [mistake.line for mistake in mistakes], told
+    with pytest.raises(holdfast.ConfigError, match="can't be used"):
+        load_config(tmp_path / "gateway.yaml")
+
+
+@pytest.mark.promise("gateway.config")
+def test_all_mistakes_are_told_at_once_and_no_secret(tmp_path: Path) -> None:
+    text = "listen: {prot: 1}\nsessions: {idle: 0}\nmcpServers:\n  a: {url: 'http://x/mcp', headers: {k: 7}}\n  b: {}\n"
+    file = written(tmp_path, text)
+    _, mistakes = read_config(file)
+    assert len(mistakes) >= 4
+    checked = subprocess.run([HOLDFAST, "check", str(file)], capture_output=True, text=True, timeout=60)
+    assert checked.returncode == 1
+    assert "line 1" in checked.stderr
+    as_json = subprocess.run([HOLDFAST, "check", str(file), "--json"], capture_output=True, text=True, timeout=60)
+    assert not json.loads(as_json.stdout)["good"]
+    token, digest = new_token()
+    good = written(tmp_path, f"auth: {{tokens: [{{hash: '{digest}', principal: a}}]}}\nmcpServers: {{}}\n", "g.yaml")
+    config = load_config(good)
+    assert digest not in repr(config)
+    assert token not in repr(config)
+    assert subprocess.run([HOLDFAST, "check", str(good)], capture_output=True, timeout=60).returncode == 0
+
+
+@pytest.mark.promise("gateway.callers")
+def test_binding_beyond_loopback_needs_auth_or_a_word(tmp_path: Path) -> None:
+    settings = Settings(listen=Listen(host="0.0.0.0"))
+    with pytest.raises(holdfast.ConfigError, match="not loopback"):
+        check_bind(settings, insecure=False)
+    check_bind(settings, insecure=True)
+    check_bind(Settings(), insecure=False)
+    file = written(tmp_path, "mcpServers: {}")
+    refused = subprocess.run(
+        [HOLDFAST, "serve", str(file), "--host", "0.0.0.0", "--store", "memory:"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert refused.returncode == 2
+    assert "--insecure" in refused.stderr
+
+
+@pytest.mark.promise("gateway.callers")
+def test_host_origin_and_tokens() -> None:
+    token, digest = new_token()
+    auth = load_auth(digest)
+    callers = Callers(auth, Listen(hosts=("mcp.example",), origins=("https://app.example",)))
+    for host in ("localhost", "localhost:8808", "127.0.0.1:1", "[::1]:80", "mcp.example", "mcp.example:443"):
+        assert callers.host_is_fine(host), host
+    for host in (None, "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "[", ""):
+        assert not callers.host_is_fine(host), host
+    for origin in (None, "http://localhost:3000", "https://app.example", "http://127.0.0.1"):
+        assert callers.origin_is_fine(origin), origin
+    for origin in ("https://evil.example", "null", "http://localhost.evil.example", "file://", "http://["):
+        assert not callers.origin_is_fine(origin), origin
+    assert callers.principal(f"Bearer {token}") == "alice"
+    assert callers.principal(f"bearer {token}") == "alice"
+    for wrong in (None, "", "Bearer", "Bearer ", f"Basic {token}", f"Bearer {token}x", "Bearer \udcff"):
+        assert callers.principal(wrong) is None
+
+
+def load_auth(digest: str) -> object:
+    from holdfast.gateway.config import Auth, Token
+
+    return Auth(tokens=(Token(hash=digest, principal="alice"),))
+
+
+@pytest.mark.promise("gateway.program")
+def test_the_commands_for_operators(tmp_path: Path) -> None:
+    made = subprocess.run([HOLDFAST, "token", "new", "alice", "--json"], capture_output=True, text=True, timeout=60)
+    assert set(json.loads(made.stdout)) == {"token", "hash", "principal"}
+    store = f"sqlite:///{tmp_path}/s.db"
+    file = written(tmp_path, "mcpServers: {}")
+    subprocess.run([HOLDFAST, "store", "init", store], capture_output=True, timeout=60, check=False)
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    for command in (
+        ["sessions", "ls", "--store", store],
+        ["backends", "--store", store],
+    ):
+        done = subprocess.run([HOLDFAST, *command], capture_output=True, text=True, timeout=60, env=env)
+        assert done.returncode in (0, 2), done.stderr
+    missing = subprocess.run(
+        [HOLDFAST, "sessions", "end", "none", "--config", str(file), "--store", store],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=env,
+    )
+    assert missing.returncode in (1, 2)
