@@ -6,10 +6,10 @@ import platform
 import re
 from pathlib import Path
 
-from benchmarks import links, runs, stdio, stores
+from benchmarks import gateway, links, runs, stdio, stores
 
 DOC = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-SECTIONS = {"links": links.run, "stdio": stdio.run, "runs": runs.run, "stores": stores.run}
+SECTIONS = {"links": links.run, "gateway": gateway.run, "stdio": stdio.run, "runs": runs.run, "stores": stores.run}
 
 
 def main() -> None:

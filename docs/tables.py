@@ -1,6 +1,6 @@
-"""`make docs`: write the tables of core/ into docs/links.md. `python docs/tables.py --check` only compares.
+"""`make docs`: write the tables of the code into the docs. `python docs/tables.py --check` only compares.
 
-It owns the generated parts between the markers; everything else in that file is written by hand.
+It owns the generated parts between the markers; everything else in those files is written by hand.
 """
 
 import re
@@ -8,12 +8,14 @@ import sys
 from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
+from typing import get_args
+
+from pydantic import BaseModel
 
 from holdfast.core.lifecycle import CIRCUIT, LINK, Lifecycle, LinkEvent, LinkState
 from holdfast.core.outcome import ROWS, Broke, Row, Verdict
 from holdfast.core.retry import SAFE_METHODS, Circumstances, Replacement, decide, decide_replacement
-
-DOC = Path(__file__).parent / "links.md"
+from holdfast.gateway.config import Policy, Settings
 
 
 def drawing(table: Lifecycle) -> str:  # type: ignore[type-arg]
@@ -102,6 +104,34 @@ def replacements() -> str:
     return "\n".join(rows)
 
 
+def settings(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """A model's fields as table rows, those of its parts under their names."""
+    rows: list[str] = []
+    for name, field in model.model_fields.items():
+        part = next((kind for kind in (field.annotation, *_inside(field.annotation)) if _is_model(kind)), None)
+        if part is not None:
+            rows += settings(part, f"{prefix}{name}.")
+            continue
+        default = "" if field.is_required() else repr(field.get_default(call_default_factory=True))
+        rows.append(f"| `{prefix}{name}` | {f'`{default}`' if default else ''} | {field.description or ''} |")
+    return rows
+
+
+def _inside(kind: object) -> list[object]:
+    found: list[object] = []
+    for each in get_args(kind):
+        found += [each, *_inside(each)]
+    return found
+
+
+def _is_model(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def config_table(model: type[BaseModel]) -> str:
+    return "\n".join(["| setting | default | meaning |", "| --- | --- | --- |", *settings(model)])
+
+
 BLOCKS = {
     "link": drawing(LINK),
     "circuit": drawing(CIRCUIT),
@@ -113,19 +143,30 @@ BLOCKS = {
 }
 
 
+DOCS = {
+    "links.md": BLOCKS,
+    "configuration.md": {"settings": config_table(Settings), "policy": config_table(Policy)},
+}
+
+
 def main() -> None:
-    old = new = DOC.read_text()
-    for name, block in BLOCKS.items():
+    for name, blocks in DOCS.items():
+        write(Path(__file__).parent / name, blocks)
+
+
+def write(doc: Path, blocks: dict[str, str]) -> None:
+    old = new = doc.read_text()
+    for name, block in blocks.items():
         pattern = rf"<!-- begin {name} -->\n.*?<!-- end {name} -->"
         replacement = f"<!-- begin {name} -->\n{block}\n<!-- end {name} -->"
         new, found = re.subn(pattern, lambda _, text=replacement: text, new, flags=re.DOTALL)
         if found != 1:
-            sys.exit(f"docs/links.md has {found} places for {name}, not one")
+            sys.exit(f"{doc.name} has {found} places for {name}, not one")
     if "--check" in sys.argv[1:]:
         if new != old:
-            sys.exit("docs/links.md is not what core/ says; run `make docs`")
+            sys.exit(f"docs/{doc.name} is not what the code says; run `make docs`")
     else:
-        DOC.write_text(new)
+        doc.write_text(new)
 
 
 main()

@@ -208,8 +208,16 @@ def test_shell_blocks_name_targets_that_exist() -> None:
                 assert target in targets, f"{path}: make {target}"
 
 
+@pytest.mark.promise("gateway.demo")
+def test_the_demo_kills_a_server_and_the_session_holds() -> None:
+    demo = [str(Path(sys.executable).parent / "holdfast"), "demo", "--check"]
+    result = subprocess.run(demo, capture_output=True, text=True, timeout=100)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "all of it held" in result.stdout
+
+
 @pytest.mark.promise("house.demo")
-def test_the_demo_loses_nothing() -> None:
+def test_four_writers_lose_nothing() -> None:
     demo = ROOT / "examples" / "four_writers.py"
     result = subprocess.run([sys.executable, demo], capture_output=True, text=True, timeout=100)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -48,6 +48,11 @@ class Process:
                     self.url = line.split(" at ")[1].strip()
                     return self.url
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     async def stop(self, signal_number: int = signal.SIGTERM) -> int:
         process, self._process = self._process, None
         assert process is not None
@@ -350,4 +355,46 @@ async def test_a_sighup_and_an_edited_file_change_the_servers_and_keep_the_sessi
                     await asyncio.sleep(0.05)
             assert (await client.call("counter__count")).text == "3"
             assert (await client.call("more__count")).error["code"] == -32602
+        await process.stop()
+
+
+@pytest.mark.promise("gateway.leaks")
+async def test_fifty_thousand_calls_leave_everything_flat(tmp_path: Path) -> None:
+    """Fifty sessions on a real process; greets, descriptors and memory are counted from outside."""
+    from benchmarks.load import connect, greet
+
+    async with FaultServer() as http:
+        process = Process(tmp_path, {"counter": {"url": http.url}})
+        url = await process.start("memory:")
+        pid = process.pid
+
+        def files() -> int:
+            return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+        def memory() -> int:
+            return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4
+
+        body = json.dumps(
+            {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "counter__count", "arguments": {}}}
+        ).encode()
+        connections = [await connect(url) for _ in range(50)]
+        extras = [await greet(each) for each in connections]
+
+        async def call(number: int, times: int, first: int) -> None:
+            for turn in range(times):
+                status, _, raw = await connections[number].post(body, extras[number])
+                assert status == 200
+                assert json.loads(raw)["result"]["content"][0]["text"] == str(first + turn)
+
+        await asyncio.gather(*(call(number, 200, 1) for number in range(50)))
+        before = files(), memory()
+        await asyncio.gather(*(call(number, 800, 201) for number in range(50)))
+        after = files(), memory()
+        greets = [request for request in http.requests if request.method == "initialize"]
+        assert len(greets) == 51  # one a session, and the gateway's own for lists
+        assert sum(request.method == "tools/call" for request in http.requests) == 50_000
+        assert after[0] <= before[0] + 10
+        assert after[1] - before[1] < 8_000  # KB, over forty thousand calls
+        for each in connections:
+            each.close()
         await process.stop()

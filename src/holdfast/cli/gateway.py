@@ -1,6 +1,7 @@
 """`holdfast serve|check|sessions|backends|token|demo`: the gateway from the terminal. It owns arguments and tables."""
 
 import asyncio
+import gc
 import logging
 import sys
 from pathlib import Path
@@ -53,6 +54,8 @@ def serve(
         def ready(program: Program) -> None:
             names = ", ".join(loaded.entries)
             err.print(f"holdfast serves {names or 'no server'} at {program.url}")
+            gc.collect()
+            gc.freeze()  # what is built at start stays: the collector need not look at it again
             err.print(f"sessions are kept in {program.gateway.store.url if program.gateway else 'memory:'}")
 
         await Program(loaded, insecure=insecure).serve(ready)

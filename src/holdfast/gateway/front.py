@@ -224,7 +224,7 @@ class Front:
         if id in session.calls:
             raise Refused(400, f"a request with the id {id!r:.80} is under way already")
         voice = PostVoice(request, json=takes_json, sse=takes_sse, keep=lambda: _streams(session))
-        asking = Asking(session.principal, Era.Y2025, session, session.client, request.plain_headers(), voice)
+        asking = Asking(session.principal, Era.Y2025, session, session.client, request, voice)
         task = asyncio.current_task()
         assert task is not None
         session.calls[id] = task

@@ -28,7 +28,7 @@ from holdfast.gateway.header_keys import Keys
 from holdfast.gateway.http import PostVoice, Refused, Request
 from holdfast.gateway.methods import Asking, rpc_error
 from holdfast.gateway.session import Client, Session
-from holdfast.links.codec import encode
+from holdfast.links.codec import encode_known
 from holdfast.links.watch import Watch
 
 log = logging.getLogger("holdfast.gateway")
@@ -77,7 +77,7 @@ class Front2026:
                 return
             session = await self._session(headers, principal, client)
             voice = PostVoice(request, json=takes_json, sse=takes_sse)
-            asking = Asking(principal, Era.Y2026, session, client, headers, voice)
+            asking = Asking(principal, Era.Y2026, session, client, request, voice)
             await self._call(request, asking, voice, id, method, params)
         except Refused as refused:
             await request.refuse(refused, id)
@@ -186,7 +186,7 @@ async def _events(
 
     def event(method: str, params: Mapping[str, Any]) -> bytes:
         message = {"jsonrpc": "2.0", "method": method, "params": {**params, **meta}}
-        return b"event: message\ndata: %s\n\n" % encode(message, "client")
+        return b"event: message\ndata: %s\n\n" % encode_known(message)
 
     yield event("notifications/subscriptions/acknowledged", {"notifications": agreed})
     while (news := await listener.queue.get()) is not None:
@@ -197,7 +197,7 @@ async def _events(
         if uri is not None:
             yield event("notifications/resources/updated", {"uri": uri})
     ended = {"jsonrpc": "2.0", "id": id, "result": {"resultType": "complete", **meta}}
-    yield b"event: message\ndata: %s\n\n" % encode(ended, "client")
+    yield b"event: message\ndata: %s\n\n" % encode_known(ended)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 from holdfast.gateway.streams import Stream, Streams
-from holdfast.links.codec import encode
+from holdfast.links.codec import encode_known
 
 Scope: TypeAlias = dict[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[dict[str, Any]]]
@@ -16,6 +16,7 @@ Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
 
 KEEP_ALIVE = 15.0  # seconds of silence on a stream before a comment: proxies cut what is silent for a minute
 JSON_TYPE = (b"content-type", b"application/json")
+_JSON_ONLY: list[tuple[bytes, bytes]] = [JSON_TYPE]
 _SINGLE = frozenset(
     {
         b"authorization",
@@ -89,6 +90,11 @@ class Request:
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
+    def get(self, name: str) -> str | None:
+        """A header by its name in lower case."""
+        value = self.headers.get(name.encode("latin-1"))
+        return None if value is None else value.decode("latin-1")
+
     def plain_headers(self) -> dict[str, str]:
         return {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers.items()}
 
@@ -127,9 +133,9 @@ class Request:
         await self._send({"type": "http.response.body", "body": body})
 
     async def reply_json(
-        self, status: int, message: Mapping[str, Any], headers: list[tuple[bytes, bytes]] | None = None
+        self, status: int, message: dict[str, Any], headers: list[tuple[bytes, bytes]] | None = None
     ) -> None:
-        await self.reply(status, encode(dict(message), "client"), [JSON_TYPE, *(headers or ())])
+        await self.reply(status, encode_known(message), [JSON_TYPE, *headers] if headers else _JSON_ONLY)
 
     async def refuse(self, refused: Refused, id: Any = None) -> None:
         message = {"jsonrpc": "2.0", "id": id, "error": refused.error}
@@ -208,7 +214,7 @@ class PostVoice:
             self._stream.end()
         await self._request.end_stream()
 
-    async def finish(self, message: Mapping[str, Any], status: int = 200) -> None:
+    async def finish(self, message: dict[str, Any], status: int = 200) -> None:
         """The last word."""
         if self._pump is None and self._json:
             await self._request.reply_json(status, message)
@@ -226,4 +232,4 @@ class PostVoice:
 
 
 def _event(message: Mapping[str, Any]) -> bytes:
-    return b"event: message\ndata: %s\n\n" % encode(dict(message), "client")
+    return b"event: message\ndata: %s\n\n" % encode_known(dict(message))

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
 
@@ -41,6 +41,7 @@ log = logging.getLogger("holdfast.gateway")
 
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
+TRACE = ("traceparent", "tracestate", "baggage")
 LONGEST_URI = 8192  # characters: as much as web servers take
 ROUNDS = 10  # of input that a 2026 backend may ask of a 2025 client for one call
 ERROR = "dev.holdfast/error"
@@ -51,6 +52,12 @@ OWN_SESSION = (
 )
 
 
+class Headers(Protocol):
+    """Headers that are read when somebody asks for one."""
+
+    def get(self, name: str) -> str | None: ...
+
+
 @dataclass(slots=True)
 class Asking:
     """Who asks, in which session, and how to reach them meanwhile."""
@@ -59,8 +66,8 @@ class Asking:
     era: Era
     session: Session | None = None
     client: Client = field(default_factory=Client)
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Of the request, in lower case."""
+    headers: Headers | None = None
+    """Of the request, by their names in lower case."""
     voice: Voice | None = None
 
     @property
@@ -434,8 +441,8 @@ class Methods:
         """Trace context, what the operator passes through, and what a 2026 tool wants of its parameters."""
         headers: dict[str, str] | None = None
         given = asking.headers
-        if given:
-            for name in ("traceparent", "tracestate", "baggage", *backend.policy.pass_headers):
+        if given is not None:
+            for name in (*TRACE, *backend.policy.pass_headers):
                 value = given.get(name)
                 if value is not None:
                     headers = headers or {}

@@ -22,7 +22,7 @@ from holdfast.gateway.greeting import BadGreeting, client_of, discovery, greetin
 from holdfast.gateway.methods import Asking, rpc_error
 from holdfast.gateway.session import Client, Session
 from holdfast.gateway.streams import Streams
-from holdfast.links.codec import decode, encode
+from holdfast.links.codec import decode, encode_known
 from holdfast.stores import open_store
 
 log = logging.getLogger("holdfast.gateway")
@@ -47,7 +47,7 @@ class StdioFront:
         self._pushing: asyncio.Task[None] | None = None
 
     def say(self, message: Mapping[str, Any]) -> None:
-        data = memoryview(encode(dict(message), "client") + b"\n")
+        data = memoryview(encode_known(dict(message)) + b"\n")
         while data:
             try:
                 data = data[os.write(self._out, data) :]

@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from holdfast.links.codec import encode
+from holdfast.links.codec import encode_known
 
 KEPT_EVENTS = 256  # of one stream: what a client misses while it reconnects
 KEPT_STREAMS = 16  # of answers that ended: one per call that a client may come back for
@@ -41,7 +41,7 @@ class Stream:
         event = b"id: %s-%d\nevent: message\ndata: %s\n\n" % (
             self.id.encode(),
             self.last,
-            encode(dict(message), "client"),
+            encode_known(dict(message)),
         )
         self._events.append((self.last, event))
         self._tell()

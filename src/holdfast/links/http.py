@@ -8,15 +8,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import aiohttp
-
 from holdfast.core.eras import Era, headers_2026
 from holdfast.core.outcome import Broke, Row, Seen
 from holdfast.core.sse import EventTooLarge, Parser, ServerSentEvent
 from holdfast.links import http_stream
 from holdfast.links.codec import decode
+from holdfast.links.http_client import Body
 from holdfast.links.http_endpoint import Endpoint, failed
-from holdfast.links.http_pool import FAILURES, Body, SharedPool, header
+from holdfast.links.http_pool import FAILURES, Answer, SharedPool, header
 from holdfast.links.limits import Limits
 from holdfast.links.owner import Owner
 from holdfast.links.target import HttpTarget
@@ -115,7 +114,7 @@ class _Call:
         if extra:
             headers |= {name.lower(): value for name, value in extra.items()}
         now = asyncio.get_running_loop().time
-        response: aiohttp.ClientResponse | None = None
+        response: Answer | None = None
         try:
             async with asyncio.timeout_at(self._patience.next(now())) as timer:
                 response = await self._wire.endpoint.request("POST", headers, body)
@@ -136,7 +135,7 @@ class _Call:
             if response is not None and not response.closed:
                 self._let_go(response)
 
-    def _let_go(self, response: aiohttp.ClientResponse) -> None:
+    def _let_go(self, response: Answer) -> None:
         """Give the connection back. An answer stream that is complete but not yet ended is read to its end aside, so
         that the next call can have its connection; one that is not complete is cut."""
         if response.content.is_eof() or not self._answering:
@@ -151,7 +150,7 @@ class _Call:
         )
         return Reply(seen=seen, what=what)
 
-    async def _read_json(self, response: aiohttp.ClientResponse) -> Reply:
+    async def _read_json(self, response: Answer) -> Reply:
         self._answering = True
         cap, length = self._wire.endpoint.limits.message_bytes, response.content_length
         if length is not None and length <= cap and "content-encoding" not in response.headers:
@@ -180,12 +179,12 @@ class _Call:
             Broke.TOO_LARGE, f"the answer is over the cap of {self._wire.endpoint.limits.message_bytes} bytes"
         )
 
-    async def _read_foreign(self, response: aiohttp.ClientResponse, kind: str) -> Reply:
+    async def _read_foreign(self, response: Answer, kind: str) -> Reply:
         return self._broken(
             Broke.NOT_AN_ANSWER, f"HTTP 200 with {kind or 'no content type'}, not JSON and not an event stream"
         )
 
-    def _answered(self, answer: Message, response: aiohttp.ClientResponse | None) -> Reply:
+    def _answered(self, answer: Message, response: Answer | None) -> Reply:
         session = response.headers.get("mcp-session-id") if response is not None else None
         error = answer.get("error")
         if error is None:
@@ -219,12 +218,12 @@ class _Call:
         await self._receive(known)
         return None
 
-    async def _read_stream(self, response: aiohttp.ClientResponse, timer: asyncio.Timeout) -> Reply:
+    async def _read_stream(self, response: Answer, timer: asyncio.Timeout) -> Reply:
         parser = Parser(self._wire.endpoint.limits.message_bytes)
         retry = self._wire.endpoint.limits.stream_retry
         failures = 0
-        stream: aiohttp.ClientResponse | None = response
-        opened: aiohttp.ClientResponse | None = None  # by a resumption, so ours to let go
+        stream: Answer | None = response
+        opened: Answer | None = None  # by a resumption, so ours to let go
         first = response
         try:
             while True:
@@ -269,14 +268,14 @@ class _Call:
         timer.reschedule(self._patience.next(asyncio.get_running_loop().time()))
         return answer
 
-    async def _resume(self, last_id: str) -> aiohttp.ClientResponse | None:
+    async def _resume(self, last_id: str) -> Answer | None:
         """Ask for the rest of a broken answer stream. None if that is not to be had right now."""
         try:
             response = await self._wire.endpoint.request(
                 "GET", {**self._generation.headers, "last-event-id": last_id}, None
             )
         except FAILURES as error:
-            if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
+            if isinstance(error, TimeoutError):
                 raise
             return None
         if response.status == 200 and header(response.headers, "content-type") == "text/event-stream":
@@ -285,7 +284,7 @@ class _Call:
         return None
 
 
-async def _drain(response: aiohttp.ClientResponse) -> None:
+async def _drain(response: Answer) -> None:
     try:
         async with asyncio.timeout(DRAIN):
             async for _ in response.content.iter_any():

@@ -9,12 +9,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import aiohttp
 from yarl import URL
 
 from holdfast.core.outcome import Broke, Row, Seen
 from holdfast.links.codec import decode, encode
-from holdfast.links.http_pool import Body, SharedPool, describe, open_pool, proxy_for, same_origin, where_it_broke
+from holdfast.links.http_client import Body, Broken
+from holdfast.links.http_pool import Answer, HttpPool, SharedPool, describe, proxy_for, same_origin, where_it_broke
 from holdfast.links.limits import Limits, too_large
 from holdfast.links.target import HttpTarget
 from holdfast.links.wire import Generation, Message, Reply, Resolved
@@ -34,19 +34,21 @@ class Endpoint:
         self.limits = limits
         self._target = target
         self._shared = shared
-        self._pool: aiohttp.ClientSession | None = None
+        self._pool: HttpPool | None = None
         self._url = URL()
+        self._shown = ""
         self._proxy: str | None = None
 
     async def open(self, resolved: Resolved) -> None:
         assert resolved.url is not None
         self._proxy = proxy_for(resolved.url, self._target.proxy)
         self._url = URL(resolved.url)
+        self._shown = str(self._url)
         if self._shared is not None:
             self._pool = self._shared.get()
             return
         tls = self._target.tls.context(self.name) if self._target.tls is not None else None
-        self._pool = open_pool(self.limits.connect, tls)
+        self._pool = HttpPool(self.limits.connect, tls)
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None
@@ -59,16 +61,14 @@ class Endpoint:
             raise too_large(len(body), self.limits.message_bytes, self.name)
         return body
 
-    async def request(self, verb: str, headers: Mapping[str, str], body: Body | None) -> aiohttp.ClientResponse:
+    async def request(self, verb: str, headers: Mapping[str, str], body: Body | None) -> Answer:
         """One request, with redirects within our own origin followed."""
-        url = self._url
+        url, shown = self._url, self._shown
         for turn in range(REDIRECTS + 1):
             pool = self._pool
             if pool is None:
                 break
-            response = await pool.request(
-                verb, url, data=body, headers=headers, allow_redirects=False, proxy=self._proxy
-            )
+            response = await pool.request(verb, shown, headers, body, self._proxy)
             if response.status not in (307, 308) or turn == REDIRECTS:
                 return response
             location = response.headers.get("location", "")
@@ -77,11 +77,14 @@ class Endpoint:
                 return response
             response.release()
             if response.status == 308 or str(there).rstrip("/") == str(url).rstrip("/"):
-                self._url = there  # moved for good, or a slash that every request would be sent back for
-            url = there
-        raise aiohttp.ClientConnectionError("the link is closed")
+                self._url, self._shown = (
+                    there,
+                    str(there),
+                )  # moved for good, or a slash that every request would be sent back for
+            url, shown = there, str(there)
+        raise Broken("the link is closed")
 
-    async def read_status(self, response: aiohttp.ClientResponse, generation: Generation) -> Reply:
+    async def read_status(self, response: Answer, generation: Generation) -> Reply:
         """An answer of which only the status matters, or one that is not a success."""
         if 200 <= response.status < 300:
             size = 0
@@ -93,7 +96,7 @@ class Endpoint:
             return Reply(session=response.headers.get("mcp-session-id"))
         return await self.read_refusal(response, generation)
 
-    async def read_refusal(self, response: aiohttp.ClientResponse, generation: Generation) -> Reply:
+    async def read_refusal(self, response: Answer, generation: Generation) -> Reply:
         """Any answer other than 200: what its status, headers and body say."""
         status = response.status
         raw = b""

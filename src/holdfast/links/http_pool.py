@@ -1,15 +1,17 @@
-"""The door to aiohttp: a pool of connections to one server, and the reading of what went wrong with one.
+"""Connections to one server, and the reading of what went wrong with one. The door to aiohttp, which knows proxies.
 
-It owns keep-alive, TLS, the proxy and the translation of aiohttp's exceptions into where an exchange broke. It refuses
-to write on a pooled socket whose other end has already closed: such a request was never sent.
+It owns TLS, the choice between our own client and aiohttp's, and the translation of exceptions into where an exchange
+broke. It refuses to write on a pooled socket whose other end has already closed: such a request was never sent.
 """
 
 import asyncio
+import os
 import select
+import socket
 import ssl
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 from weakref import WeakSet
@@ -21,27 +23,27 @@ from aiohttp.connector import Connection
 
 from holdfast.core.outcome import Broke
 from holdfast.errors import ConfigError
+from holdfast.links.http_client import Body, NotHttp, Pool, Response
 from holdfast.links.target import HttpTarget
 
 KEEP_ALIVE = 60.0  # seconds an idle connection is kept; servers close theirs after five to seventy-five
 LARGE_BODY = 1024 * 1024  # bytes from which aiohttp warns about a body that is given whole
 
 
-class Body(aiohttp.BytesPayload):
-    """A request body that knows whether any of it was handed to a socket."""
+class _Payload(aiohttp.BytesPayload):
+    """A body for aiohttp that tells the link's own when it goes out."""
 
-    sent = False
-
-    def __init__(self, value: bytes) -> None:
-        if len(value) < LARGE_BODY:
-            super().__init__(value, content_type="application/json")
+    def __init__(self, body: Body) -> None:
+        self._body = body
+        if len(body.value) < LARGE_BODY:
+            super().__init__(body.value, content_type="application/json")
             return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # it is in memory either way
-            super().__init__(value, content_type="application/json")
+            super().__init__(body.value, content_type="application/json")
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        self.sent = True
+        self._body.sent = True
         await super().write_with_length(writer, content_length)
 
 
@@ -100,6 +102,39 @@ def open_pool(connect_seconds: float, tls: ssl.SSLContext | None) -> aiohttp.Cli
     )
 
 
+Answer: TypeAlias = aiohttp.ClientResponse | Response
+
+
+class HttpPool:
+    """The connections of a link, or of several. Our own client; where a proxy stands between, aiohttp's."""
+
+    def __init__(self, connect_seconds: float, tls: ssl.SSLContext | None) -> None:
+        self._connect = connect_seconds
+        self._tls = tls
+        self._own = Pool(connect_seconds, tls)
+        self._proxied: aiohttp.ClientSession | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self._own.closed
+
+    async def request(
+        self, verb: str, url: str, headers: Mapping[str, str], body: Body | None, proxy: str | None
+    ) -> Answer:
+        if proxy is None:
+            return await self._own.request(verb, url, headers, body)
+        if self._proxied is None:
+            self._proxied = open_pool(self._connect, self._tls)
+        data = None if body is None else _Payload(body)
+        return await self._proxied.request(verb, url, data=data, headers=headers, allow_redirects=False, proxy=proxy)
+
+    async def close(self) -> None:
+        await self._own.close()
+        proxied, self._proxied = self._proxied, None
+        if proxied is not None:
+            await proxied.close()
+
+
 class SharedPool:
     """Connections that many links to one server use together. Whoever made it closes it, after those links."""
 
@@ -107,12 +142,12 @@ class SharedPool:
         self._target = target
         self._name = name
         self._connect = connect_seconds
-        self._pool: aiohttp.ClientSession | None = None
+        self._pool: HttpPool | None = None
 
-    def get(self) -> aiohttp.ClientSession:
+    def get(self) -> HttpPool:
         if self._pool is None or self._pool.closed:
             tls = self._target.tls
-            self._pool = open_pool(self._connect, tls.context(self._name) if tls is not None else None)
+            self._pool = HttpPool(self._connect, tls.context(self._name) if tls is not None else None)
         return self._pool
 
     async def close(self) -> None:
@@ -141,15 +176,19 @@ def where_it_broke(error: BaseException, body_sent: bool, answering: bool) -> Br
         return Broke.CONNECT
     if isinstance(error, TimeoutError):
         return Broke.NO_ANSWER_IN_TIME
-    if isinstance(error, aiohttp.ClientResponseError):
+    if isinstance(error, aiohttp.ClientResponseError | NotHttp):
         return Broke.NOT_AN_ANSWER  # bytes that are not HTTP
     return Broke.IN_ANSWER if answering else Broke.AFTER_SEND
 
 
 def describe(error: BaseException) -> str:
     """A driver's exception in a few words, without the request."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not trusted: {error}"[:300]
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"the server's certificate is not trusted: {error.certificate_error}"[:300]
+    if isinstance(error, socket.gaierror):
+        return f"the host name does not resolve: {error}"[:300]
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return f"the host name does not resolve: {error.os_error}"[:300]
     if isinstance(error, aiohttp.ClientConnectorError):
@@ -160,6 +199,8 @@ def describe(error: BaseException) -> str:
         return "the server closed the connection"
     if isinstance(error, TimeoutError | asyncio.TimeoutError):
         return "no answer in time"
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno)
     return (str(error) or type(error).__name__)[:300]
 
 
