@@ -82,7 +82,7 @@ def nginx(backend: str, folder: Path) -> Iterator[tuple[str, int]]:
     (folder / "nginx.conf").write_text(
         f"daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/error.log;\n"
         "events { worker_connections 1024; }\n"
-        f"http {{ access_log off; upstream b {{ server {host}; keepalive 64; }} client_body_temp_path {folder}/b; "
+        f"http {{ access_log off; keepalive_requests 100000000; upstream b {{ server {host}; keepalive 64; keepalive_requests 100000000; }} client_body_temp_path {folder}/b; "
         f"proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;\n"
         f"server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://b; proxy_http_version 1.1; "
         'proxy_set_header Connection ""; proxy_set_header Host $host; client_max_body_size 8m; }} }}\n'.replace(

@@ -226,3 +226,23 @@ async def test_a_subscription_hears_that_lists_changed(tmp_path: Path) -> None:
             names = [tool["name"] for tool in (await client.ask_2026("tools/list")).result["tools"]]
             assert "late__count" in names
             await until(lambda: program.gateway is not None and not program.gateway.listeners)
+
+
+@pytest.mark.promise("gateway.counts")
+async def test_handles_headers_and_principals_count_on_after_a_restart(tmp_path: Path) -> None:
+    token, digest = new_token()
+    auth = {"tokens": [{"hash": digest, "principal": "alice"}]}
+    store, handle = f"sqlite:///{tmp_path}/s.db", ""
+    async with FaultServer() as http:
+        servers = {"own": {"url": http.url}, "mine": {"url": http.url, "reuse": "principal"}}
+        sessions = {"handles": True, "header": "x-key"}
+        for turn in range(3):
+            async with gateway(tmp_path, servers, auth=auth, sessions=sessions, store=store) as program:
+                async with Raw(program.url, token) as client:
+                    if not handle:
+                        opened = await client.call_2026("holdfast__open_session")
+                        handle = opened.result["structuredContent"]["holdfast_session"]
+                    by_key = await client.ask_2026("tools/call", {"name": "own__count"}, x_key="k")
+                    by_handle = await client.call_2026("own__count", holdfast_session=handle)
+                    by_principal = await client.call_2026("mine__count")
+                    assert [each.text for each in (by_key, by_handle, by_principal)] == [str(turn + 1)] * 3
