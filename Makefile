@@ -40,7 +40,7 @@ lint: $(VENV)/.dev  ## format check, lint, types, layers
 check: lint test    ## lint and test, what CI runs
 
 conformance: $(VENV)/.dev  ## the official suite in both eras, and servers that others wrote
-	@$(BIN)/python conformance/run.py
+	@$(BIN)/python conformance/run.py $(ARGS)
 
 docs: $(VENV)/.dev  ## write the tables of core/ into docs/links.md
 	@$(BIN)/python docs/tables.py

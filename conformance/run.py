@@ -1,4 +1,4 @@
-"""`make conformance`: the official suite against our client, in both eras, then servers that nobody here wrote.
+"""`make conformance`: the official suite against our client and our gateway, in both eras, then strangers' programs.
 
 It owns the order and the summary. What it needs of npm it installs beside the virtual environment, by version.
 """
@@ -7,9 +7,13 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -19,7 +23,11 @@ SUITE = HOME / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist"
 REVISIONS = ("2025-11-25", "2026-07-28")
 TIMEOUT = "180000"  # milliseconds a client: the suite starts forty at once, and machines have two cores
 # The wheel's node and npm come first; the suite needs Node 22, which many systems do not have.
-ENVIRONMENT = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+ENVIRONMENT = {
+    **os.environ,
+    "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+    "PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD": "1",  # Debian's Chromium is used
+}
 
 
 def install() -> None:
@@ -35,45 +43,106 @@ def install() -> None:
     subprocess.run(command, cwd=HOME, env=ENVIRONMENT, check=True, timeout=600)
 
 
-def suite(revision: str) -> bool:
-    """One run of the suite: every scenario that the revision requires, and those it only knows."""
-    print(f"conformance {revision} …", flush=True)
+def client_suite(revision: str) -> bool:
+    """Our client: every scenario that the revision requires, and those it only knows."""
+    command = ["client", "--command", f"{sys.executable} {HERE / 'client.py'}", "--requirements", revision]
+    return suite(f"client {revision}", [*command, "--timeout", TIMEOUT])
+
+
+def gateway_suite(revision: str) -> bool:
+    """Our gateway as a server, with the fixture behind it in the same era; names un-prefixed, as the suite wants."""
+    with tempfile.TemporaryDirectory() as folder, started_gateway(Path(folder), revision[:4]) as url:
+        passed = suite(f"gateway {revision}", ["server", "--url", url, "--requirements", revision])
+        if revision == "2025-11-25":
+            scenario = ["server", "--url", url, "--scenario", "server-session-lifecycle"]
+            passed = suite("gateway server-session-lifecycle", scenario, lines=r"\s*(Passed|✗)") and passed
+        return passed
+
+
+@contextmanager
+def started_gateway(folder: Path, era: str) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    config = {
+        "mcpServers": {"fixture": {"url": f"http://127.0.0.1:{port}/mcp", "era": era}},
+        "naming": {"mode": "none"},
+        "store": "memory:",
+    }
+    (folder / "gateway.json").write_text(json.dumps(config))
+    fixture = subprocess.Popen([sys.executable, str(HERE / "fixture.py"), str(port)])
+    _wait_for(port)
+    gateway = subprocess.Popen(
+        [str(BIN / "holdfast"), "serve", str(folder / "gateway.json"), "--port", "0"],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert gateway.stderr is not None
+        line = ""
+        while " at http" not in line:
+            line = gateway.stderr.readline()
+            assert line, "the gateway ended"
+        yield line.split(" at ")[1].strip()
+    finally:
+        for process in (gateway, fixture):
+            process.terminate()
+        print(
+            "".join(f"  gateway: {line}" for line in gateway.communicate(timeout=30)[1].splitlines(True)[-5:]), end=""
+        )
+        fixture.wait(timeout=30)
+
+
+def _wait_for(port: int) -> None:
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise TimeoutError("the fixture does not listen")
+
+
+def suite(name: str, command: list[str], lines: str = r"\s*(✗|Total|Expected|Not scored|Unexpected)") -> bool:
+    """One run of the suite."""
+    print(f"conformance {name} …", flush=True)
     start = time.monotonic()
+    expected = ["--expected-failures", str(HERE / "expected-failures.yml")]
     done = subprocess.run(
-        [
-            "node", str(SUITE), "client", "--command", f"{sys.executable} {HERE / 'client.py'}",
-            "--requirements", revision, "--timeout", TIMEOUT, "--expected-failures", str(HERE / "expected-failures.yml"),
-        ],
+        ["node", str(SUITE), *command, *expected],
         cwd=HOME, env=ENVIRONMENT, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     plain = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
-    (HOME / f"conformance-{revision}.log").write_text(plain)
+    log = f"conformance-{name.replace(' ', '-')}.log"
+    (HOME / log).write_text(plain)
     summary = plain[plain.rfind("=== SUITE SUMMARY") :] if "=== SUITE SUMMARY" in plain else plain[-3000:]
-    print(
-        "\n".join(
-            line for line in summary.splitlines() if re.match(r"\s*(✗|Total|Expected|Not scored|Unexpected)", line)
-        )
-    )
+    print("\n".join(line for line in summary.splitlines() if re.match(lines, line)))
     print(
         f"  {summary.count('✓')} scenarios passed, exit {done.returncode}, {time.monotonic() - start:.0f} s", flush=True
     )
     if done.returncode:
-        print(f"  the whole output: {HOME.name}/conformance-{revision}.log", flush=True)
+        print(f"  the whole output: {HOME.name}/{log}", flush=True)
     return done.returncode == 0
 
 
-def servers() -> bool:
-    """Interoperation, as tests."""
+def strangers() -> bool:
+    """Servers behind links and behind the gateway, clients in front of it, as tests."""
     packages = json.loads((HERE / "package.json").read_text())["dependencies"]
-    print("servers: " + ", ".join(f"{name.split('/')[1]} {version}" for name, version in packages.items()), flush=True)
+    print("from npm: " + ", ".join(f"{name.split('/')[1]} {version}" for name, version in packages.items()), flush=True)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE)]
     return subprocess.run(command, cwd=HERE.parent, env={**ENVIRONMENT, "HOLDFAST_NPM": str(HOME)}).returncode == 0
 
 
 def main() -> None:
     install()
-    passed = [suite(revision) for revision in REVISIONS]
-    passed.append(servers())
+    chosen = sys.argv[1:]
+    parts = {
+        "client": lambda: all(client_suite(revision) for revision in REVISIONS),
+        "gateway": lambda: all(gateway_suite(revision) for revision in REVISIONS),
+        "strangers": strangers,
+    }
+    if unknown := set(chosen) - set(parts):
+        sys.exit(f"no part {', '.join(unknown)}; there are {', '.join(parts)}")
+    passed = [part() for name, part in parts.items() if not chosen or name in chosen]
     sys.exit(not all(passed))
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,18 +9,13 @@ from typing import Any
 import pytest
 
 import holdfast
+from conformance.conftest import NPM
 from holdfast import CommandTarget, Limits, Link, Options
 from holdfast.core.lifecycle import LinkState
 
 pytestmark = pytest.mark.anyio
 
-NPM = Path(os.environ.get("HOLDFAST_NPM", Path(sys.prefix) / "npm"))
 LIMITS = Limits(exit=1, close=3)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 def npm_server(name: str, *args: str, env: Any = None) -> CommandTarget:
@@ -111,20 +105,6 @@ async def test_server_filesystem(tmp_path: Path) -> None:
         )
         assert len(results) == 20
         assert sorted(int(path.stem) for path in tmp_path.glob("[0-9]*.txt")) == list(range(20))
-
-
-@pytest.fixture(scope="module")
-def old_python() -> Path:
-    """An environment with the SDK's 1.x line, kept beside ours."""
-    home = Path(sys.prefix) / "mcp1"
-    python = home / "bin" / "python"
-    if not (home / ".ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=120)
-        quiet = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "mcp==1.30.0"]
-        environment = {name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}
-        subprocess.run(quiet, check=True, timeout=300, env=environment)
-        (home / ".ready").touch()
-    return python
 
 
 OLD = """

@@ -90,6 +90,12 @@ def main(port: int, kind: str, form: str, keep_alive: int, file: str = "") -> No
         await anyio.sleep(0.05)
         return a
 
+    @server.tool()
+    async def steps(count: int, ctx: Context) -> str:
+        for number in range(count):
+            await ctx.report_progress(number + 1, count, f"step {number + 1}")
+        return "done"
+
     @server.resource("note://one")
     def one() -> str:
         return "note one"

@@ -36,6 +36,7 @@ from holdfast.links.link import Link
 from holdfast.links.memory import Memory, StoreMemory
 from holdfast.links.options import CLIENT_INFO, Options
 from holdfast.links.target import CommandTarget, HttpTarget
+from holdfast.links.watch import Watch
 from holdfast.stores.base import Store
 
 log = logging.getLogger("holdfast.gateway")
@@ -45,9 +46,9 @@ FETCH_SECONDS = 30.0  # for each page of a list
 LONGEST_PAUSE = 60.0  # seconds between two tries to reach a backend that is down
 STALE = 300.0  # seconds after which a session's start fetches the catalogue anew
 LISTS = {
-    "notifications/tools/list_changed",
-    "notifications/prompts/list_changed",
-    "notifications/resources/list_changed",
+    "notifications/tools/list_changed": "tools",
+    "notifications/prompts/list_changed": "prompts",
+    "notifications/resources/list_changed": "resources",
 }
 
 
@@ -130,6 +131,7 @@ class Backend:
         sink: Sink | None,
         changed: Callable[["Backend"], None],
         updated: Callable[[str], None] = lambda _: None,
+        announced: Callable[[str], None] = lambda _: None,
         clock: Clock = SYSTEM,
     ) -> None:
         self.name = name
@@ -147,6 +149,8 @@ class Backend:
         self._sink = sink
         self._changed = changed
         self._updated = updated
+        self._announced = announced
+        self._watching: Watch | None = None
         self._clock = clock
         self._common: Back | None = None
         self._spares: list[tuple[Mapping[str, Any], Back]] = []
@@ -290,13 +294,32 @@ class Backend:
         if method == "notifications/resources/updated" and params is not None and isinstance(params.get("uri"), str):
             self._updated(params["uri"])
         elif method in LISTS and self._common is not None:
-            self._common.link.owner.start(self._refresh_quietly(self._common.link), "refresh")
+            self._common.link.owner.start(self._changed_there(self._common.link, LISTS[method]), "refresh")
 
-    async def _refresh_quietly(self, link: Link) -> None:
+    async def _changed_there(self, link: Link, kind: str) -> None:
+        """It says that a list has changed. If we see no difference, its word is passed on all the same."""
+        before = self.catalogue
         try:
             await self.refresh(link)
         except HoldfastError as error:
             log.warning("%s: its lists could not be fetched: %s", self.name, error.what)
+            return
+        if self.catalogue == before:
+            self._announced(kind)
+
+    async def _watch_lists(self, link: Link) -> None:
+        """A 2026 server tells of changes only whoever asks to hear of them."""
+        greeting = link.greeting
+        if self._watching is not None or greeting is None or greeting.era is not Era.Y2026:
+            return
+        told = {kind: members(greeting.capabilities.get(kind)).get("listChanged") is True for kind in LISTS.values()}
+        if not any(told.values()):
+            return
+        try:
+            tools, prompts, resources = (told[kind] for kind in ("tools", "prompts", "resources"))
+            self._watching = await link.watch(tools=tools, prompts=prompts, resources=resources)
+        except HoldfastError as error:
+            log.info("%s: changes of its lists are not told: %s", self.name, error.what)
 
     # Spares
 
@@ -408,6 +431,7 @@ class Backend:
             elif not self.is_child:
                 await back.link.request("server/discover" if back.link.era is Era.Y2026 else "ping", timeout=10.0)
             self.noted(None)
+            await self._watch_lists(back.link)
         except HoldfastError as error:
             self.noted(error)
         finally:
@@ -420,7 +444,7 @@ class Backend:
         return self.policy.reuse == "shared" or (self.era is Era.Y2026)
 
     async def _drop_common(self, reason: str) -> None:
-        back, self._common = self._common, None
+        back, self._common, self._watching = self._common, None, None
         if back is not None:
             await back.close(reason, end=True)
 

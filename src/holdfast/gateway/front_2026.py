@@ -10,7 +10,12 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, cast
 
-from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, InboundLadderRejection, classify_inbound_request
+from mcp.shared.inbound import (
+    ERROR_CODE_HTTP_STATUS,
+    InboundLadderRejection,
+    classify_inbound_request,
+    validate_mcp_param_headers,
+)
 
 from holdfast.core.eras import (
     METHOD_NOT_FOUND,
@@ -64,6 +69,9 @@ class Front2026:
             await request.refuse(Refused(status, checked.message, code=checked.code, data=checked.data), id)
             return
         params = cast("dict[str, Any]", message["params"])
+        if method == "tools/call" and (wrong := self._wrong_params(params, headers)) is not None:
+            await request.refuse(Refused(400, wrong.message, code=wrong.code), id)
+            return
         client = Client(_mapping(checked.client_info), _mapping(checked.client_capabilities), checked.protocol_version)
         try:
             if self._gateway.draining:
@@ -81,6 +89,15 @@ class Front2026:
             await self._call(request, asking, voice, id, method, params)
         except Refused as refused:
             await request.refuse(refused, id)
+
+    def _wrong_params(self, params: dict[str, Any], headers: Mapping[str, str]) -> InboundLadderRejection | None:
+        """Do the headers that repeat a tool's arguments say what the body says?"""
+        route = self._gateway.table.tools.get(str(params.get("name")))
+        schema = route.item.get("inputSchema") if route is not None and route.params_in_headers else None
+        arguments = params.get("arguments")
+        if schema is None or not isinstance(arguments, dict | None):
+            return None
+        return validate_mcp_param_headers(schema, cast("dict[str, Any]", arguments or {}), headers)
 
     def _discover(self) -> dict[str, Any]:
         if self._gateway.steers:

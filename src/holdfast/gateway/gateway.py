@@ -72,7 +72,17 @@ class Gateway:
         self._beat: Record | None = None
 
     def _backend(self, name: str, entry: Entry) -> Backend:
-        return Backend(name, entry, self.store, self._children, self._sink, self._offered, self.updated, self._clock)
+        return Backend(
+            name,
+            entry,
+            self.store,
+            self._children,
+            self._sink,
+            self._offered,
+            self.updated,
+            self._announce,
+            self._clock,
+        )
 
     @property
     def settings(self) -> Settings:
@@ -242,6 +252,13 @@ class Gateway:
         for listener in self.listeners:
             if uri in listener.uris:
                 listener.queue.put_nowait(((), uri))
+
+    def _announce(self, kind: str) -> None:
+        """A backend says that a list changed, and we see no difference."""
+        for session in self.sessions.live.values():
+            self._tell(session, (kind,))
+        for listener in self.listeners:
+            listener.queue.put_nowait(((kind,), None))
 
     def _rebuild(self) -> None:
         before = self.table

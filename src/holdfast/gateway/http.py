@@ -88,15 +88,15 @@ class Request:
 
     def header(self, name: bytes) -> str | None:
         value = self.headers.get(name)
-        return None if value is None else value.decode("latin-1")
+        return None if value is None else value.strip().decode("latin-1")
 
     def get(self, name: str) -> str | None:
         """A header by its name in lower case."""
         value = self.headers.get(name.encode("latin-1"))
-        return None if value is None else value.decode("latin-1")
+        return None if value is None else value.strip().decode("latin-1")
 
     def plain_headers(self) -> dict[str, str]:
-        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers.items()}
+        return {name.decode("latin-1"): value.strip().decode("latin-1") for name, value in self.headers.items()}
 
     async def body(self, cap: int) -> bytes:
         length = self.headers.get(b"content-length")

@@ -447,11 +447,9 @@ class Methods:
                 if value is not None:
                     headers = headers or {}
                     headers[name] = value
-        if method == "tools/call" and backend.era is Era.Y2026 and backend.catalogue is not None:
+        if route.params_in_headers and backend.era is Era.Y2026 and backend.catalogue is not None:
             tool = backend.catalogue.tools_by_name.get(route.name)
-            schema = tool.get("inputSchema") if tool is not None else None
-            mapped = x_mcp_header_map(schema) if schema is not None and "x-mcp-header" in str(schema) else None
-            if mapped:
+            if tool is not None and (mapped := x_mcp_header_map(tool.get("inputSchema"))):
                 headers = {**(headers or {}), **mcp_param_headers(mapped, params.get("arguments") or {})}
         return headers
 

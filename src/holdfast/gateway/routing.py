@@ -29,6 +29,8 @@ class Route:
     item: Item
     """As clients see it."""
     safe: bool = False
+    params_in_headers: bool = False
+    """A 2026 tool that wants some of its arguments repeated in headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ def build(naming: Naming, offers: Sequence[Offer], before: Table | None = None) 
                 own = str(item["name"])
                 if _allowed(offer.policy, own):
                     public = _public(naming, offer.backend, own)
-                    add(kind, into, public, Route(offer.backend, own, _shown(item, public, offer), _is_safe(item)))
+                    add(kind, into, public, _route(offer, item, own, public))
         for item in offer.catalogue.resources:
             add("resource", resources, str(item["uri"]), Route(offer.backend, str(item["uri"]), item))
         for item in offer.catalogue.templates:
@@ -119,6 +121,11 @@ def build(naming: Naming, offers: Sequence[Offer], before: Table | None = None) 
             add("template", templates, template, Route(offer.backend, template, item))
             patterns.append((Pattern.of(template), offer.backend))
     return Table(tools, prompts, resources, templates, tuple(clashes), tuple(patterns))
+
+
+def _route(offer: Offer, item: Item, own: str, public: str) -> Route:
+    in_headers = "x-mcp-header" in str(item.get("inputSchema"))
+    return Route(offer.backend, own, _shown(item, public, offer), _is_safe(item), in_headers)
 
 
 def _public(naming: Naming, backend: str, own: str) -> str:
