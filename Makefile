@@ -6,7 +6,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
 
-.PHONY: help run test lint check conformance bench docs format clean
+.PHONY: help run test lint check conformance bench bench-peers soak profile docs format clean
 
 help:           ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -41,6 +41,15 @@ check: lint test    ## lint and test, what CI runs
 
 conformance: $(VENV)/.dev  ## the official suite in both eras, and servers that others wrote
 	@$(BIN)/python conformance/run.py $(ARGS)
+
+bench-peers: $(VENV)/.dev  ## our gateway beside its peers, each in an environment of its own (minutes)
+	@$(BIN)/python -m benchmarks.peers $(ARGS)
+
+soak: $(VENV)/.dev  ## mixed clients, dying backends, a dying gateway (MINUTES=30)
+	@MINUTES=$(or $(MINUTES),30) $(BIN)/python -m benchmarks.soak
+
+profile: $(VENV)/.dev  ## where the microseconds of a call through the gateway go
+	@$(BIN)/python -m benchmarks.profile_gateway
 
 docs: $(VENV)/.dev  ## write the tables of core/ into docs/links.md
 	@$(BIN)/python docs/tables.py

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -103,12 +104,30 @@ def nginx(backend: str, folder: Path) -> Iterator[tuple[str, int]]:
         process.communicate(timeout=15)
 
 
-def measure(url: str, connections: int, seconds: float, size: int = 64) -> dict[str, float]:
+def cpu_seconds(pid: int) -> float:
+    """Of a process and those that it started (nginx's worker)."""
+    total = 0.0
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(entry.name) == pid or int(fields[1]) == pid:
+            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+def measure(url: str, connections: int, seconds: float, size: int = 64, pid: int = 0) -> dict[str, float]:
+    before = cpu_seconds(pid) if pid else 0.0
     command = [sys.executable, str(HERE / "load.py"), url, str(connections), str(seconds), str(size)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds * 4 + 60)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
-    return json.loads(done.stdout)
+    found: dict[str, float] = json.loads(done.stdout)
+    found["cpu"] = (cpu_seconds(pid) - before) / found["calls"] * 1e6 if pid else 0.0
+    return found
 
 
 def rss(pid: int) -> int:
@@ -140,8 +159,8 @@ async def run(scale: float) -> str:
             task = progress.add_task("gateway", total=len(ways) * len(CONNECTIONS) * rounds)
             for _ in range(rounds):
                 for connections in CONNECTIONS:
-                    for name, (url, _) in ways.items():
-                        result = await asyncio.to_thread(measure, url, connections, seconds)
+                    for name, (url, pid) in ways.items():
+                        result = await asyncio.to_thread(measure, url, connections, seconds, 64, pid)
                         found.setdefault((name, connections), []).append(result)
                         progress.advance(task)
         count = int(SESSIONS * min(1.0, max(scale, 0.1)))
@@ -161,14 +180,15 @@ def _table(
         "",
         LEGEND,
         "",
-        "| way | requests/s at 1 / 8 / 32 | p50 / p99 at 8, ms | of the bare proxy at 8 |",
-        "| --- | --- | --- | --- |",
+        "| way | requests/s at 1 / 8 / 32 | p50 / p99 at 8, ms | CPU a call at 8, µs | of the bare proxy at 8 |",
+        "| --- | --- | --- | --- | --- |",
     ]
     base = middle("bare aiohttp proxy", 8, "rps")
     for name in ways:
         speeds = " / ".join(f"{middle(name, connections, 'rps'):,.0f}" for connections in CONNECTIONS)
         latency = f"{middle(name, 8, 'p50'):.2f} / {middle(name, 8, 'p99'):.2f}"
-        lines.append(f"| {name} | {speeds} | {latency} | {middle(name, 8, 'rps') / base:.2f} |")
+        cpu = f"{middle(name, 8, 'cpu'):.0f}" if ways[name][1] else ""
+        lines.append(f"| {name} | {speeds} | {latency} | {cpu} | {middle(name, 8, 'rps') / base:.2f} |")
     ratio = middle("holdfast", 8, "rps") / base
     lines += [
         "",

@@ -150,7 +150,7 @@ async def test_a_langgraph_agent(tmp_path: Path) -> None:
         server = holdfast.Server("gw", url=program.url)
         async with holdfast.run():
             tools = await langchain_tools([server])
-            count = next(tool.name for tool in tools if "count" in tool.name)
+            count = next(tool.name for tool in tools if "counter__count" in tool.name)
             calls = [AIMessage("", tool_calls=[{"name": count, "args": {}, "id": str(number)}]) for number in range(3)]
             model = Scripted(messages=iter([*calls, AIMessage("counted")]))
             agent = create_react_agent(model, tools)

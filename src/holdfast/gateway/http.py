@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 from holdfast.gateway.streams import Stream, Streams
+from holdfast.gateway.uvicorn_door import json_at_once
 from holdfast.links.codec import encode_known
 
 Scope: TypeAlias = dict[str, Any]
@@ -135,7 +136,10 @@ class Request:
     async def reply_json(
         self, status: int, message: dict[str, Any], headers: list[tuple[bytes, bytes]] | None = None
     ) -> None:
-        await self.reply(status, encode_known(message), [JSON_TYPE, *headers] if headers else _JSON_ONLY)
+        body = encode_known(message)
+        if status == 200 and not headers and not self._extra and json_at_once(self._send, body):
+            return
+        await self.reply(status, body, [JSON_TYPE, *headers] if headers else _JSON_ONLY)
 
     async def refuse(self, refused: Refused, id: Any = None) -> None:
         message = {"jsonrpc": "2.0", "id": id, "error": refused.error}

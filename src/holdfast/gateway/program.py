@@ -11,10 +11,8 @@ import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from holdfast.core.events import Sink
 from holdfast.errors import ConfigError, HoldfastError
@@ -22,13 +20,13 @@ from holdfast.gateway.callers import Callers, check_bind
 from holdfast.gateway.config_file import Config, load_config
 from holdfast.gateway.front import Front
 from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.uvicorn_door import Protocol
 from holdfast.stores import open_store
 
 log = logging.getLogger("holdfast.gateway")
 
 LOOK_SECONDS = 1.0  # between two looks at the configuration file
 BACKLOG = 1024
-HEAD_BYTES = 128 * 1024  # of a request's first line and headers
 
 
 class Program:
@@ -146,63 +144,6 @@ class Program:
         return True
 
 
-class _Corked:
-    """A transport that sends what is written in one turn of the loop together: uvicorn writes head and body apart."""
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._held: list[bytes] = []
-
-    def write(self, data: bytes) -> None:
-        if not self._held:
-            self._loop.call_soon(self._flush)
-        self._held.append(data)
-
-    def _flush(self) -> None:
-        held, self._held = self._held, []
-        if held:
-            self._transport.write(b"".join(held))
-
-    def close(self) -> None:
-        self._flush()
-        self._transport.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-
-class _Protocol(HttpToolsProtocol):
-    """uvicorn's, with an end to headers (its parser takes them however long they are), and one write an answer."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(_Corked(transport, self.loop))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-
-    _head = 0
-
-    def data_received(self, data: bytes) -> None:
-        self._head += len(data)
-        if self._head > HEAD_BYTES and not self._past_head:
-            self.transport.write(b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n")
-            self.transport.close()
-            return
-        super().data_received(data)
-
-    _past_head = False
-
-    def on_message_begin(self) -> None:
-        self._head, self._past_head = 0, False
-        super().on_message_begin()
-
-    def on_headers_complete(self) -> None:
-        self._past_head = True
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        self._head, self._past_head = 0, False
-        super().on_message_complete()
-
-
 class _Server(uvicorn.Server):
     """uvicorn without its own signal handlers: the program has them."""
 
@@ -222,7 +163,7 @@ def _settings(app: Front, drain: float) -> uvicorn.Config:
         date_header=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=max(1, int(drain)),
-        http=_Protocol,
+        http=Protocol,
         ws="none",
     )
 
