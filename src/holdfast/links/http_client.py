@@ -331,6 +331,7 @@ class Pool:
         self._idle: dict[tuple[str, str, int], list[Connection]] = {}
         self._all: set[Connection] = set()
         self._targets: dict[str, tuple[tuple[str, str, int], str, str]] = {}
+        self._pruning: asyncio.TimerHandle | None = None
         self.closed = False
 
     async def request(self, verb: str, url: str, headers: Mapping[str, str], body: Body | None) -> Response:
@@ -341,7 +342,8 @@ class Pool:
         lines.extend(f"{name}: {value}\r\n" for name, value in headers.items())
         lines.append(f"content-length: {len(body.value)}\r\n\r\n" if body is not None else "\r\n")
         head = "".join(lines).encode("latin-1", "strict")
-        if head.count(b"\r\n") != len(headers) + 3 + (body is not None):
+        breaks = len(headers) + 3 + (body is not None)
+        if head.count(b"\n") != breaks or head.count(b"\r") != breaks:
             raise ValueError("a header has a line break")
         connection = self._take(key)
         if connection is None:
@@ -389,8 +391,18 @@ class Pool:
         connection.idle_since = time.monotonic()
         idle = self._idle.setdefault(connection.key, [])
         idle.append(connection)
-        while idle and connection.idle_since - idle[0].idle_since > KEEP_ALIVE:
-            idle.pop(0).close()
+        if self._pruning is None:
+            self._pruning = asyncio.get_running_loop().call_later(KEEP_ALIVE, self._prune)
+
+    def _prune(self) -> None:
+        """Connections that nobody has used for long are let go, whether or not anybody comes again."""
+        self._pruning = None
+        oldest = time.monotonic() - KEEP_ALIVE
+        for idle in self._idle.values():
+            while idle and idle[0].idle_since <= oldest:
+                idle.pop(0).close()
+        if any(self._idle.values()) and not self.closed:
+            self._pruning = asyncio.get_running_loop().call_later(KEEP_ALIVE / 4, self._prune)
 
     def forget(self, connection: Connection) -> None:
         self._all.discard(connection)
@@ -400,6 +412,8 @@ class Pool:
 
     async def close(self) -> None:
         self.closed = True
+        if self._pruning is not None:
+            self._pruning.cancel()
         for connection in tuple(self._all):
             connection.close()
         self._idle.clear()

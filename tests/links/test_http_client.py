@@ -1,0 +1,189 @@
+"""Our own HTTP client, where links alone do not reach: odd answers, reuse, back-pressure, pruning, headers that lie."""
+
+import asyncio
+import gzip
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from holdfast.links import http_client
+from holdfast.links.http_client import Body, Broken, NotHttp, Pool
+from tests.links.kit import until
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def serving(handler: Handler) -> AsyncGenerator[tuple[str, Pool]]:
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            await handler(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+            tasks.discard(task)
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    pool = Pool(2.0, None)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp?x=1", pool
+    finally:
+        await pool.close()
+        server.close()
+        for task in tuple(tasks):
+            task.cancel()
+        await until(lambda: not tasks)
+
+
+async def request_of(reader: asyncio.StreamReader) -> tuple[str, bytes]:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    size = next((int(line[15:]) for line in head.lower().split("\r\n") if line.startswith("content-length:")), 0)
+    return head, await reader.readexactly(size)
+
+
+def always(answer: bytes, *, close: bool = False) -> Handler:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await request_of(reader)
+            writer.write(answer)
+            await writer.drain()
+            if close:
+                return
+
+    return handle
+
+
+@pytest.mark.promise("link.http-client")
+@pytest.mark.parametrize(
+    ("answer", "close", "body"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", False, b"hello"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n", False, b"hello"),
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello", True, b"hello"),
+        (b"HTTP/1.0 200 OK\r\n\r\nhello", True, b"hello"),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", False, b"hello"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", False, b""),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s"
+            % (len(gzip.compress(b"hello")), gzip.compress(b"hello")),
+            False,
+            b"hello",
+        ),
+    ],
+)
+async def test_answers_of_every_form(answer: bytes, close: bool, body: bytes) -> None:
+    async with serving(always(answer, close=close)) as (url, pool):
+        for _ in range(3):
+            async with await pool.request("POST", url, {"a": "b"}, Body(b"{}")) as response:
+                assert response.status in (200, 204)
+                assert await response.read() == body
+        assert len(pool._all) == (0 if close else 1)
+
+
+@pytest.mark.promise("link.http-client")
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"SSH-2.0-x\r\n\r\n", NotHttp),
+        (b"", Broken),
+        (b"HTTP/1.1 200 OK\r\nContent-Le", Broken),
+        (b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * 100_000 + b"\r\n\r\n", (NotHttp, Broken)),
+    ],
+)
+async def test_what_is_no_answer_is_told(answer: bytes, error: type[Exception]) -> None:
+    async with serving(always(answer, close=True)) as (url, pool):
+        body = Body(b"{}")
+        with pytest.raises(error):
+            await pool.request("POST", url, {}, body)
+        assert body.sent
+
+
+@pytest.mark.promise("link.http-client")
+async def test_a_body_cut_short_is_told_and_never_taken_for_whole() -> None:
+    async with serving(always(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello", close=True)) as (url, pool):
+        response = await pool.request("POST", url, {}, Body(b"{}"))
+        with pytest.raises(Broken):
+            await response.read()
+        response.close()
+
+
+@pytest.mark.promise("link.http-client")
+async def test_the_request_is_what_was_meant_and_a_line_break_is_refused() -> None:
+    heads: list[str] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head, body = await request_of(reader)
+        heads.append(head + body.decode())
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+
+    async with serving(handle) as (url, pool):
+        (await pool.request("POST", url, {"x-a": "1"}, Body(b"{}"))).release()
+        assert heads[0].startswith("POST /mcp?x=1 HTTP/1.1\r\nhost: 127.0.0.1:")
+        assert heads[0].endswith("x-a: 1\r\ncontent-length: 2\r\n\r\n{}")
+        for wrong in ("a\r\nevil: 1", "a\nb"):
+            body = Body(b"{}")
+            with pytest.raises(ValueError, match="line break"):
+                await pool.request("POST", url, {"x-a": wrong}, body)
+            assert not body.sent
+
+
+@pytest.mark.promise("link.http-client")
+async def test_a_slow_reader_holds_the_server_back_and_gets_everything() -> None:
+    sent = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await request_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 64000000\r\n\r\n")
+        for _ in range(64):
+            writer.write(b"x" * 1_000_000)
+            await writer.drain()
+            sent += 1_000_000
+
+    async with serving(handle) as (url, pool):
+        response = await pool.request("POST", url, {}, Body(b"{}"))
+        await asyncio.sleep(0.3)
+        assert sent < 32_000_000  # what nobody reads is not taken
+        assert sum([len(chunk) async for chunk in response.iter_any()]) == 64_000_000
+        response.release()
+
+
+@pytest.mark.promise("link.http-client")
+async def test_idle_connections_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "KEEP_ALIVE", 0.1)
+    async with serving(always(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")) as (url, pool):
+        responses = await asyncio.gather(*(pool.request("POST", url, {}, Body(b"{}")) for _ in range(20)))
+        for response in responses:
+            response.release()
+        assert len(pool._all) == 20
+        await until(lambda: not pool._all)
+
+
+@pytest.mark.promise("link.http-client")
+async def test_a_cancelled_request_costs_its_connection_and_no_other() -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            _, body = await request_of(reader)
+            if body == b"wait":
+                await asyncio.sleep(30)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+            await writer.drain()
+
+    async with serving(handle) as (url, pool):
+        waiting = asyncio.create_task(pool.request("POST", url, {}, Body(b"wait")))
+        await until(lambda: len(pool._all) == 1)
+        other = await pool.request("POST", url, {}, Body(b"go"))
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await other.read() == b"ok"
+        other.release()
+        await until(lambda: len(pool._all) == 1)
