@@ -251,6 +251,7 @@ class Backend:
             rows=server.rows,
             stream=stream,
             pool=self._pool,
+            known_json=True,
             on_request=on_request,
             on_notification=on_notification,
             on_event=lambda event: self._heard(event, session),

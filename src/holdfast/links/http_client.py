@@ -154,6 +154,7 @@ class Connection(asyncio.Protocol):
         self.idle_since = 0.0
         self._transport: asyncio.Transport | None = None
         self._parser: Any = None
+        self._poll: Any = None
         self._response: Response | None = None
         self._head: asyncio.Future[Response] | None = None
         self._head_size = 0
@@ -167,9 +168,14 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._parser = httptools.HttpResponseParser(self)  # for all answers on this connection
+        sock = transport.get_extra_info("socket")
+        if sock is not None and hasattr(select, "poll"):
+            self._poll = select.poll()
+            self._poll.register(sock.fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
-        if self._parser is None:  # nobody asked for anything
+        if self._response is None:  # nobody asked for anything
             self._drop()
             return
         try:
@@ -250,21 +256,15 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if not self.alive or transport is None or transport.is_closing():
             return True
+        if self._poll is not None:
+            return bool(self._poll.poll(0))
         sock = transport.get_extra_info("socket")
-        number = -1 if sock is None else sock.fileno()
-        if number < 0:
-            return True
-        if hasattr(select, "poll"):
-            poll = select.poll()
-            poll.register(number, select.POLLIN)
-            return bool(poll.poll(0))
-        return bool(select.select([number], [], [], 0)[0])
+        return sock is None or sock.fileno() < 0 or bool(select.select([sock], [], [], 0)[0])
 
     async def exchange(self, head: bytes, body: Body | None) -> Response:
         """Send one request; returns when the answer's head is there."""
         transport = self._transport
         assert transport is not None
-        self._parser = httptools.HttpResponseParser(self)
         response = self._response = Response(self)
         self._whole = self._kept = False
         self._head = asyncio.get_running_loop().create_future()
@@ -286,7 +286,7 @@ class Connection(asyncio.Protocol):
 
     def done(self, whole: bool) -> None:
         """The response is done with."""
-        self._response = self._head = self._parser = None
+        self._response = self._head = None
         if whole and self._whole and self._kept and self.alive:
             self.go_on()
             self._pool.give_back(self)

@@ -12,7 +12,7 @@ from typing import Any, cast
 from yarl import URL
 
 from holdfast.core.outcome import Broke, Row, Seen
-from holdfast.links.codec import decode, encode
+from holdfast.links.codec import decode, encode, encode_known
 from holdfast.links.http_client import Body, Broken
 from holdfast.links.http_pool import Answer, HttpPool, SharedPool, describe, proxy_for, same_origin, where_it_broke
 from holdfast.links.limits import Limits, too_large
@@ -34,6 +34,7 @@ class Endpoint:
         self.limits = limits
         self._target = target
         self._shared = shared
+        self.known_json = False
         self._pool: HttpPool | None = None
         self._url = URL()
         self._shown = ""
@@ -56,7 +57,7 @@ class Endpoint:
             await pool.close()
 
     def encode(self, message: Message) -> bytes:
-        body = encode(message, self.name)
+        body = encode_known(message) if self.known_json else encode(message, self.name)
         if len(body) > self.limits.message_bytes:
             raise too_large(len(body), self.limits.message_bytes, self.name)
         return body

@@ -65,6 +65,7 @@ class Link:
             telling=self._telling,
             rows=options.rows,
             pool=options.pool,
+            known_json=options.known_json,
         )
         self._exchanger = Exchanger(self.name, self, self._inbound, self._owner, options.limits)
         self._machine = Machine(options, self._phases, self._exchanger, self._inbound, self._owner, self._telling, self)

@@ -46,6 +46,8 @@ class Options:
     """Open the server's own stream in 2025; else `Link.listen()` does, when it is wanted."""
     pool: SharedPool | None = None
     """Connections that this link shares with others; None: it has its own."""
+    known_json: bool = False
+    """What is sent was JSON before, so it need not be checked: a gateway's case. HTTP only."""
     log_level: str | None = None
     on_request: OnRequest | None = None
     on_notification: OnNotification | None = None

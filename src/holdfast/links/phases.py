@@ -75,8 +75,10 @@ class Phases:
         telling: Telling,
         rows: Sequence[Row] = (),
         pool: SharedPool | None = None,
+        known_json: bool = False,
     ) -> None:
         self._pool = pool
+        self._known_json = known_json
         self.name = name
         self.target = target
         self.limits = limits
@@ -136,7 +138,9 @@ class Phases:
     def _make(self) -> Wire:
         match self.target:
             case HttpTarget():
-                return HttpWire(self.name, self.target, self.limits, self._owner, self._rows, self._pool)
+                wire = HttpWire(self.name, self.target, self.limits, self._owner, self._rows, self._pool)
+                wire.endpoint.known_json = self._known_json
+                return wire
             case ObjectTarget():
                 from holdfast.links.local import LocalChannel  # brings the SDK's server side with it
 
