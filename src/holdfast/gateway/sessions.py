@@ -34,6 +34,7 @@ log = logging.getLogger("holdfast.gateway")
 TOPIC = "gateway"  # where processes tell each other of ended sessions
 AT_ONCE = 20  # sessions that a reaper ends together: each may be a DELETE to every backend
 CLAIM_SECONDS = 60.0  # to end one
+TOMBSTONE = 300.0  # seconds that an ended session is remembered: its id never comes again, and no write is that late
 RETRY_AFTER = 5.0  # seconds, told to whoever meets a limit
 
 
@@ -370,7 +371,7 @@ class Sessions:
         await self._reap_principals()
         for backend in list(self.backends.values()):
             await backend.close_idle(self.settings.idle)
-        await self.store.reap(kind=KIND)
+        await self.store.reap(kind=KIND, ended_for=TOMBSTONE)
         return ended
 
     def _is_due(self, record: Record) -> bool:
