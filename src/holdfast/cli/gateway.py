@@ -12,13 +12,14 @@ from rich.table import Table
 
 from holdfast.cli.keys import KeysFile, read_keys
 from holdfast.cli.output import JsonFlag, as_json, err, moment, out, print_json, printable, run
+from holdfast.cli.records import all_records
 from holdfast.core.models import Record
 from holdfast.core.values import members
 from holdfast.errors import NotFound
 from holdfast.gateway.callers import new_token
 from holdfast.gateway.config_file import Config, load_config, read_config
 from holdfast.gateway.session import KIND, PROCESSES, record_id
-from holdfast.stores import Store, open_store
+from holdfast.stores import open_store
 
 File = Annotated[Path, typer.Argument(metavar="CONFIG", help="An mcp.json, or YAML with policy.", show_default=False)]
 StoreUrl = Annotated[str, typer.Option("--store", help="The gateway's store, e.g. sqlite:///g.db", show_default=False)]
@@ -95,17 +96,6 @@ def check(config: File, json: JsonFlag = False) -> None:
         raise typer.Exit(1)
 
 
-async def _all(store: Store, kind: str) -> list[Record]:
-    found: list[Record] = []
-    after: str | None = None
-    while True:
-        page = await store.scan(kind=kind, after=after)
-        found.extend(page.records)
-        if page.next is None:
-            return found
-        after = page.next
-
-
 def _data(record: Record) -> dict[str, Any]:
     return members(record.data)
 
@@ -116,7 +106,7 @@ def sessions_ls(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = Fa
 
     async def main() -> list[Record]:
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
-            return await _all(opened, KIND)
+            return await all_records(opened, KIND)
 
     records = run(main())
     if json:
@@ -210,7 +200,7 @@ def backends(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False
 
     async def main() -> list[Record]:
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
-            return await _all(opened, PROCESSES)
+            return await all_records(opened, PROCESSES)
 
     records = run(main())
     if json:

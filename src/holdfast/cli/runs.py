@@ -8,6 +8,7 @@ from rich.table import Table
 
 from holdfast.cli.keys import KeysFile, read_keys
 from holdfast.cli.output import JsonFlag, as_json, moment, out, print_json, printable, run, state_of
+from holdfast.cli.records import all_records
 from holdfast.client.durable import KIND, RunRecord
 from holdfast.client.files import load_servers
 from holdfast.client.runs import end_sessions
@@ -21,19 +22,8 @@ StoreUrl = Annotated[str, typer.Option("--store", help="The store, e.g. sqlite:/
 Id = Annotated[str, typer.Argument(help="The run's id.", show_default=False)]
 
 
-async def _all(store: Store, kind: str) -> list[Record]:
-    found: list[Record] = []
-    after: str | None = None
-    while True:
-        page = await store.scan(kind=kind, after=after)
-        found.extend(page.records)
-        if page.next is None:
-            return found
-        after = page.next
-
-
 async def _links(store: Store, id: str) -> list[Record]:
-    return [record for record in await _all(store, LINKS) if record.id.startswith(f"{id}/")]
+    return [record for record in await all_records(store, LINKS) if record.id.startswith(f"{id}/")]
 
 
 @app.command()
@@ -42,7 +32,7 @@ def ls(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> N
 
     async def main() -> list[Record]:
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
-            return await _all(opened, KIND)
+            return await all_records(opened, KIND)
 
     records = run(main())
     if json:
