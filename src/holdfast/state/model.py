@@ -1,0 +1,95 @@
+"""What a session keeps, typed: a Pydantic model with a version, and the way from older versions to this one.
+
+It owns versions and migrations. It refuses a record of a newer version than the code, and a migration that is missing.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from holdfast.core.values import JSON
+from holdfast.errors import CorruptRecord, UsageError
+
+Migration = Callable[[dict[str, Any]], dict[str, Any]]
+F = TypeVar("F", bound=Callable[..., Any])
+_FROM = "__holdfast_from_version__"
+
+
+def migrate(*, from_version: int) -> Callable[[F], F]:
+    """Marks a function of a state class that makes the next version's data out of `from_version`'s."""
+
+    def mark(function: F) -> F:
+        inner = function.__func__ if isinstance(function, staticmethod) else function
+        setattr(inner, _FROM, from_version)
+        return cast("F", staticmethod(inner))
+
+    return mark
+
+
+class SessionState(BaseModel):
+    """`class Basket(SessionState, version=2): items: list[str] = []`. Every field needs a default: a session begins
+    with them."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+    version: ClassVar[int] = 1
+    migrations: ClassVar[dict[int, Migration]] = {}
+
+    def __init_subclass__(cls, version: int = 1, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if type(version) is not int or version < 1:
+            raise UsageError(f"{cls.__name__}: version={version!r} is not a positive whole number")
+        cls.version = version
+        found: dict[int, Migration] = {}
+        for value in vars(cls).values():
+            function = value.__func__ if isinstance(value, staticmethod) else value
+            start = getattr(function, _FROM, None)
+            if start is not None:
+                found[start] = cast("Migration", function)
+        cls.migrations = found
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        required = [name for name, field in cls.model_fields.items() if field.is_required()]
+        if required:
+            raise UsageError(
+                f"{cls.__name__}: {', '.join(required)} has no default", remedy="a session begins with the defaults"
+            )
+        missing = [number for number in range(1, cls.version) if number not in cls.migrations]
+        if missing and cls.migrations:
+            raise UsageError(
+                f"{cls.__name__} has no migration from version {missing[0]}",
+                remedy=f"add a function marked @migrate(from_version={missing[0]})",
+            )
+
+    @classmethod
+    def read(cls, data: JSON, id: str) -> "SessionState":
+        """A state as it was stored, brought up to this version."""
+        if not isinstance(data, dict) or not isinstance(data.get("v"), int) or not isinstance(data.get("state"), dict):
+            raise CorruptRecord(f"the state of {id!r} is not one", id=id)
+        version, state = cast("int", data["v"]), dict(cast("dict[str, Any]", data["state"]))
+        if version > cls.version:
+            raise CorruptRecord(
+                f"the state of {id!r} has version {version}, and this code knows {cls.version}",
+                id=id,
+                remedy="run the newer code everywhere before it writes",
+            )
+        while version < cls.version:
+            step = cls.migrations.get(version)
+            if step is None:
+                raise CorruptRecord(f"there is no migration of {cls.__name__} from version {version}", id=id)
+            try:
+                state = step(state)
+            except Exception as error:
+                raise CorruptRecord(
+                    f"the migration of {cls.__name__} from version {version} raised {error!r:.200}", id=id
+                ) from error
+            version += 1
+        try:
+            return cls.model_validate(state)
+        except ValidationError as error:
+            raise CorruptRecord(f"the state of {id!r} does not validate: {error}"[:500], id=id) from error
+
+    def to_data(self) -> dict[str, Any]:
+        """The plain JSON that a store keeps."""
+        return self.model_dump(mode="json")
