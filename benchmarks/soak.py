@@ -40,7 +40,9 @@ PATIENCE = 20.0  # seconds that a client waits: no outage here lasts a quarter o
 DRAIN = 3.0  # seconds that the gateway gives calls when it is told to stop
 SETTLE = 16.0  # seconds after the last call in which everything must be gone
 SAMPLE = 2.0  # seconds between two looks at the gateway's memory
-WARM_UP = 20.0  # seconds of a process's life in which memory may grow
+WARM_UP = (
+    90.0  # seconds of a process's life in which memory may grow: SQLite's cache and the allocator fill up that long
+)
 JUDGED = 60.0  # seconds of samples without which a slope means nothing
 SLOPE = 1.0  # MB a minute
 FILES = 4  # open files that may be left over those of a gateway that nobody has used
@@ -954,7 +956,7 @@ class Run:
             asyncio.create_task(trouble_children(world, self.troubles["notes"])),
             asyncio.create_task(trouble_gateway(world, self.seconds, self.began)),
         ]
-        tail = min(max(self.seconds / 5, 10.0), WARM_UP + JUDGED + 30)
+        tail = min(max(self.seconds / 3, 10.0), WARM_UP + JUDGED + 30)
         await asyncio.sleep(self.seconds - tail)
         world.calm.set()
         await asyncio.gather(*troubles)
