@@ -187,3 +187,92 @@ async def test_a_cancelled_request_costs_its_connection_and_no_other() -> None:
         assert await other.read() == b"ok"
         other.release()
         await until(lambda: len(pool._all) == 1)
+
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+
+
+@pytest.mark.promise("link.http-client")
+@pytest.mark.parametrize(
+    "behind",
+    [
+        b"HTTP/1.1 500 X\r\nContent-Length: 4\r\n\r\nEVIL",
+        b"HTTP/1.1 200 OK\r\nX-Evil: 1\r\n",
+        b" world, which is no HTTP",
+    ],
+)
+async def test_what_comes_behind_a_whole_answer_changes_nothing(behind: bytes) -> None:
+    async with serving(always(OK + behind)) as (url, pool):
+        for _ in range(3):
+            async with await pool.request("POST", url, {}, Body(b"{}")) as response:
+                assert response.status == 200
+                assert await response.read() == b"hello"
+        assert not pool._all  # and the connection is not used again
+
+
+@pytest.mark.promise("link.http-client")
+async def test_trailers_and_repeated_headers() -> None:
+    answer = (
+        b"HTTP/1.1 401 X\r\nWWW-Authenticate: Bearer x=1\r\nWWW-Authenticate: Basic y=2\r\nmcp-session-id: good\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nmcp-session-id: evil\r\n\r\n"
+    )
+    async with serving(always(answer)) as (url, pool):
+        async with await pool.request("POST", url, {}, Body(b"{}")) as response:
+            assert await response.read() == b"hi"
+            assert response.headers["mcp-session-id"] == "good"
+            assert response.headers["www-authenticate"] == "Bearer x=1, Basic y=2"
+
+
+@pytest.mark.promise("link.http-client")
+async def test_an_early_answer_to_a_large_body_is_heard() -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        await asyncio.sleep(30)
+
+    async with serving(handle) as (url, pool):
+        async with asyncio.timeout(5):
+            response = await pool.request("POST", url, {}, Body(b"x" * 30_000_000))
+        assert response.status == 413
+        response.release()
+        assert not pool._all
+
+
+@pytest.mark.promise("link.http-client")
+async def test_a_packed_answer_may_not_swell_beyond_measure() -> None:
+    bomb = gzip.compress(b"\0" * 64_000_000)
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb)
+    async with serving(always(head + bomb)) as (url, pool):
+        with pytest.raises(NotHttp):
+            await (await pool.request("POST", url, {}, Body(b"{}"))).read()
+    two = gzip.compress(b"hello") + gzip.compress(b" there")
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(two)
+    async with serving(always(head + two)) as (url, pool):
+        async with await pool.request("POST", url, {}, Body(b"{}")) as response:
+            assert await response.read() == b"hello there"
+
+
+@pytest.mark.promise("link.http-client")
+async def test_a_body_without_length_is_not_whole_because_we_closed() -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n[1,")
+        await writer.drain()
+        await asyncio.sleep(30)
+
+    async with serving(handle) as (url, pool):
+        response = await pool.request("POST", url, {}, Body(b"{}"))
+        await pool.close()
+        with pytest.raises(Broken):
+            await response.read()
+
+
+@pytest.mark.promise("link.http-client")
+async def test_an_upgrade_that_nobody_asked_for_is_no_answer() -> None:
+    answer = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"
+    async with serving(always(answer)) as (url, pool):
+        with pytest.raises((NotHttp, Broken)):
+            async with asyncio.timeout(5):
+                await pool.request("POST", url, {}, Body(b"{}"))

@@ -76,10 +76,10 @@ class Children:
 class Back:
     """One link to a backend: a session's, a principal's, everybody's, or one call's."""
 
-    __slots__ = ("_backend", "_child", "begun", "link", "session", "used")
+    __slots__ = ("_child", "backend", "begun", "link", "session", "used")
 
     def __init__(self, backend: "Backend", link: Link, session: str | None, child: bool) -> None:
-        self._backend = backend
+        self.backend = backend
         self._child = child
         self.link = link
         self.session = session
@@ -93,13 +93,13 @@ class Back:
         try:
             greeting = await self.link.open()
         except HoldfastError as error:
-            self._backend.noted(error, self.session)
+            self.backend.noted(error, self.session)
             raise
-        self._backend.noted(None, self.session)
-        self._backend.tell(
+        self.backend.noted(None, self.session)
+        self.backend.tell(
             BackendStarted(
                 time.time(),
-                self._backend.name,
+                self.backend.name,
                 self.session,
                 time.monotonic() - began,
                 greeting.era.value,
@@ -114,9 +114,9 @@ class Back:
         finally:
             if self._child:
                 self._child = False
-                self._backend.children.give()
+                self.backend.children.give()
             lifetime = time.monotonic() - self.begun
-            self._backend.tell(BackendClosed(time.time(), self._backend.name, self.session, reason, lifetime))
+            self.backend.tell(BackendClosed(time.time(), self.backend.name, self.session, reason, lifetime))
 
 
 class Backend:

@@ -223,6 +223,7 @@ class Front:
         id, method = message["id"], message["method"]
         if id in session.calls:
             raise Refused(400, f"a request with the id {id!r:.80} is under way already")
+        takes_sse = takes_sse and (request.streams or not takes_json)
         voice = PostVoice(request, json=takes_json, sse=takes_sse, keep=lambda: _streams(session))
         asking = Asking(session.principal, Era.Y2025, session, session.client, request, voice)
         task = asyncio.current_task()

@@ -84,7 +84,7 @@ class Front2026:
                 await self._listen(request, principal, id, params)
                 return
             session = await self._session(headers, principal, client)
-            voice = PostVoice(request, json=takes_json, sse=takes_sse)
+            voice = PostVoice(request, json=takes_json, sse=takes_sse and (request.streams or not takes_json))
             asking = Asking(principal, Era.Y2026, session, client, request, voice)
             await self._call(request, asking, voice, id, method, params)
         except Refused as refused:
@@ -145,8 +145,8 @@ class Front2026:
             if not task.cancelling():
                 raise
             task.uncancel()
-            voice.drop()
             if watching and watching[0].done():
+                voice.drop()
                 return  # the client has hung up
             answer["error"] = {"code": -32800, "message": "Request cancelled"}
         finally:

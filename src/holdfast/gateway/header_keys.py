@@ -11,12 +11,15 @@ from weakref import WeakValueDictionary
 from holdfast.core.eras import Era
 from holdfast.core.models import FrontSessionId, Principal, Record
 from holdfast.core.values import members
-from holdfast.errors import Conflict
+from holdfast.errors import Busy
 from holdfast.gateway.backend import GRACE
 from holdfast.gateway.session import Client, Session
 from holdfast.gateway.sessions import Sessions
 
 KIND = "key"  # the kind of the record that counts the lives of a key's session
+CLAIM = 60.0  # seconds to begin a session
+WAIT = 5.0  # seconds beyond the start deadline for another process to begin it
+LOOK_AGAIN = 0.02  # seconds
 
 
 class Keys:
@@ -24,35 +27,48 @@ class Keys:
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
+        self._owner = f"{sessions.owner}-keys"
         self._beginning: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def session(self, principal: Principal, value: str, client: Client) -> Session | None:
+    async def session(self, principal: Principal, value: str, client: Client) -> Session:
         """The key's session; begun if it has none, or none any more. One request begins it for all."""
         digest = hashlib.sha256(f"{principal}\0{value}".encode()).hexdigest()
         lock = self._beginning.get(digest)
         if lock is None:
             lock = self._beginning[digest] = asyncio.Lock()
         async with lock:
-            life, rev = await self._life(digest)
-            found = await self._sessions.find(_id(digest, life), principal) if life else None
-            if found is not None:
-                return found
-            return await self._begin(principal, client, digest, life, rev)
+            until = asyncio.get_running_loop().time() + self._sessions.settings.start + WAIT
+            while True:
+                life, rev = await self._life(digest)
+                found = await self._sessions.find(_id(digest, life), principal) if life else None
+                if found is not None:
+                    return found
+                try:
+                    claim = await self._sessions.store.claim(KIND, digest, owner=self._owner, ttl=CLAIM)
+                except Busy:  # another process is beginning it
+                    if asyncio.get_running_loop().time() > until:
+                        raise
+                    await asyncio.sleep(LOOK_AGAIN)
+                    continue
+                try:
+                    if await self._life(digest) != (life, rev):
+                        continue  # somebody was faster
+                    return await self._begin(principal, client, digest, life, rev)
+                finally:
+                    await self._sessions.store.release(claim)
 
     async def _life(self, digest: str) -> tuple[int, int]:
         record = await self._sessions.store.get(KIND, digest)
         life = members(record.data).get("life") if record is not None else None
         return (life if isinstance(life, int) else 0), (record.rev if record is not None else 0)
 
-    async def _begin(self, principal: Principal, client: Client, digest: str, life: int, rev: int) -> Session | None:
+    async def _begin(self, principal: Principal, client: Client, digest: str, life: int, rev: int) -> Session:
+        """The session first, then the life that names it: whoever sees the life finds the session."""
+        session = await self._sessions.begin(principal, client, Era.Y2026, _id(digest, life + 1))
         idle, max_age = self._sessions.settings.idle, self._sessions.settings.max_age
         record = Record(KIND, digest, principal, {"life": life + 1}, idle=max(idle, max_age) + GRACE)
-        try:
-            await self._sessions.store.commit(record, expect=rev)
-            return await self._sessions.begin(principal, client, Era.Y2026, _id(digest, life + 1))
-        except Conflict:  # another process began it this moment
-            life, _ = await self._life(digest)
-            return await self._sessions.find(_id(digest, life), principal)
+        await self._sessions.store.commit(record, expect=rev)
+        return session
 
 
 def _id(digest: str, life: int) -> FrontSessionId:

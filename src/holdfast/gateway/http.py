@@ -77,6 +77,11 @@ class Request:
                     self.headers[name] = b", ".join(each for header, each in raw if header == name)
             seen.add(name)
 
+    @property
+    def streams(self) -> bool:
+        """HTTP/1.0 knows no chunks, so no stream of ours."""
+        return self._scope.get("http_version") != "1.0"
+
     def allow_origin(self) -> None:
         """A web page of an origin that may call reads the answer."""
         self._extra = (

@@ -400,7 +400,10 @@ class Session:
     async def _refresh(self, name: str) -> None:
         """This session sees other lists than the rest: its own from now on."""
         self._refreshing.discard(name)
-        found = await fetch(self.backs[name].link, timeout=30.0)
+        back = self.backs.get(name)
+        if back is None:
+            return
+        found = await fetch(back.link, timeout=30.0)
         self.overrides[name] = found
         self.sessions.retable(self)
 

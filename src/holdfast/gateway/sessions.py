@@ -92,8 +92,16 @@ class Sessions:
         self._tell(GatewaySessionBegan(time.time(), session.key, principal, era.value))
         session.step(SessionEvent.STARTED)
         self.live[session.id] = session
+        await self._forget_old(session)
         self._rest_some(session)
         return session
+
+    async def _forget_old(self, session: Session) -> None:
+        """A reload while it began: links to servers that are no longer configured."""
+        for name, back in list(session.backs.items()):
+            if self.backends.get(name) is not back.backend:
+                del session.backs[name]
+                await back.close("reconfigured", end=True)
 
     async def _begin(self, session: Session) -> Session:
         try:
@@ -168,9 +176,11 @@ class Sessions:
     async def find(self, id: str, principal: Principal) -> Session | None:
         """The caller's live session, here or as the store has it."""
         session = self.live.get(id)
-        if session is None:
+        while session is None or session.state is SessionState.DETACHED:  # put to rest before we came to use it
             session = await self._find(id)
-        if session is None or session.principal != principal or session.state is not SessionState.OPEN:
+            if session is None:
+                return None
+        if session.principal != principal or session.state is not SessionState.OPEN:
             return None
         now = self.clock.monotonic()
         if self._expired(session, now):

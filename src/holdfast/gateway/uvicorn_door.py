@@ -6,12 +6,14 @@ of uvicorn is a public attribute; where one is missing, plain ASGI does the work
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 HEAD_BYTES = 128 * 1024  # of a request's first line and headers
+_UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 
 
@@ -68,12 +70,17 @@ class Protocol(HttpToolsProtocol):
         super().connection_made(Corked(transport, self.loop))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
     def data_received(self, data: bytes) -> None:
-        self._head += len(data)
-        if self._head > HEAD_BYTES and not self._past_head:
+        if not self._past_head:
+            self._head += len(data)
+            if b"pgrade:" in data:
+                # Java's client offers h2c with every POST. Whoever does not upgrade goes on in HTTP/1.1, but the parser
+                # would end the message at its head.
+                end = data.find(b"\r\n\r\n")
+                data = _UPGRADE.sub(b"\r\nx-not-upgraded:", data, count=1) if end >= 0 else data
+        super().data_received(data)
+        if self._head > HEAD_BYTES and not self._past_head and not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n")
             self.transport.close()
-            return
-        super().data_received(data)
 
     def on_message_begin(self) -> None:
         self._head, self._past_head = 0, False

@@ -51,6 +51,7 @@ class HttpWire:
 
     def dress(self, generation: Generation, resolved: Resolved) -> None:
         headers = {name.lower(): value for name, value in resolved.headers.items()}
+        headers.setdefault("user-agent", "holdfast/0.1.0")
         headers |= {"accept": ACCEPT, "content-type": "application/json", "accept-encoding": "identity"}
         if generation.number:
             headers["mcp-protocol-version"] = generation.version

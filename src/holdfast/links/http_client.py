@@ -20,6 +20,7 @@ import httptools
 
 KEEP_ALIVE = 60.0  # seconds an idle connection is kept; servers close theirs after five to seventy-five
 HEAD_BYTES = 64 * 1024  # of an answer's headers
+INFLATED = 16 * 1024 * 1024  # bytes that one read of a packed answer may become
 BUFFER = 256 * 1024  # bytes of a body that wait to be read, before the socket is left alone
 
 
@@ -128,14 +129,32 @@ class Response:
 
     def feed(self, data: bytes) -> None:
         if self.unzip is not None:
-            data = self.unzip.decompress(data)
+            data = self._inflated(data)
         self._chunks.append(data)
         self._buffered += len(data)
         if self._buffered > BUFFER:
             self._connection.wait()
         self._wake()
 
+    def _inflated(self, data: bytes) -> bytes:
+        """Nobody asked for a packed answer; what swells beyond all measure is refused."""
+        found = b""
+        while data:
+            found += self.unzip.decompress(data, INFLATED - len(found))
+            if self.unzip.unconsumed_tail:
+                raise NotHttp(f"a packed answer grows beyond {INFLATED} bytes a read")
+            data = self.unzip.unused_data
+            if data:
+                self.unzip = zlib.decompressobj(47)  # another member follows
+        return found
+
+    @property
+    def failed(self) -> bool:
+        return self._error is not None
+
     def finish(self, error: Exception | None) -> None:
+        if self._eof:
+            return  # whole is whole, whatever comes behind it
         self._eof, self._error = error is None, error
         self._wake()
 
@@ -180,9 +199,11 @@ class Connection(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            self._fail(NotHttp(f"the answer is not HTTP: {error}"))
-            self._drop()
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, NotHttp, zlib.error) as error:
+            self._kept = False
+            if not self._whole:
+                self._fail(NotHttp(f"the answer is not HTTP: {error.__cause__ or error.__context__ or error}"))
+                self._drop()
 
     def eof_received(self) -> bool:
         return False
@@ -191,7 +212,7 @@ class Connection(asyncio.Protocol):
         self.alive = False
         self._pool.forget(self)
         response = self._response
-        if response is not None and not self._whole:
+        if response is not None and not self._whole and not response.failed:
             lengthless = "content-length" not in response.headers and response.headers.get("transfer-encoding") is None
             if self._head is not None and self._head.done() and lengthless and exc is None:
                 self._whole = True  # without a length, the end of the connection is the end of the body
@@ -213,17 +234,22 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._head_size = 0
+        if self._whole:
+            self._kept = False  # more than one answer to one request: the first counts, the connection does not
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_size += len(name) + len(value)
         if self._head_size > HEAD_BYTES:
             raise NotHttp(f"an answer's headers are over {HEAD_BYTES} bytes")
-        if self._response is not None:
-            self._response.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        response = self._response
+        if response is None or response.status:  # a trailer, or another answer
+            return
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        response.headers[key] = f"{response.headers[key]}, {text}" if key in response.headers else text
 
     def on_headers_complete(self) -> None:
         response = self._response
-        if response is None:
+        if response is None or self._whole:
             return
         status = self._parser.get_status_code()
         if 100 <= status < 200:
@@ -235,14 +261,16 @@ class Connection(asyncio.Protocol):
             response.unzip = zlib.decompressobj(47)
         if self._head is not None and not self._head.done():
             self._head.set_result(response)
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)  # it has its answer, whether or not it reads the rest of our body
 
     def on_body(self, data: bytes) -> None:
-        if self._response is not None:
+        if self._response is not None and not self._whole:
             self._response.feed(data)
 
     def on_message_complete(self) -> None:
         response = self._response
-        if response is None or response.status == 0:
+        if response is None or response.status == 0 or self._whole:
             return
         self._whole = True
         self._kept = bool(self._parser.should_keep_alive())
@@ -287,7 +315,8 @@ class Connection(asyncio.Protocol):
     def done(self, whole: bool) -> None:
         """The response is done with."""
         self._response = self._head = None
-        if whole and self._whole and self._kept and self.alive:
+        sent = self._transport is not None and self._transport.get_write_buffer_size() == 0
+        if whole and self._whole and self._kept and self.alive and sent:
             self.go_on()
             self._pool.give_back(self)
         else:
@@ -343,8 +372,8 @@ class Pool:
         lines.append(f"content-length: {len(body.value)}\r\n\r\n" if body is not None else "\r\n")
         head = "".join(lines).encode("latin-1", "strict")
         breaks = len(headers) + 3 + (body is not None)
-        if head.count(b"\n") != breaks or head.count(b"\r") != breaks:
-            raise ValueError("a header has a line break")
+        if head.count(b"\n") != breaks or head.count(b"\r") != breaks or b"\0" in head:
+            raise ValueError("a header has a line break or a NUL")
         connection = self._take(key)
         if connection is None:
             connection = await self._open(key)

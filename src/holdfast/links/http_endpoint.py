@@ -73,7 +73,10 @@ class Endpoint:
             if response.status not in (307, 308) or turn == REDIRECTS:
                 return response
             location = response.headers.get("location", "")
-            there = url.join(URL(location)) if location else url
+            try:
+                there = url.join(URL(location)) if location else url
+            except ValueError:
+                return response  # redirected to nowhere
             if there == url or not same_origin(str(url), str(there)):
                 return response
             response.release()
