@@ -39,7 +39,7 @@ lint: $(VENV)/.dev  ## format check, lint, types, layers
 
 check: lint test    ## lint and test, what CI runs
 
-conformance: $(VENV)/.dev  ## the official suite in both eras, and servers that others wrote
+conformance: $(VENV)/.dev  ## the official suite on client and gateway in both eras, and strangers' programs
 	@$(BIN)/python conformance/run.py $(ARGS)
 
 bench-peers: $(VENV)/.dev  ## our gateway beside its peers, each in an environment of its own (minutes)
@@ -51,7 +51,7 @@ soak: $(VENV)/.dev  ## mixed clients, dying backends, a dying gateway (MINUTES=3
 profile: $(VENV)/.dev  ## where the microseconds of a call through the gateway go
 	@$(BIN)/python -m benchmarks.profile_gateway
 
-docs: $(VENV)/.dev  ## write the tables of core/ into docs/links.md
+docs: $(VENV)/.dev  ## write the tables of the code into the docs
 	@$(BIN)/python docs/tables.py
 
 bench: $(VENV)/.dev ## benchmarks; rewrites the tables in docs/benchmarks.md
