@@ -57,6 +57,7 @@ def serve(
             err.print(f"holdfast serves {names or 'no server'} at {program.url}")
             gc.collect()
             gc.freeze()  # what is built at start stays: the collector need not look at it again
+            gc.collect()  # and measures from here on by what is left, or it would wait for a quarter of all that
             gc.set_threshold(5_000, 10, 10)  # calls leave few cycles, and a collection is felt in the slowest answers
             err.print(f"sessions are kept in {program.gateway.store.url if program.gateway else 'memory:'}")
 

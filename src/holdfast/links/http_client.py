@@ -211,6 +211,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.alive = False
         self._pool.forget(self)
+        self._parser = self._poll = None  # the parser holds us, too
         response = self._response
         if response is not None and not self._whole and not response.failed:
             lengthless = "content-length" not in response.headers and response.headers.get("transfer-encoding") is None
