@@ -72,11 +72,12 @@ def always(answer: bytes, *, close: bool = False) -> Handler:
         (b"HTTP/1.1 204 No Content\r\n\r\n", False, b""),
         (
             b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s"
-            % (len(gzip.compress(b"hello")), gzip.compress(b"hello")),
+            % (len(gzip.compress(b"hello", mtime=0)), gzip.compress(b"hello", mtime=0)),
             False,
             b"hello",
         ),
     ],
+    ids=["length", "chunked", "closed", "1.0", "continue", "204", "gzip"],
 )
 async def test_answers_of_every_form(answer: bytes, close: bool, body: bytes) -> None:
     async with serving(always(answer, close=close)) as (url, pool):
@@ -96,6 +97,7 @@ async def test_answers_of_every_form(answer: bytes, close: bool, body: bytes) ->
         (b"HTTP/1.1 200 OK\r\nContent-Le", Broken),
         (b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * 100_000 + b"\r\n\r\n", (NotHttp, Broken)),
     ],
+    ids=["ssh", "nothing", "half a head", "endless header"],
 )
 async def test_what_is_no_answer_is_told(answer: bytes, error: type[Exception]) -> None:
     async with serving(always(answer, close=True)) as (url, pool):
@@ -200,6 +202,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
         b"HTTP/1.1 200 OK\r\nX-Evil: 1\r\n",
         b" world, which is no HTTP",
     ],
+    ids=["another", "half of another", "noise"],
 )
 async def test_what_comes_behind_a_whole_answer_changes_nothing(behind: bytes) -> None:
     async with serving(always(OK + behind)) as (url, pool):
@@ -247,7 +250,7 @@ async def test_a_packed_answer_may_not_swell_beyond_measure() -> None:
     async with serving(always(head + bomb)) as (url, pool):
         with pytest.raises(NotHttp):
             await (await pool.request("POST", url, {}, Body(b"{}"))).read()
-    two = gzip.compress(b"hello") + gzip.compress(b" there")
+    two = gzip.compress(b"hello", mtime=0) + gzip.compress(b" there", mtime=0)
     head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(two)
     async with serving(always(head + two)) as (url, pool):
         async with await pool.request("POST", url, {}, Body(b"{}")) as response:
