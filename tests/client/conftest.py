@@ -1,20 +1,5 @@
 """No link leaves a task behind."""
 
-import asyncio
-from collections.abc import AsyncIterator
+from tests.no_tasks import no_tasks_left
 
-import pytest
-
-from tests.links.kit import until
-
-
-def _tasks() -> set[asyncio.Task[object]]:
-    """Every task but the two in which the test runner runs us."""
-    return {task for task in asyncio.all_tasks() if "TestRunner" not in getattr(task.get_coro(), "__qualname__", "")}
-
-
-@pytest.fixture(autouse=True)
-async def no_tasks_left(anyio_backend: str) -> AsyncIterator[None]:
-    before = _tasks()
-    yield
-    await until(lambda: not _tasks() - before)
+__all__ = ["no_tasks_left"]

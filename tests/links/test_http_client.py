@@ -152,7 +152,8 @@ async def test_a_slow_reader_holds_the_server_back_and_gets_everything() -> None
 
     async with serving(handle) as (url, pool):
         response = await pool.request("POST", url, {}, Body(b"{}"))
-        await asyncio.sleep(0.3)
+        (connection,) = pool._all
+        await until(lambda: connection._paused)
         assert sent < 32_000_000  # what nobody reads is not taken
         assert sum([len(chunk) async for chunk in response.iter_any()]) == 64_000_000
         response.release()

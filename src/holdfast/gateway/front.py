@@ -5,7 +5,6 @@ status that the specification names, and never with a 500 for something that a c
 """
 
 import asyncio
-import json
 import logging
 from typing import Any, cast
 
@@ -16,7 +15,7 @@ from holdfast.gateway.callers import Callers
 from holdfast.gateway.front_2026 import Front2026
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.greeting import BadGreeting, client_of, greeting
-from holdfast.gateway.http import PostVoice, Receive, Refused, Request, Scope, Send
+from holdfast.gateway.http import PostVoice, Receive, Refused, Request, Scope, Send, event_of
 from holdfast.gateway.methods import Asking, rpc_error
 from holdfast.gateway.session import Session
 from holdfast.gateway.streams import Streams
@@ -29,7 +28,6 @@ CANCELLED = -32800
 SESSION_NOT_FOUND = -32001
 _2025 = frozenset(VERSIONS[Era.Y2025])
 _2026 = frozenset(VERSIONS[Era.Y2026])
-_NO_HEADERS: dict[str, str] = {}
 
 
 class Front:
@@ -183,7 +181,7 @@ class Front:
             await request.reply_json(200, answer, headers)
         else:
             await request.begin_stream(headers)
-            await request.chunk(b"event: message\ndata: " + json.dumps(answer).encode() + b"\n\n")
+            await request.chunk(event_of(answer))
             await request.end_stream()
 
     async def _session(self, request: Request, principal: Principal) -> Session:

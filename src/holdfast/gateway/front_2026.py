@@ -30,10 +30,9 @@ from holdfast.errors import HoldfastError, LimitReached, StoreDown
 from holdfast.gateway.gateway import Gateway, Listener
 from holdfast.gateway.greeting import INFO, discovery
 from holdfast.gateway.header_keys import Keys
-from holdfast.gateway.http import PostVoice, Refused, Request
+from holdfast.gateway.http import PostVoice, Refused, Request, event_of
 from holdfast.gateway.methods import Asking, rpc_error
 from holdfast.gateway.session import Client, Session
-from holdfast.links.codec import encode_known
 from holdfast.links.watch import Watch
 
 log = logging.getLogger("holdfast.gateway")
@@ -203,7 +202,7 @@ async def _events(
 
     def event(method: str, params: Mapping[str, Any]) -> bytes:
         message = {"jsonrpc": "2.0", "method": method, "params": {**params, **meta}}
-        return b"event: message\ndata: %s\n\n" % encode_known(message)
+        return event_of(message)
 
     yield event("notifications/subscriptions/acknowledged", {"notifications": agreed})
     while (news := await listener.queue.get()) is not None:
@@ -214,7 +213,7 @@ async def _events(
         if uri is not None:
             yield event("notifications/resources/updated", {"uri": uri})
     ended = {"jsonrpc": "2.0", "id": id, "result": {"resultType": "complete", **meta}}
-    yield b"event: message\ndata: %s\n\n" % encode_known(ended)
+    yield event_of(ended)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -218,7 +218,7 @@ class PostVoice:
         if self._stream is not None:
             await self._request.chunk(self._stream.first())
         while (message := await queue.get()) is not None:
-            await self._request.chunk(_event(message) if self._stream is None else self._stream.add(message))
+            await self._request.chunk(event_of(message) if self._stream is None else self._stream.add(message))
         if self._stream is not None:
             self._stream.end()
         await self._request.end_stream()
@@ -240,5 +240,6 @@ class PostVoice:
             self._pump.cancel()
 
 
-def _event(message: Mapping[str, Any]) -> bytes:
+def event_of(message: Mapping[str, Any]) -> bytes:
+    """A message as an event that can't be resumed."""
     return b"event: message\ndata: %s\n\n" % encode_known(dict(message))

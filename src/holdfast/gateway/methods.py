@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
 
@@ -179,12 +179,7 @@ class Methods:
         return await self._call_named(asking, name, params)
 
     async def _call_named(self, asking: Asking, name: str, params: dict[str, Any]) -> dict[str, Any]:
-        route = self._routes(asking).tools.get(name)
-        if route is None:
-            await self._gateway.settled()
-            route = self._routes(asking).tools.get(name)
-            if route is None:
-                raise invalid(f"Unknown tool: {name[:200]}")
+        route = await self._route(asking, "tool", name)
         try:
             return await self._through(asking, route, "tools/call", {**params, "name": route.name}, route.safe)
         except ErrorAnswer:
@@ -192,16 +187,22 @@ class Methods:
         except HoldfastError as error:
             return tool_error(error)
 
+    async def _route(self, asking: Asking, kind: Literal["tool", "prompt"], name: str) -> Route:
+        """Who has a name; a backend that is still coming up for the first time is waited for."""
+        for turn in range(2):
+            table = self._routes(asking)
+            route = (table.tools if kind == "tool" else table.prompts).get(name)
+            if route is not None:
+                return route
+            if turn == 0:
+                await self._gateway.settled()
+        raise invalid(f"Unknown {kind}: {name[:200]}")
+
     async def _get_prompt(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
         name = params.get("name")
         if not isinstance(name, str):
             raise invalid("prompts/get needs the name of a prompt")
-        route = self._routes(asking).prompts.get(name)
-        if route is None:
-            await self._gateway.settled()
-            route = self._routes(asking).prompts.get(name)
-            if route is None:
-                raise invalid(f"Unknown prompt: {name[:200]}")
+        route = await self._route(asking, "prompt", name)
         return await self._through(asking, route, "prompts/get", {**params, "name": route.name}, True)
 
     async def _read_resource(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:

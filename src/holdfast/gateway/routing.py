@@ -10,7 +10,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from holdfast.core.naming import public_name
 from holdfast.gateway.catalogue import Catalogue, Item
@@ -231,8 +231,3 @@ def _after(names: list[str], cursor: object) -> int:
         return names.index(base64.urlsafe_b64decode(cursor.encode()).decode()) + 1
     except (ValueError, binascii.Error) as error:
         raise BadCursor("there is no such cursor; list from the beginning") from error
-
-
-def describe(table: Table) -> dict[str, Any]:
-    """For people: how many of what."""
-    return {kind: len(getattr(table, kind)) for kind in ("tools", "prompts", "resources", "templates")}

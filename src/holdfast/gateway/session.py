@@ -162,7 +162,6 @@ class Session:
     __slots__ = (
         "_asked",
         "_asks",
-        "_reading",
         "_refreshing",
         "_writing",
         "backs",
@@ -219,7 +218,6 @@ class Session:
         self._asked: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._asks = itertools.count(1)
         self._writing: asyncio.Lock | None = None
-        self._reading = False
         self._refreshing: set[str] = set()
 
     def __repr__(self) -> str:
