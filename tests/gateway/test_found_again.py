@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,41 @@ async def test_a_streaming_call_whose_session_ends_has_an_answer(tmp_path: Path)
                 await client.call_2026("holdfast__end_session", holdfast_session=handle)
                 answer = await waiting
                 assert "error" in answer.last or answer.result.get("isError")
+
+
+TALKATIVE = """
+import json, pathlib, sys, time
+role, go = sys.argv[1], pathlib.Path(sys.argv[2])
+def say(message): print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+def wait():  # bounded: 20 s
+    for _ in range(200):
+        if go.exists(): return time.sleep(0.2)
+        time.sleep(0.1)
+tools = {"tools": [{"name": role, "inputSchema": {"type": "object"}}]}
+about = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": True}},
+         "serverInfo": {"name": role, "version": "1"}}
+for line in sys.stdin:
+    asked = json.loads(line)
+    method = asked["method"]
+    if method == "notifications/initialized" and role == "talks":
+        say({"method": "notifications/tools/list_changed"})
+    if "id" not in asked: continue
+    if method == "initialize" and role == "late": wait()
+    known = {"initialize": about, "tools/list": tools, "ping": {}}
+    if method in known: say({"id": asked["id"], "result": known[method]})
+    else: say({"id": asked["id"], "error": {"code": -32601, "message": "no"}})
+    if method == "tools/list": go.touch()
+"""
+
+
+@pytest.mark.promise("gateway.routing")
+async def test_a_server_that_tells_of_changed_lists_at_once_hides_no_slower_one(tmp_path: Path) -> None:
+    script = tmp_path / "talkative.py"
+    script.write_text(TALKATIVE)
+    servers = {
+        name: {"command": sys.executable, "args": [str(script), name, str(tmp_path / "go")]}
+        for name in ("talks", "late")
+    }
+    async with gateway(tmp_path, servers, sessions={"start": 20.0}) as program, Raw(program.url) as client:
+        await client.initialize()
+        assert sorted(await client.tools()) == ["late__late", "talks__talks"]

@@ -92,6 +92,8 @@ class Sessions:
         self._tell(GatewaySessionBegan(time.time(), session.key, principal, era.value))
         session.step(SessionEvent.STARTED)
         self.live[session.id] = session
+        if session.overrides:  # its own lists were made while others came up, which told only the live sessions
+            self.retable(session)
         await self._forget_old(session)
         self._rest_some(session)
         return session
