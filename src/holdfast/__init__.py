@@ -56,6 +56,37 @@ from holdfast.stores import Store, open_store, update
 
 if TYPE_CHECKING:
     from holdfast.links import LinkDispatcher, LinkTransport
+    from holdfast.state import (
+        ForEveryone,
+        From2025Session,
+        FromArgument,
+        FromMeta,
+        FromPrincipal,
+        RequestScope,
+        ServerScope,
+        Session,
+        Sessions,
+        SessionState,
+        StateMiddleware,
+        migrate,
+        nested_scope,
+    )
+
+_STATE = (
+    "ForEveryone",
+    "From2025Session",
+    "FromArgument",
+    "FromMeta",
+    "FromPrincipal",
+    "RequestScope",
+    "ServerScope",
+    "Session",
+    "SessionState",
+    "Sessions",
+    "StateMiddleware",
+    "migrate",
+    "nested_scope",
+)
 
 __version__ = "0.1.0"
 
@@ -79,7 +110,12 @@ __all__ = [
     "CorruptRecord",
     "Ended",
     "ErrorAnswer",
+    "ForEveryone",
     "Forbidden",
+    "From2025Session",
+    "FromArgument",
+    "FromMeta",
+    "FromPrincipal",
     "Gap",
     "HoldfastError",
     "HttpMemory",
@@ -107,12 +143,18 @@ __all__ = [
     "Record",
     "Rejected",
     "Replaced",
+    "RequestScope",
     "Reseeding",
     "Run",
     "Server",
+    "ServerScope",
+    "Session",
     "SessionExpired",
     "SessionReplaced",
+    "SessionState",
+    "Sessions",
     "StartTimeout",
+    "StateMiddleware",
     "Store",
     "StoreDown",
     "StoreMemory",
@@ -124,6 +166,8 @@ __all__ = [
     "close_kept_links",
     "current_run",
     "load_servers",
+    "migrate",
+    "nested_scope",
     "open_store",
     "run",
     "update",
@@ -136,4 +180,8 @@ def __getattr__(name: str) -> Any:
         from holdfast import links
 
         return getattr(links, name)
+    if name in _STATE:
+        from holdfast import state
+
+        return getattr(state, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

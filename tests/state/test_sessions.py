@@ -10,7 +10,8 @@ from pydantic import Field
 import holdfast
 from holdfast.core.models import Principal
 from holdfast.state.model import SessionState, migrate
-from holdfast.state.sessions import KIND, Sessions
+from holdfast.state.session import KIND
+from holdfast.state.sessions import Sessions
 from holdfast.stores import open_store
 
 pytestmark = pytest.mark.anyio
@@ -101,11 +102,12 @@ async def test_going_back_forking_and_undoing(url: str) -> None:
                 draft.items = [*draft.items, str(number)]
         assert [(await session.at(rev)).count for rev in range(1, 7)] == [0, 1, 2, 3, 4, 5]
         assert (await session.at(3)).items == ["1", "2"]
-        labels = [entry.data["label"] for entry in await session.log()]  # type: ignore[index, call-overload]
+        labels = [entry.label for entry in await session.log.last(10)]
         assert labels == [f"step {number}" for number in range(1, 6)]
         forked = await session.fork(3)
         assert (await forked.read()).items == ["1", "2"]
-        assert await forked.log() == []  # history is not copied
+        assert [entry async for entry in forked.log] == []  # history is not copied
+        assert forked.parent == (session.handle, 3)
         assert (await session.undo()).count == 4
         assert (await session.undo()).count == 5  # an undo is a revision like any other
         for wrong in (0, 99, -1):
@@ -192,8 +194,8 @@ async def test_older_state_is_brought_up_and_newer_is_refused(url: str) -> None:
             return {**raw, "words": len(raw["text"].split())}
 
     async with open_store(url) as store:
-        old = await Sessions(Draft1, store).begin(ALICE, Draft1(text="two words", notes=["short"]))
-        new = await Sessions(Draft3, store).find(old.handle, ALICE)
+        old = await Sessions(Draft1, store, name="draft").begin(ALICE, Draft1(text="two words", notes=["short"]))
+        new = await Sessions(Draft3, store, name="draft").find(old.handle, ALICE)
         assert (new.state.critiques, new.state.words) == (["short"], 2)
         async with new.edit():
             pass  # read by newer code, and written back as newer
@@ -201,7 +203,7 @@ async def test_older_state_is_brought_up_and_newer_is_refused(url: str) -> None:
         assert stored is not None
         assert stored.data["v"] == 3  # type: ignore[index, call-overload]
         with pytest.raises(holdfast.CorruptRecord, match="version 3"):
-            await Sessions(Draft1, store).find(old.handle, ALICE)
+            await Sessions(Draft1, store, name="draft").find(old.handle, ALICE)
 
     class Raises(SessionState, version=2):
         @migrate(from_version=1)

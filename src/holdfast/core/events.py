@@ -271,6 +271,16 @@ class GatewaySessionEnded:
     lifetime: float
 
 
+@dataclass(frozen=True, slots=True)
+class ServerCounted:
+    """A number of a server's own scope has grown."""
+
+    at: float
+    scope: str
+    name: str
+    value: int
+
+
 Event: TypeAlias = (
     StoreOpened
     | StoreMigrated
@@ -298,5 +308,6 @@ Event: TypeAlias = (
     | BackendChanged
     | GatewaySessionBegan
     | GatewaySessionEnded
+    | ServerCounted
 )
 Sink: TypeAlias = Callable[[Event], None]

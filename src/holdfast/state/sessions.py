@@ -1,28 +1,35 @@
-"""Sessions of a server's callers, in a store: begun, found by handle, edited without losing anybody's write, ended.
+"""The sessions of a server's callers, in a store: begun, found by a chain of identities, counted, ended.
 
-It owns compare-and-swap around typed state, the log of what changed, and forks. It refuses to overwrite in silence, and
-tells unknown, expired, ended and foreign apart only to the owner.
+It owns the store's opening and closing, quotas, and what outsiders are told: unknown, expired, ended and foreign are
+told apart only to the owner. It refuses to adopt an id that it did not give out.
 """
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Callable
+import time
+import weakref
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from pydantic import ValidationError
-
-from holdfast.core.models import ANONYMOUS, Claim, Handle, LogEntry, Principal, Record
+from holdfast.core.models import ANONYMOUS, Handle, Principal, Record, check_seconds
+from holdfast.core.records import ended, expired
 from holdfast.core.values import JSON, members
-from holdfast.errors import Conflict, HoldfastError, LimitReached, NotFound, UsageError
+from holdfast.errors import Conflict, Ended, HoldfastError, LimitReached, NotFound, SessionExpired, UsageError
+from holdfast.state.identity import DEFAULT, Caller, Chain, Identity, Key, Named
+from holdfast.state.injection import Injectable
+from holdfast.state.lifecycle import install
+from holdfast.state.middleware import StateMiddleware
 from holdfast.state.model import SessionState
-from holdfast.stores.base import Store
-from holdfast.stores.update import UPDATE_SECONDS
+from holdfast.state.session import KIND, Session
+from holdfast.stores import open_store
+from holdfast.stores.base import MAX_RECORD_BYTES, Store
 
 S = TypeVar("S", bound=SessionState)
-KIND = "state"
+POINTERS = "state-key"  # what a principal or a connection stands for
+DAY = 86_400.0
 HISTORY = 200  # revisions that can be gone back to
-PAGE = 100
+REAP_SECONDS = 600.0
 
 
 def new_handle() -> Handle:
@@ -30,175 +37,143 @@ def new_handle() -> Handle:
     return Handle(f"s_{secrets.token_urlsafe(24)}")
 
 
-class Session(Generic[S]):
-    """One caller's session. `state` is a copy of what was read last; change it in `edit()` or `update()`."""
-
-    def __init__(self, sessions: "Sessions[S]", record: Record, state: S) -> None:
-        self._sessions = sessions
-        self._record = record
-        self._state = state
-
-    def __repr__(self) -> str:
-        return f"<Session {self.handle[:6]}… rev={self.rev} of {self._record.principal}>"
-
-    @property
-    def handle(self) -> Handle:
-        return Handle(self._record.id)
-
-    @property
-    def rev(self) -> int:
-        return self._record.rev
-
-    @property
-    def state(self) -> S:
-        return self._state.model_copy(deep=True)
-
-    async def read(self) -> S:
-        """The state as it is now. Reading is use."""
-        await self._sessions.store.touch(KIND, self.handle)
-        await self._refresh()
-        return self.state
-
-    async def _refresh(self) -> None:
-        self._record, self._state = await self._sessions.load(self.handle, self._record.principal)
-
-    @asynccontextmanager
-    async def edit(self, label: str = "edit") -> AsyncGenerator[S]:
-        """Change the state inside the block. Written at its end, if nobody else wrote meanwhile: else `Conflict`, and
-        nothing of it is kept. An error inside keeps nothing either. What did not change is not written."""
-        await self._refresh()
-        draft = self.state
-        yield draft
-        await self._commit(draft, label, None)
-
-    async def update(self, change: Callable[[S], S | None], label: str = "update") -> S:
-        """Apply a pure function, again on a fresh reading if somebody else was faster. It may change what it gets, or
-        return another state."""
-        async with asyncio.timeout(UPDATE_SECONDS):
-            while True:
-                await self._refresh()
-                draft = self.state
-                draft = change(draft) or draft
-                try:
-                    await self._commit(draft, label, None)
-                    return self.state
-                except Conflict:
-                    await asyncio.sleep(secrets.randbelow(1000) / 100_000)
-
-    @asynccontextmanager
-    async def lease(self, label: str = "turn", ttl: float = 120.0) -> AsyncGenerator[S]:
-        """A long turn: nobody else may begin one meanwhile (`Busy`), and what is written at its end is refused if the
-        lease ran out. It is renewed while the block lasts."""
-        store, owner = self._sessions.store, f"lease-{secrets.token_hex(8)}"
-        claim = await store.claim(KIND, self.handle, owner=owner, ttl=ttl)
-        renewing = asyncio.get_running_loop().create_task(self._renew(claim, ttl), name="renew lease")
-        try:
-            await self._refresh()
-            draft = self.state
-            yield draft
-            await self._commit(draft, label, claim.token)
-        finally:
-            renewing.cancel()
-            with suppress(asyncio.CancelledError):
-                await renewing
-            with suppress(HoldfastError):
-                await store.release(claim)
-
-    async def _renew(self, claim: Claim, ttl: float) -> None:
-        while True:
-            await asyncio.sleep(ttl / 3)
-            try:
-                claim = await self._sessions.store.renew(claim, ttl=ttl)
-            except HoldfastError:
-                return  # the commit will be refused, and says so
-
-    async def _commit(self, draft: S, label: str, fence: int | None) -> None:
-        try:
-            # Lists and dictionaries inside may have been changed without a check.
-            checked = type(draft).model_validate(draft.model_dump(warnings=False))
-        except ValidationError as error:
-            raise UsageError(f"{label}: the state does not validate: {error}"[:500], id=self.handle) from error
-        before, after = self._state.to_data(), checked.to_data()
-        stored = members(self._record.data)
-        if before == after and stored.get("v") == draft.version:
-            await self._sessions.store.touch(KIND, self.handle)
-            return
-        entry: JSON = {"label": label, "was": _differences(before, after)}
-        data: JSON = {**stored, "v": draft.version, "state": after}
-        record = self._record.with_data(data)
-        self._record = await self._sessions.store.commit(record, expect=self._record.rev, entries=[entry], fence=fence)
-        self._state = checked
-
-    # What was
-
-    async def log(self, last: int = PAGE) -> list[LogEntry]:
-        """The newest entries, oldest of them first."""
-        entries = await self._sessions.store.log(KIND, self.handle, limit=last, newest_first=True)
-        return entries[::-1]
-
-    async def at(self, rev: int) -> S:
-        """The state as it was at an earlier revision."""
-        await self._refresh()
-        if not 1 <= rev <= self.rev or self.rev - rev > self._sessions.history:
-            raise NotFound(
-                f"revision {rev} is not among the last {self._sessions.history} of {self.rev}",
-                id=self.handle,
-                remedy="ask for a newer one, or raise Sessions(history=…)",
-            )
-        state = self._state.to_data()
-        if rev < self.rev:
-            entries = await self._sessions.store.log(KIND, self.handle, limit=self.rev - rev, newest_first=True)
-            for entry in entries:
-                if entry.rev <= rev:
-                    break
-                state = _apply(state, members(members(entry.data).get("was")))
-        return self._sessions.kind.model_validate(state)
-
-    async def undo(self) -> S:
-        """Go back one revision; that is a new one."""
-        before = await self.at(self.rev - 1)
-        await self._commit(before, "undo", None)
-        return self.state
-
-    async def fork(self, rev: int | None = None) -> "Session[S]":
-        """Another session that begins with this one's state, now or at an earlier revision. History is not copied."""
-        await self._refresh()
-        number = rev if rev is not None else self.rev
-        state = await self.at(number)
-        parent: dict[str, JSON] = {"handle": self.handle, "rev": number}
-        return await self._sessions.begin(self._record.principal, state, parent=parent)
-
-    async def end(self) -> bool:
-        """For good: no later write, from anywhere, brings it back."""
-        return await self._sessions.store.end(KIND, self.handle)
-
-
-class Sessions(Generic[S]):
-    """All sessions of one kind of state."""
+class Sessions(Injectable[S]):
+    """All sessions of one kind of state: `sessions = Sessions(Basket, store="sqlite:///baskets.db")`."""
 
     def __init__(
         self,
         kind: type[S],
-        store: Store,
+        store: str | Store = "memory:",
         *,
-        idle: float | None = 86_400.0,
-        max_age: float | None = 30 * 86_400.0,
+        identity: Sequence[Identity] = DEFAULT,
+        idle: float | None = DAY,
+        max_age: float | None = 30 * DAY,
         quota: int | None = None,
+        keys: Sequence[bytes | str] | None = None,
         history: int = HISTORY,
+        max_bytes: int = MAX_RECORD_BYTES,
+        name: str | None = None,
     ) -> None:
+        if not isinstance(kind, type) or not issubclass(kind, SessionState):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"{kind!r:.80} is not a class of state", remedy="derive it from holdfast.SessionState")
+        for span, what in ((idle, "idle"), (max_age, "max_age")):
+            if span is not None:
+                check_seconds(span, what)
+        if quota is not None and quota < 1:
+            raise UsageError(f"quota={quota!r} lets nobody in", remedy="give the number of sessions a caller may have")
+        if history < 1:
+            raise UsageError(f"history={history!r}", remedy="give the number of revisions that can be gone back to")
         self.kind = kind
-        self.store = store
+        self.name = name or kind.__name__
+        super().__init__(Chain(identity))
         self.history = history
-        self._idle = idle
-        self._max_age = max_age
+        self.idle = idle
+        self.max_age = max_age
+        self.begin_hint = "begin a new one"
         self._quota = quota
+        self._opening: dict[int, asyncio.Task[Store]] = {}
+        self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._known: dict[str, Handle] = {}
+        self._memory: Store | None = None
+        self._memory_is_open = False
+        if isinstance(store, str):
+            self._url: str | None = store
+            self._given: Store | None = None
+            self._keys, self._max_bytes = keys, max_bytes
+            checked = open_store(store, keys=keys, max_bytes=max_bytes)  # a bad address is told here
+            if store == "memory:":  # lives as long as this object, and in any loop
+                self._memory = checked
+        else:
+            if keys is not None:
+                raise UsageError("keys= seals a store that is opened here", remedy="open_store(url, keys=…)")
+            self._url, self._given = None, store
+
+    def __repr__(self) -> str:
+        return f"<Sessions of {self.name} in {self._url or 'a store'}>"
+
+    # On a server
+
+    def install(
+        self,
+        server: object,
+        *,
+        noun: str = "session",
+        create: Sequence[str] = (),
+        save: bool = False,
+        tools: bool = True,
+    ) -> None:
+        """Put the lifecycle tools, the request's scope and the closing of the store on a FastMCP or MCPServer.
+
+        `noun="basket"` names the tools create_basket, list_baskets, resume_basket, fork_basket and end_basket;
+        `create` are the fields of the state that create_… takes; `save=True` saves `session.draft` after each call.
+        """
+        install(server, self, noun, create, save, tools)
+
+    def middleware(self, *, save: bool = True) -> StateMiddleware:
+        """For `FastMCP(middleware=[…])` and `MCPServer(middleware=[…])`: loads before a call and saves after it."""
+        return StateMiddleware(self, save=save)
+
+    # The store
+
+    async def opened(self) -> Store:
+        """The store, opened by the first who asks. A store belongs to one event loop."""
+        if self._memory is not None and not self._memory_is_open:
+            self._memory_is_open = True
+            await self._memory.__aenter__()
+        given = self._given or self._memory
+        if given is not None:
+            return given
+        loop = asyncio.get_running_loop()
+        opening = self._opening.get(id(loop))
+        if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
+            opening = self._opening[id(loop)] = loop.create_task(self._open(), name=f"open the store of {self.name}")
+        return await asyncio.shield(opening)
+
+    async def _open(self) -> Store:
+        store = open_store(cast("str", self._url), keys=self._keys, max_bytes=self._max_bytes)
+        return await store.__aenter__()
+
+    async def close(self) -> None:
+        """Close the store that was opened here; the next call opens it again."""
+        opening = self._opening.pop(id(asyncio.get_running_loop()), None)
+        if opening is not None:
+            with suppress(HoldfastError):
+                await (await opening).__aexit__(None, None, None)
+
+    @asynccontextmanager
+    async def lifespan(self, _: object = None) -> AsyncGenerator[dict[str, Any]]:
+        """While a server runs: what is dead is removed now and then, and the store is closed at the end."""
+        reaping = asyncio.get_running_loop().create_task(self._reap(), name=f"reap {self.name}")
+        try:
+            yield {}
+        finally:
+            reaping.cancel()
+            with suppress(asyncio.CancelledError):
+                await reaping
+            await self.close()
+
+    async def _reap(self) -> None:
+        while True:
+            await asyncio.sleep(REAP_SECONDS)
+            with suppress(HoldfastError):
+                store = await self.opened()
+                await store.reap(kind=KIND, expired_for=DAY)
+                await store.reap(kind=POINTERS)
+
+    # Sessions
 
     async def begin(
-        self, principal: Principal = ANONYMOUS, state: S | None = None, *, parent: dict[str, JSON] | None = None
+        self,
+        principal: Principal = ANONYMOUS,
+        state: S | None = None,
+        *,
+        title: str = "",
+        parent: dict[str, JSON] | None = None,
     ) -> Session[S]:
         """A new session, with the defaults or the state given."""
-        if self._quota is not None:
-            count = await self.store.count(kind=KIND, principal=principal)
+        store = await self.opened()
+        if self._quota is not None and principal != ANONYMOUS:
+            count = await store.count(kind=KIND, principal=principal)
             if count >= self._quota:
                 raise LimitReached(
                     f"{count} of {self._quota} sessions of this caller are open",
@@ -207,11 +182,13 @@ class Sessions(Generic[S]):
                     remedy="end one that is done",
                 )
         fresh = state if state is not None else self.kind()
-        data: dict[str, Any] = {"v": self.kind.version, "state": fresh.to_data()}
+        data: dict[str, Any] = {"t": self.name, "v": self.kind.version, "state": fresh.to_data()}
+        if title:
+            data["title"] = title
         if parent is not None:
             data["parent"] = parent
-        record = Record(KIND, new_handle(), principal, cast("JSON", data), idle=self._idle, max_age=self._max_age)
-        return Session(self, await self.store.commit(record, expect=0), fresh)
+        record = Record(KIND, new_handle(), principal, cast("JSON", data), idle=self.idle, max_age=self.max_age)
+        return Session(self, await store.commit(record, expect=0), fresh)
 
     async def find(self, handle: str, principal: Principal = ANONYMOUS) -> Session[S]:
         """The caller's session. `NotFound` for one that never was, and exactly the same for another caller's; the owner
@@ -220,31 +197,128 @@ class Sessions(Generic[S]):
         return Session(self, record, state)
 
     async def load(self, handle: str, principal: Principal) -> tuple[Record, S]:
-        from holdfast.core.records import ended, expired
-
-        unknown = NotFound("there is no such session", id=str(handle)[:80], remedy="begin a new one")
+        """The record and the state in it, if the principal may see them."""
+        unknown = NotFound("there is no such session", id=str(handle)[:80], remedy=self.begin_hint)
+        store = await self.opened()
         try:
-            record = await self.store.get(KIND, handle, dead=True)
+            record = await store.get(KIND, handle, dead=True)
         except UsageError:  # odd characters: no session has them
             raise unknown from None
         if record is None or record.principal != principal:
             raise unknown
         if record.ended is not None:
-            raise expired("session", handle) if record.expired else ended("session", handle)
+            error = expired("session", handle) if record.expired else ended("session", handle)
+            error.remedy = self.begin_hint
+            raise error
+        if members(record.data).get("t") != self.name:
+            raise unknown
         return record, cast("S", self.kind.read(record.data, handle))
 
-    async def of(self, principal: Principal, limit: int = PAGE) -> list[Session[S]]:
-        """A caller's own sessions."""
-        page = await self.store.scan(kind=KIND, principal=principal, limit=limit)
-        return [Session(self, record, cast("S", self.kind.read(record.data, record.id))) for record in page.records]
+    async def of(self, principal: Principal, limit: int = 100) -> list[Session[S]]:
+        """A caller's own sessions. Nobody in particular has none: there the handle is all there is."""
+        if principal == ANONYMOUS:
+            return []
+        store = await self.opened()
+        found: list[Session[S]] = []
+        after: str | None = None
+        while len(found) < limit:
+            page = await store.scan(kind=KIND, principal=principal, after=after)
+            found.extend(
+                Session(self, record, cast("S", self.kind.read(record.data, record.id)))
+                for record in page.records
+                if members(record.data).get("t") == self.name
+            )
+            after = page.next
+            if after is None:
+                break
+        return found[:limit]
 
+    async def end(self, handle: str) -> bool:
+        return await (await self.opened()).end(KIND, handle)
 
-def _differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """What the fields were that changed; fields that were not there."""
-    changed = {name: before[name] for name in before if name not in after or before[name] != after[name]}
-    return {"set": changed, "new": [name for name in after if name not in before]}
+    async def slide(self, record: Record) -> None:
+        """Use starts the idle time over. Not written at every use: a tenth of that time is no difference."""
+        if record.idle is None or 0 <= time.time() - record.touched < record.idle / 10:
+            return
+        store = await self.opened()
+        await store.touch(KIND, record.id)
+        pointer = members(record.data).get("key")
+        if isinstance(pointer, str):
+            with suppress(NotFound, SessionExpired, Ended):
+                await store.touch(POINTERS, pointer)
 
+    @asynccontextmanager
+    async def turn(self, handle: str) -> AsyncGenerator[bool]:
+        """One after another within this process; true if it had to wait."""
+        lock = self._turns.get(handle)
+        if lock is None:
+            lock = self._turns[handle] = asyncio.Lock()
+        waited = lock.locked()
+        async with lock:
+            yield waited
 
-def _apply(state: dict[str, Any], was: dict[str, Any]) -> dict[str, Any]:
-    new = set(cast("list[str]", was.get("new") or []))
-    return {name: value for name, value in state.items() if name not in new} | members(was.get("set"))
+    # Whose
+
+    async def find_for(self, caller: Caller) -> Session[S]:
+        """The session that a call means."""
+        found = self.chain.find(caller, self.name)
+        match found:
+            case None:
+                raise NotFound(
+                    "this needs a session, and the call names none", remedy=f"{self.chain.hint}; {self.begin_hint}"
+                )
+            case Named(handle):
+                record, state = await self.load(handle, caller.principal)
+                await self.slide(record)
+                return Session(self, record, state)
+            case Key():
+                return await self._stands_for(found)
+
+    async def _stands_for(self, key: Key) -> Session[S]:
+        """The session behind a pointer; begun if there is none, or if the last one has ended."""
+        known = self._known.get(key.digest)
+        if known is not None:
+            with suppress(NotFound, SessionExpired, Ended):
+                record, state = await self.load(known, key.principal)
+                await self.slide(record)
+                return Session(self, record, state)
+        store = await self.opened()
+        while True:
+            pointer = await store.get(POINTERS, key.digest)
+            if pointer is not None:
+                with suppress(NotFound, SessionExpired, Ended):
+                    session = await self.find(str(members(pointer.data).get("handle")), key.principal)
+                    self._know(key, session.handle)
+                    return session
+            session = await self._begin_for(key)
+            fresh = Record(
+                POINTERS,
+                key.digest,
+                key.principal,
+                {"handle": session.handle},
+                idle=2 * self.idle if self.idle is not None else None,
+                max_age=self.max_age + DAY if self.max_age is not None else None,
+            )
+            try:
+                await store.commit(fresh, expect=0 if pointer is None else pointer.rev)
+            except Conflict:  # another call was faster: that one's counts
+                await self.end(session.handle)
+                continue
+            self._know(key, session.handle)
+            return session
+
+    async def _begin_for(self, key: Key) -> Session[S]:
+        store = await self.opened()
+        data: dict[str, Any] = {
+            "t": self.name,
+            "v": self.kind.version,
+            "state": self.kind().to_data(),
+            "key": key.digest,
+        }
+        record = Record(KIND, new_handle(), key.principal, cast("JSON", data), idle=self.idle, max_age=self.max_age)
+        return Session(self, await store.commit(record, expect=0), self.kind())
+
+    def _know(self, key: Key, handle: Handle) -> None:
+        if len(self._known) >= 10_000:
+            self._known.clear()
+        self._known[key.digest] = handle

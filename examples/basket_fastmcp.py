@@ -1,0 +1,50 @@
+"""A shopping basket on FastMCP that holds across calls, restarts, replicas and both protocol eras.
+
+`python examples/basket_fastmcp.py 8000` serves it at http://127.0.0.1:8000/mcp. BASKETS names the store.
+"""
+
+import os
+import sys
+
+from fastmcp import FastMCP
+from fastmcp.dependencies import Depends
+
+import holdfast
+
+
+class Basket(holdfast.SessionState):
+    items: dict[str, int] = {}
+    note: str = ""
+
+    def put(self, article: str) -> None:
+        self.items[article] = self.items.get(article, 0) + 1
+
+
+sessions = holdfast.Sessions(Basket, store=os.environ.get("BASKETS", "sqlite:///baskets.db"))
+server = FastMCP("shop")
+sessions.install(server, noun="basket", create=["note"])
+
+
+@server.tool
+async def add(
+    article: str, session_id: str = "", basket: holdfast.Session[Basket] = Depends(sessions)
+) -> dict[str, int]:
+    """Put one more of an article into the basket, and return all that is in it."""
+    state = await basket.update(lambda state: state.put(article), f"add {article}")
+    return state.items
+
+
+@server.resource("basket://{session_id}")
+async def contents(session_id: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> str:
+    """What is in the basket, a line each."""
+    return "\n".join(f"{count} x {article}" for article, count in sorted(basket.state.items.items()))
+
+
+@server.prompt
+async def checkout(session_id: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> str:
+    """Ask for the order to be confirmed."""
+    return f"Confirm this order: {', '.join(sorted(basket.state.items)) or 'nothing yet'}."
+
+
+if __name__ == "__main__":
+    server.run(transport="http", port=int(sys.argv[1]), show_banner=False)

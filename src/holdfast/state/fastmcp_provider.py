@@ -1,0 +1,57 @@
+"""The lifecycle tools as FastMCP takes them, and a look at the server's own tools before it serves.
+
+It refuses to start a server with a tool that injects a session and has no way to name one.
+"""
+
+import inspect
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from fastmcp import FastMCP
+from fastmcp.server.providers.base import Provider
+from fastmcp.tools.base import Tool
+from uncalled_for import get_dependency_parameters
+
+from holdfast.errors import UsageError
+from holdfast.state.lifecycle import Step
+
+if TYPE_CHECKING:
+    from holdfast.state.sessions import Sessions
+
+
+class LifecycleProvider(Provider):
+    """Begins and ends with the server."""
+
+    def __init__(self, server: FastMCP[Any], sessions: "Sessions[Any]", offered: Sequence[Step]) -> None:
+        super().__init__()
+        self._server = server
+        self._sessions = sessions
+        self._tools = [
+            Tool.from_function(step.function(False), name=step.name, annotations=step.annotations) for step in offered
+        ]
+
+    async def _list_tools(self) -> Sequence[Tool]:
+        return self._tools
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncGenerator[None]:
+        await self._check()
+        async with self._sessions.lifespan():
+            yield
+
+    async def _check(self) -> None:
+        needed = self._sessions.chain.argument
+        if needed is None:
+            return
+        for tool in await self._server.list_tools(run_middleware=False):
+            function = getattr(tool, "fn", None)
+            if function is None or tool in self._tools:
+                continue
+            injected = get_dependency_parameters(function).values()
+            takes = any(getattr(each, "factory", None) is self._sessions for each in injected)
+            if takes and needed not in inspect.signature(function).parameters:
+                raise UsageError(
+                    f"the tool {tool.name!r} gets a session, and has no argument {needed!r} that could name it",
+                    remedy=f"add `{needed}: str` to it, or another place to the identity chain",
+                )

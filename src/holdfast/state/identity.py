@@ -1,0 +1,175 @@
+"""Whose session a call means: a chain of places to look, in the order that the author gave.
+
+It owns the chain and what a caller is known by. It refuses a chain that can never find anything, and a raw header as an
+identity: an id that a client sends is looked up among the sessions of the principal that the server authenticated.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from holdfast.core.models import ANONYMOUS, Principal
+from holdfast.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What is known of a call: who makes it, what it was given, and the connection that the server itself opened."""
+
+    principal: Principal = ANONYMOUS
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    session_2025: str | None = None
+    """The id that the server gave a 2025 client and has checked; never the header of a stateless or 2026 request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The caller names a session that must exist."""
+
+    handle: str
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The session that stands for something else; it begins with the first call."""
+
+    digest: str
+    principal: Principal
+
+
+Found: TypeAlias = Named | Key
+
+
+@dataclass(frozen=True, slots=True)
+class FromArgument:
+    """The handle in an argument of the tool, as the model passes it on. Works with every client, in both eras."""
+
+    name: str = "session_id"
+
+    def find(self, caller: Caller, kind: str) -> Found | None:
+        return _handle(caller.arguments.get(self.name), f"the argument {self.name!r}")
+
+    @property
+    def hint(self) -> str:
+        return f"pass the argument {self.name!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class FromMeta:
+    """The handle in the request's `_meta`, from clients that keep it out of the model's sight."""
+
+    key: str
+
+    def find(self, caller: Caller, kind: str) -> Found | None:
+        return _handle(caller.meta.get(self.key), f"_meta[{self.key!r}]")
+
+    @property
+    def hint(self) -> str:
+        return f"send _meta[{self.key!r}]"
+
+
+@dataclass(frozen=True, slots=True)
+class From2025Session:
+    """The connection of a client that speaks 2025: over HTTP its session, on stdio its process."""
+
+    def find(self, caller: Caller, kind: str) -> Found | None:
+        if caller.session_2025 is None:
+            return None
+        return Key(_digest("2025", kind, caller.principal, caller.session_2025), caller.principal)
+
+    @property
+    def hint(self) -> str:
+        return "connect with a session of 2025"
+
+
+@dataclass(frozen=True, slots=True)
+class FromPrincipal:
+    """One session for each authenticated caller."""
+
+    def find(self, caller: Caller, kind: str) -> Found | None:
+        if caller.principal == ANONYMOUS:
+            return None
+        return Key(_digest("principal", kind, caller.principal), caller.principal)
+
+    @property
+    def hint(self) -> str:
+        return "authenticate"
+
+
+@dataclass(frozen=True, slots=True)
+class ForEveryone:
+    """One session for all callers: the persistent scope of a server."""
+
+    name: str = "everyone"
+
+    def find(self, caller: Caller, kind: str) -> Found | None:
+        return Key(_digest("everyone", kind, self.name), ANONYMOUS)
+
+    @property
+    def hint(self) -> str:
+        return ""
+
+
+Identity: TypeAlias = FromArgument | FromMeta | From2025Session | FromPrincipal | ForEveryone
+DEFAULT: tuple[Identity, ...] = (FromArgument(), From2025Session(), FromPrincipal())
+
+
+class Chain:
+    """The places in order; the first that says anything decides."""
+
+    def __init__(self, places: Sequence[Identity]) -> None:
+        self.places = tuple(places)
+        if not self.places:
+            raise UsageError("identity=[] can never find a session", remedy="name at least one place to look")
+        for number, place in enumerate(self.places):
+            if not isinstance(place, Identity):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise UsageError(
+                    f"identity[{number}] is {place!r:.80}, not a place to look",
+                    remedy="use FromArgument(…), FromMeta(…), From2025Session(), FromPrincipal() or ForEveryone(…)",
+                )
+            if place in self.places[:number]:
+                raise UsageError(f"identity has {place!r} twice: the second can never match", remedy="remove one")
+            if isinstance(place, ForEveryone) and number + 1 < len(self.places):
+                raise UsageError(
+                    f"identity: nothing after {place!r} can ever match, for it always does", remedy="put it last"
+                )
+            name = getattr(place, "name", getattr(place, "key", "x"))
+            if not isinstance(name, str) or not name:
+                raise UsageError(f"identity[{number}] has no name", remedy="give the name of the argument or key")
+
+    def find(self, caller: Caller, kind: str) -> Found | None:
+        for place in self.places:
+            found = place.find(caller, kind)
+            if found is not None:
+                return found
+        return None
+
+    @property
+    def argument(self) -> str | None:
+        """The argument without which nothing can be found, if that is the only place to look."""
+        only = self.places[0]
+        return only.name if len(self.places) == 1 and isinstance(only, FromArgument) else None
+
+    @property
+    def needs_authentication(self) -> bool:
+        """Can only an authenticated caller be found?"""
+        return all(isinstance(place, FromPrincipal) for place in self.places)
+
+    @property
+    def hint(self) -> str:
+        """What a caller can do to be found."""
+        return " or ".join(place.hint for place in self.places if place.hint)
+
+
+def _handle(value: object, where: str) -> Named | None:
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise UsageError(f"{where} is a {type(value).__name__}, and a session's handle is text")
+    return Named(value)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:40]

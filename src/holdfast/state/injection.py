@@ -1,0 +1,192 @@
+"""How a session gets into a tool: FastMCP's `Depends(sessions)`, the SDK's `Resolve(sessions)`, `await sessions(ctx)`.
+
+It owns what each framework knows of a call. It refuses to take a header for an identity, and to let a framework hide
+what an error of ours says.
+"""
+
+import functools
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Generic, TypeVar, cast, get_args, get_origin
+
+from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import principal_components
+from mcp.server.context import ServerRequestContext
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ResourceError, ToolError
+from mcp.server.mcpserver.resolve import Resolve
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS
+
+from holdfast.core.models import ANONYMOUS, Principal
+from holdfast.core.values import members
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.state.identity import Caller, Chain
+from holdfast.state.model import SessionState
+from holdfast.state.session import Session, shown
+from holdfast.state.work import WORK
+
+S = TypeVar("S", bound=SessionState)
+F = TypeVar("F", bound=Callable[..., Any])
+Y2026 = "2026-07-28"
+_OURS = "dev.holdfast/connection"
+
+
+class Injectable(Generic[S]):
+    """What both frameworks call to get a session."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        # Read by `inspect.signature`: where only an argument can name the session, the SDK passes it by name, and
+        # refuses a tool that has none such.
+        parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)]
+        if chain.argument is not None:
+            parameters.append(inspect.Parameter(chain.argument, inspect.Parameter.KEYWORD_ONLY, default=None))
+        self.__signature__ = inspect.Signature(parameters)
+
+    async def find_for(self, caller: Caller) -> Session[S]:
+        """The session that a call means."""
+        raise NotImplementedError
+
+    async def __call__(self, ctx: Context[Any, Any] | None = None, **arguments: Any) -> Session[S]:
+        """The session of the call under way. On MCPServer with its `Context`; in FastMCP without."""
+        caller, also = current_caller(ctx, arguments)
+        return await self.for_call(caller, also)
+
+    async def for_call(self, caller: Caller, also: type[Exception] | None) -> Session[S]:
+        try:
+            session = await self.find_for(caller)
+        except HoldfastError as error:
+            raise shown(error, also) from error.__cause__
+        session.show_errors_as(also)
+        work = WORK.get()
+        return cast("Session[S]", work.take(session)) if work is not None and work.owner is self else session
+
+    def inject(self, function: F) -> F:
+        """For resources and prompts of MCPServer, which know no `Resolve`: below their decorator, with the parameter
+        written as for a tool, `session: Annotated[Session[Basket], Resolve(sessions)]`."""
+        return injected(function)
+
+
+# Callers
+
+
+def principal_of(request: object) -> Principal:
+    """Who the server has authenticated."""
+    user = members(getattr(request, "scope", None)).get("user")
+    token = user.access_token if isinstance(user, AuthenticatedUser) else None
+    if token is None and request is None:
+        token = get_access_token()
+    if token is None:
+        return ANONYMOUS
+    return Principal(" ".join(part for part in principal_components(token) if part))
+
+
+def current_caller(ctx: Context[Any, Any] | None, arguments: Mapping[str, Any]) -> tuple[Caller, type[Exception]]:
+    """The caller of the call under way, and the class of errors that is shown to it."""
+    return of_sdk(ctx.request_context, arguments) if ctx is not None else _of_fastmcp(arguments)
+
+
+def of_sdk(request: ServerRequestContext[Any, Any], arguments: Mapping[str, Any]) -> tuple[Caller, type[Exception]]:
+    """The caller of an SDK request, and the class of errors that is shown to it."""
+    params = members(request.params)
+    given = {**members(params.get("arguments")), **arguments}
+    caller = Caller(principal_of(request.request), given, members(params.get("_meta")), _session_2025(request))
+    return caller, ResourceError if request.method.startswith("resources/") else ToolError
+
+
+def _session_2025(request: ServerRequestContext[Any, Any]) -> str | None:
+    """The id that the server itself gave this connection; on stdio one of ours, as long as the connection lives."""
+    if request.protocol_version >= Y2026:
+        return None
+    connection = getattr(request.session, "_connection", None)
+    if connection is None:
+        return None
+    if connection.session_id is not None:
+        return str(connection.session_id)
+    if request.request is not None:
+        return None  # stateless HTTP: the next request is another connection
+    from holdfast.state.sessions import new_handle
+
+    return str(connection.state.setdefault(_OURS, new_handle()))
+
+
+def _of_fastmcp(arguments: Mapping[str, Any]) -> tuple[Caller, type[Exception]]:
+    """The caller of the FastMCP component that is being called."""
+    if "fastmcp" not in sys.modules:
+        raise UsageError("there is no call under way", remedy="on MCPServer: `await sessions(ctx)`")
+    from fastmcp.exceptions import PromptError, ResourceError, ToolError
+    from fastmcp.server.dependencies import fastmcp_request_ctx
+    from uncalled_for import current_frame
+
+    try:
+        frame = current_frame()
+        # what the function will receive for it, its default included
+        given = {name: value.default for name, value in inspect.signature(frame.function).parameters.items()}
+        given = {name: value for name, value in given.items() if isinstance(value, str)} | frame.provided
+    except RuntimeError:
+        given = {}
+    bound = fastmcp_request_ctx.get()
+    if bound is None:
+        return Caller(arguments={**given, **arguments}), ToolError
+    request = bound._srctx  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    caller, _ = of_sdk(request, {})
+    shown_as = {"resources/read": ResourceError, "prompts/get": PromptError}.get(request.method, ToolError)
+    own = {**given, **arguments} if given or arguments else caller.arguments
+    return Caller(caller.principal, own, caller.meta, caller.session_2025), shown_as
+
+
+# Resources and prompts of MCPServer
+
+
+def injected(function: F) -> F:
+    """The function without its sessions, which are found when it is called."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    found = {name: marker for name, hint in hints.items() if (marker := _marker(hint)) is not None}
+    if not found:
+        raise UsageError(
+            f"{function.__name__} has no parameter to fill",
+            remedy="write `session: Annotated[Session[…], Resolve(sessions)]`",
+        )
+    signature = inspect.signature(function)
+    context = next((name for name, hint in hints.items() if _is_context(hint)), None)
+    parameters = [value for name, value in signature.parameters.items() if name not in found]
+    if context is None:
+        parameters.append(inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Context))
+
+    @functools.wraps(function)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        ctx = kwargs.get(context) if context is not None else kwargs.pop("ctx", None)
+        given = dict(kwargs)
+        is_prompt = ctx is not None and ctx.request_context.method.startswith("prompts/")
+        try:
+            for name, sessions in found.items():
+                kwargs[name] = await sessions(ctx, **{key: each for key, each in given.items() if key != context})
+            result = function(*args, **kwargs)
+            return await result if inspect.isawaitable(result) else result
+        except HoldfastError as error:
+            if is_prompt:
+                raise MCPError(code=INVALID_PARAMS, message=str(error)) from error
+            raise
+
+    del call.__wrapped__
+    call.__signature__ = signature.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue]
+    call.__annotations__ = {name: hint for name, hint in hints.items() if name not in found}
+    if context is None:
+        call.__annotations__["ctx"] = Context
+    return cast("F", call)
+
+
+def _marker(hint: object) -> Injectable[Any] | None:
+    if get_origin(hint) is Annotated:
+        for each in get_args(hint)[1:]:
+            if isinstance(each, Resolve) and isinstance(each.fn, Injectable):
+                return cast("Injectable[Any]", each.fn)
+    return None
+
+
+def _is_context(hint: object) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Context)

@@ -1,0 +1,227 @@
+"""The tools by which a model begins, lists, resumes, forks and ends its sessions, on both frameworks.
+
+It owns their names and words: each says how long a session lasts and what to call next. It refuses to list sessions to
+a caller whom nobody has authenticated, and a server on which the chain of identities can never find one.
+"""
+
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+from mcp.server.mcpserver import Context, MCPServer
+from mcp_types import ToolAnnotations
+from pydantic import Field
+
+from holdfast.core.models import ANONYMOUS
+from holdfast.core.values import JSON
+from holdfast.errors import Forbidden, HoldfastError, UsageError
+from holdfast.state.identity import Caller, FromArgument
+from holdfast.state.injection import current_caller
+from holdfast.state.middleware import StateMiddleware
+from holdfast.state.session import Session, shown
+
+if TYPE_CHECKING:
+    from holdfast.state.sessions import Sessions
+
+LAST = 5  # steps that resuming shows
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One lifecycle tool."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, tuple[Any, Any]]
+    run: Callable[[Caller, dict[str, Any]], Awaitable[dict[str, Any]]]
+    reads_only: bool = False
+    destroys: bool = False
+
+    def function(self, with_context: bool) -> Callable[..., Awaitable[dict[str, Any]]]:
+        """A function whose signature is the tool's."""
+
+        async def call(**given: Any) -> dict[str, Any]:
+            caller, also = current_caller(given.pop("ctx", None), given)
+            try:
+                return await self.run(caller, given)
+            except HoldfastError as error:
+                raise shown(error, also) from error.__cause__
+
+        kinds = dict(self.parameters)
+        if with_context:
+            kinds["ctx"] = (Context, inspect.Parameter.empty)
+        call.__name__ = call.__qualname__ = self.name
+        call.__doc__ = self.description
+        parameters = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+            for name, (kind, default) in kinds.items()
+        ]
+        call.__signature__ = inspect.Signature(parameters, return_annotation=dict[str, Any])  # pyright: ignore[reportFunctionMemberAccess]
+        call.__annotations__ = {name: kind for name, (kind, _) in kinds.items()} | {"return": dict[str, Any]}
+        return call
+
+    @property
+    def annotations(self) -> ToolAnnotations:
+        return ToolAnnotations(
+            read_only_hint=self.reads_only, destructive_hint=self.destroys, idempotent_hint=self.destroys
+        )
+
+
+def steps(sessions: "Sessions[Any]", noun: str, create: Sequence[str]) -> list[Step]:
+    """The five tools for a kind of session."""
+    argument = next((place.name for place in sessions.chain.places if isinstance(place, FromArgument)), "session_id")
+    lasts = lifetime(sessions.idle, sessions.max_age)
+    handle = (Annotated[str, Field(description=f"The id that create_{noun} returned")], inspect.Parameter.empty)
+    fields = sessions.kind.model_fields
+    unknown = [name for name in create if name not in fields]
+    if unknown:
+        raise UsageError(f"{sessions.kind.__name__} has no field {unknown[0]!r}", remedy=f"it has {', '.join(fields)}")
+    given: dict[str, tuple[Any, Any]] = {
+        name: (fields[name].annotation, fields[name].get_default(call_default_factory=True)) for name in create
+    }
+    title = (Annotated[str, Field(description="A few words to find it again")], "")
+    given.setdefault("title", title)
+
+    def shows(session: Session[Any]) -> dict[str, Any]:
+        about: dict[str, Any] = {argument: session.handle, "title": session.title, "rev": session.rev}
+        about |= {"created": _date(session.created), "expires": _date(session.expires)}
+        if session.parent is not None:
+            about["forked_from"] = {argument: session.parent[0], "rev": session.parent[1]}
+        return about
+
+    async def create_one(caller: Caller, arguments: dict[str, Any]) -> dict[str, Any]:
+        state = sessions.kind.model_validate({name: arguments[name] for name in create})
+        label = str(arguments["title"])
+        return shows(await sessions.begin(caller.principal, state, title=label))
+
+    async def list_them(caller: Caller, arguments: dict[str, Any]) -> dict[str, Any]:
+        if caller.principal == ANONYMOUS:
+            raise Forbidden(
+                "without authentication the id is all there is, and nothing is listed",
+                remedy=f"use the id that create_{noun} returned, or create a new {noun}",
+            )
+        return {f"{noun}s": [shows(session) for session in await sessions.of(caller.principal)]}
+
+    async def resume(caller: Caller, arguments: dict[str, Any]) -> dict[str, Any]:
+        session = await sessions.find(arguments[argument], caller.principal)
+        state = await session.read()
+        entries = await session.log.last(LAST)
+        last: list[JSON] = [{"rev": each.rev, "label": each.label, "at": _date(each.at)} for each in entries]
+        return {**shows(session), "state": state.to_data(), "last": last}
+
+    async def fork(caller: Caller, arguments: dict[str, Any]) -> dict[str, Any]:
+        session = await sessions.find(arguments[argument], caller.principal)
+        return shows(await session.fork(arguments["rev"], arguments["title"]))
+
+    async def end(caller: Caller, arguments: dict[str, Any]) -> dict[str, Any]:
+        session = await sessions.find(arguments[argument], caller.principal)
+        return {argument: session.handle, "ended": await session.end()}
+
+    rev = (Annotated[int | None, Field(description="The revision to go back to; the newest if left out")], None)
+    return [
+        Step(
+            f"create_{noun}",
+            f"Begin a new {noun} and return its {argument}. Pass it to the other tools. {lasts}",
+            given,
+            create_one,
+        ),
+        Step(f"list_{noun}s", f"Your own {noun}s that are still alive, with their ids. {lasts}", {}, list_them, True),
+        Step(
+            f"resume_{noun}",
+            f"Look up a {noun} by its {argument}: what it holds, and its last steps. Its time starts over. {lasts}",
+            {argument: handle},
+            resume,
+            True,
+        ),
+        Step(
+            f"fork_{noun}",
+            f"Begin another {noun} from what this one holds, now or at an earlier revision; this one stays. {lasts}",
+            {argument: handle, "rev": rev, "title": title},
+            fork,
+        ),
+        Step(
+            f"end_{noun}",
+            f"End a {noun} for good. Nothing brings it back; what it held is gone.",
+            {argument: handle},
+            end,
+            destroys=True,
+        ),
+    ]
+
+
+def lifetime(idle: float | None, max_age: float | None) -> str:
+    """How long a session lasts, in words."""
+    if idle is None and max_age is None:
+        return "It lasts until it is ended."
+    parts = [f"{_span(idle)} after its last use"] if idle is not None else []
+    parts += [f"{'at most ' if parts else ''}{_span(max_age)} after it began"] if max_age is not None else []
+    return f"It lasts {', '.join(parts)}."
+
+
+def _span(seconds: float) -> str:
+    for size, name in ((86_400.0, "day"), (3600.0, "hour"), (60.0, "minute")):
+        if seconds >= size:
+            number = seconds / size
+            return f"{number:.3g} {name}{'' if number == 1 else 's'}"
+    return f"{seconds:g} seconds"
+
+
+def _date(moment: float | None) -> str | None:
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds") if moment is not None else None
+
+
+# Installing
+
+
+def install(
+    server: object, sessions: "Sessions[Any]", noun: str, create: Sequence[str], save: bool, tools: bool
+) -> None:
+    """Tools, the request's scope, and the end of the store, on either framework's server."""
+    if tools:
+        sessions.begin_hint = f"call create_{noun} to begin one"
+    offered = steps(sessions, noun, create) if tools else []
+    around = StateMiddleware(sessions, save=save)
+    if isinstance(server, MCPServer):
+        official = cast("MCPServer[Any]", server)
+        _check(sessions, official.name, official.settings.auth is not None)
+        for step in offered:
+            official.add_tool(step.function(True), name=step.name, annotations=step.annotations)
+        official.middleware.append(around)
+        low = official._lowlevel_server  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        low.lifespan = _with(low.lifespan, sessions)
+        return
+    from fastmcp import FastMCP
+
+    if not isinstance(server, FastMCP):
+        raise UsageError(
+            f"{type(server).__name__} is neither a FastMCP nor an MCPServer",
+            remedy="on another server call `await sessions.find(handle, principal)` in your handlers",
+        )
+    from holdfast.state.fastmcp_provider import LifecycleProvider
+
+    fast = cast("FastMCP[Any]", server)
+    _check(sessions, fast.name, fast.auth is not None)
+    fast.add_provider(LifecycleProvider(fast, sessions, offered))
+    fast.add_middleware(around)  # pyright: ignore[reportArgumentType]
+
+
+def _check(sessions: "Sessions[Any]", server: str, authenticates: bool) -> None:
+    if sessions.chain.needs_authentication and not authenticates:
+        raise UsageError(
+            f"{sessions!r} finds only sessions of authenticated callers, and {server!r} authenticates nobody",
+            remedy="add FromArgument(…) to the identity chain, or authentication to the server",
+        )
+
+
+def _with(inner: Callable[[Any], Any], sessions: "Sessions[Any]") -> Callable[[Any], Any]:
+    """A server's lifespan, with the store's inside."""
+
+    @asynccontextmanager
+    async def lifespan(server: Any) -> AsyncGenerator[Any]:
+        async with sessions.lifespan(), inner(server) as state:
+            yield state
+
+    return lifespan

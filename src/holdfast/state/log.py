@@ -1,0 +1,81 @@
+"""The log of a session: what was done, in order, append-only; and the way back to an earlier state.
+
+It owns entries and their reading. It refuses to be rewritten: a correction is another entry.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from holdfast.core.models import LogEntry
+from holdfast.core.values import JSON, members
+
+PAGE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One step: `label` says what was done, `data` what was noted with it, `rev` the revision that it made."""
+
+    seq: int
+    rev: int
+    at: float
+    label: str
+    data: JSON = None
+
+    @classmethod
+    def of(cls, entry: LogEntry) -> "Entry":
+        body = members(entry.data)
+        return cls(entry.seq, entry.rev, entry.at, str(body.get("label", "")), body.get("data"))
+
+
+class Kept(Protocol):
+    """What a log needs of its session."""
+
+    async def entries(self, *, after: int = 0, limit: int = PAGE, newest_first: bool = False) -> list[LogEntry]: ...
+
+    async def append(self, label: str, data: JSON) -> None: ...
+
+
+class Log:
+    """`await session.log.last(5)`, `async for entry in session.log`, `await session.log.add("note", {…})`."""
+
+    def __init__(self, session: Kept) -> None:
+        self._session = session
+
+    async def last(self, count: int = 20, *, label: str | None = None) -> list[Entry]:
+        """The newest entries, oldest of them first; with `label`, the newest of that kind."""
+        if label is None:
+            found = await self._session.entries(limit=max(count, 0), newest_first=True)
+            return [Entry.of(entry) for entry in reversed(found)]
+        chosen = [entry async for entry in self if entry.label == label]
+        return chosen[-count:] if count > 0 else []
+
+    async def add(self, label: str, data: JSON = None) -> None:
+        """Note something that changes no state."""
+        await self._session.append(label, data)
+
+    async def __aiter__(self) -> AsyncIterator[Entry]:
+        after = 0
+        while True:
+            page = await self._session.entries(after=after, limit=PAGE)
+            for entry in page:
+                yield Entry.of(entry)
+            if len(page) < PAGE:
+                return
+            after = page[-1].seq
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """What the fields were that changed, and which were not there."""
+    changed = {name: before[name] for name in before if name not in after or before[name] != after[name]}
+    return {"set": changed, "new": [name for name in after if name not in before]}
+
+
+def back(stored: dict[str, Any], was: Mapping[str, Any]) -> dict[str, Any]:
+    """The version and state before an entry, from those after it."""
+    if "state" in was:  # written by newer code than what was there before: kept whole
+        return {"v": was.get("v"), "state": members(was.get("state"))}
+    new = set(cast("list[str]", was.get("new") or []))
+    state = {name: value for name, value in members(stored.get("state")).items() if name not in new}
+    return {"v": stored.get("v"), "state": state | members(was.get("set"))}

@@ -1,0 +1,117 @@
+"""The five scopes of a server's state, and one table of what survives what.
+
+| scope | what it is | how a tool gets it |
+|---|---|---|
+| execution | one run of a function | Python's local variables |
+| request | one call, with everything that middleware and nested calls do in it | `RequestScope` |
+| session | one caller's session | `Sessions` |
+| server | one process | `ServerScope` |
+| persistent | everybody, for good | `Sessions(…, identity=[ForEveryone()], idle=None, max_age=None)` |
+
+It owns the request's and the server's scope. It refuses to let a nested call write into its caller's request, and to
+put anything of either into a store.
+"""
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar, cast
+
+from holdfast.core.events import ServerCounted, Sink
+from holdfast.errors import UsageError
+from holdfast.state.work import SCOPE, Scope
+
+T = TypeVar("T")
+
+ENDS = ("request ends", "session ends", "server restarts", "other replica")
+SURVIVES: dict[str, dict[str, bool]] = {
+    "execution": dict(zip(ENDS, (False, False, False, False), strict=True)),
+    "request": dict(zip(ENDS, (False, False, False, False), strict=True)),
+    "session": dict(zip(ENDS, (True, False, True, True), strict=True)),
+    "server": dict(zip(ENDS, (True, True, False, False), strict=True)),
+    "persistent": dict(zip(ENDS, (True, True, True, True), strict=True)),
+}
+
+
+class RequestScope(Generic[T]):
+    """A typed value for the length of one request: `trace = RequestScope(Trace)`, then `trace.get()` in middleware and
+    tools. Needs `sessions.middleware()` on the server, which begins and ends it."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+
+    def get(self) -> T:
+        """This request's value, made when it is first asked for."""
+        values = _scope().values
+        if self not in values:
+            values[self] = self._make()
+        return cast("T", values[self])
+
+    def set(self, value: T) -> None:
+        _scope().values[self] = value
+
+    def __call__(self) -> T:
+        """For `Depends(trace)` and `Resolve(trace)`."""
+        return self.get()
+
+
+class ServerScope(Generic[T]):
+    """A typed value of this process: `figures = ServerScope(Figures)`. Tools in threads may use it, too."""
+
+    def __init__(self, make: Callable[[], T], *, name: str = "server", on_event: Sink | None = None) -> None:
+        self._value = make()
+        self._lock = threading.RLock()
+        self._name = name
+        self._sink = on_event
+
+    def get(self) -> T:
+        """A copy, as it is now."""
+        with self._lock:
+            return copy.deepcopy(self._value)
+
+    @contextmanager
+    def edit(self) -> Generator[T]:
+        """Change it inside the block, alone; an error inside keeps nothing."""
+        with self._lock:
+            draft = copy.deepcopy(self._value)
+            yield draft
+            self._value = draft
+
+    def count(self, name: str, by: int = 1) -> int:
+        """Add to a whole number in it, and tell the event."""
+        with self._lock:
+            before: Any = getattr(self._value, name, None)
+            if type(before) is not int:
+                raise UsageError(f"{name!r} is no whole number of {type(self._value).__name__}")
+            setattr(self._value, name, before + by)
+            after = before + by
+        if self._sink is not None:
+            self._sink(ServerCounted(time.time(), self._name, name, after))
+        return after
+
+    def __call__(self) -> "ServerScope[T]":
+        """For `Depends(figures)` and `Resolve(figures)`."""
+        return self
+
+
+@contextmanager
+def nested_scope() -> Generator[None]:
+    """A call within a request that should see the request's scope and leave nothing in it. FastMCP's nested calls get
+    it by the middleware; around `MCPServer.call_tool` write it yourself."""
+    token = SCOPE.set(_scope().nested())
+    try:
+        yield
+    finally:
+        SCOPE.reset(token)
+
+
+def _scope() -> Scope:
+    scope = SCOPE.get()
+    if scope is None:
+        raise UsageError(
+            "there is no request under way that middleware stands around",
+            remedy="add sessions.middleware() to the server, or sessions.install(server)",
+        )
+    return scope

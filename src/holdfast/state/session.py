@@ -1,0 +1,391 @@
+"""One session of a server's caller: typed state that is read, changed without losing anybody's write, and ended.
+
+It owns compare-and-swap around the state, the turn that a lease gives, and the way back. It refuses to overwrite in
+silence, to write what would not come back equal, and to revive what has ended.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from pydantic import ValidationError
+
+from holdfast.core.models import Claim, Handle, LogEntry, Principal, Record
+from holdfast.core.values import JSON, members
+from holdfast.errors import Conflict, HoldfastError, NotFound, UnstorableValue, UsageError
+from holdfast.state.log import PAGE, Log, back, differences
+from holdfast.state.model import SessionState
+from holdfast.stores.update import UPDATE_SECONDS
+
+if TYPE_CHECKING:
+    from holdfast.state.sessions import Sessions
+
+S = TypeVar("S", bound=SessionState)
+R = TypeVar("R")
+KIND = "state"
+FRESH = (
+    0.25  # seconds after being read in which a record is taken as it is: whoever wrote meanwhile is met at the commit
+)
+ONCE = 64  # results kept for repeated calls
+
+
+class Session(Generic[S]):
+    """One caller's session. Change it in `edit()`, `update()`, `once()` or `lease()`; `state` is a copy."""
+
+    def __init__(self, sessions: "Sessions[S]", record: Record, state: S, also: type[Exception] | None = None) -> None:
+        self._sessions = sessions
+        self._record = record
+        self._state = state
+        self._also = also
+        self._read_at = time.monotonic()
+        self._draft: S | None = None
+        self._labels: list[str] = []
+        self.log = Log(self)
+
+    def __repr__(self) -> str:
+        return f"<Session {self.handle[:6]}… rev={self.rev} of {self._record.principal}>"
+
+    # What it is
+
+    @property
+    def handle(self) -> Handle:
+        return Handle(self._record.id)
+
+    @property
+    def principal(self) -> Principal:
+        return self._record.principal
+
+    @property
+    def rev(self) -> int:
+        return self._record.rev
+
+    @property
+    def state(self) -> S:
+        """A copy of the state as it was read or written last."""
+        return self._state.model_copy(deep=True)
+
+    @property
+    def title(self) -> str:
+        return str(members(self._record.data).get("title") or "")
+
+    @property
+    def parent(self) -> tuple[Handle, int] | None:
+        """The session and revision that this one was forked from."""
+        parent = members(members(self._record.data).get("parent"))
+        return (Handle(str(parent["handle"])), int(cast("int", parent["rev"]))) if parent else None
+
+    @property
+    def created(self) -> float:
+        return self._record.created
+
+    @property
+    def expires(self) -> float | None:
+        """When it ends if nobody uses it before, in seconds since 1970 by the store's clock."""
+        return self._record.expires
+
+    # Reading and writing
+
+    async def read(self) -> S:
+        """The state as it is now. Reading is use: the idle time starts over."""
+        with self._telling():
+            await self._refresh()
+            await self._sessions.slide(self._record)
+        return self.state
+
+    @property
+    def draft(self) -> S:
+        """The state to change in place where middleware saves it after the call."""
+        if self._draft is None:
+            raise UsageError(
+                "no middleware saves this session after the call",
+                remedy="add sessions.middleware() to the server, or change it in `async with session.edit()`",
+            )
+        return self._draft
+
+    @asynccontextmanager
+    async def edit(self, label: str = "edit") -> AsyncGenerator[S]:
+        """Change the state inside the block. Written at its end, if nobody else wrote meanwhile: else `Conflict`, and
+        nothing of it is kept. An error inside keeps nothing either. What did not change is not written."""
+        if self._draft is not None:
+            draft = self._draft.model_copy(deep=True)
+            yield draft
+            self._join(draft, label)
+            return
+        with self._telling():
+            await self._current()
+        draft = self.state
+        yield draft
+        with self._telling():
+            await self._commit(draft, label)
+
+    async def update(self, change: Callable[[S], S | None], label: str = "update") -> S:
+        """Apply a pure function, again on a fresh reading if somebody else was faster. It may change what it gets, or
+        return another state."""
+
+        def work(state: S) -> S:
+            return change(state) or state
+
+        if self._draft is not None:
+            self._join(work(self._draft.model_copy(deep=True)), label)
+            return self._draft.model_copy(deep=True)
+        with self._telling():
+            await self._retried(lambda: self._commit(work(self.state), label))
+        return self.state
+
+    async def once(self, key: str, work: Callable[[S], R], label: str = "once") -> R:
+        """Like `update`, for a call that may be repeated: the result of `work`, plain JSON, is kept in the same write.
+        The same key again gives that result and writes nothing. The last 64 keys of a session are known."""
+        if not key:
+            raise UsageError("an idempotency key has at least one character")
+        name = digest(key)
+        result: list[R] = []
+
+        async def attempt() -> None:
+            kept = members(members(self._record.data).get("once")).get(name)
+            if kept is not None:
+                result[:] = [cast("R", members(kept)["result"])]
+                return
+            draft = self.state
+            result[:] = [work(draft)]
+            await self._commit(draft, label, once={name: {"result": cast("JSON", result[0])}})
+
+        if self._draft is not None:
+            raise UsageError("once() and saving by middleware can't be mixed", remedy="send the key with the call")
+        with self._telling():
+            await self._retried(attempt)
+        return result[0]
+
+    @asynccontextmanager
+    async def lease(self, label: str = "turn", ttl: float = 120.0) -> AsyncGenerator[S]:
+        """A long turn: nobody else may begin one meanwhile (`Busy`), and what is written at its end is refused if the
+        lease ran out. It is renewed while the block lasts; whoever dies in it leaves it after `ttl` seconds."""
+        owner = f"lease-{secrets.token_hex(8)}"
+        with self._telling():
+            store = await self._sessions.opened()
+            claim = await store.claim(KIND, self.handle, owner=owner, ttl=ttl)
+        renewing = asyncio.get_running_loop().create_task(self._renew(claim, ttl), name="renew lease")
+        try:
+            with self._telling():
+                await self._refresh()
+            draft = self.state
+            yield draft
+            with self._telling():
+                await self._commit(draft, label, fence=claim.token)
+        finally:
+            renewing.cancel()
+            with suppress(asyncio.CancelledError):
+                await renewing
+            with suppress(HoldfastError):
+                await store.release(claim)
+
+    async def _renew(self, claim: Claim, ttl: float) -> None:
+        store = await self._sessions.opened()
+        while True:
+            await asyncio.sleep(ttl / 3)
+            try:
+                claim = await store.renew(claim, ttl=ttl)
+            except HoldfastError:
+                return  # the commit will be refused, and says so
+
+    async def end(self) -> bool:
+        """For good: no later write, from anywhere, brings it back."""
+        with self._telling():
+            self._draft = None
+            return await self._sessions.end(self.handle)
+
+    # What was
+
+    async def at(self, rev: int) -> S:
+        """The state as it was at an earlier revision."""
+        with self._telling():
+            await self._refresh()
+            return await self._at(rev)
+
+    async def _at(self, rev: int) -> S:
+        history = self._sessions.history
+        if not 1 <= rev <= self.rev or self.rev - rev > history:
+            raise NotFound(
+                f"revision {rev} is not among the last {history} of {self.rev}",
+                id=self.handle,
+                remedy="ask for a newer one, or raise Sessions(history=…)",
+            )
+        stored: dict[str, Any] = {"v": self._state.version, "state": self._state.to_data()}
+        if rev < self.rev:
+            before = await self.entries(limit=self.rev - rev, newest_first=True)
+            for entry in before:
+                if entry.rev <= rev:
+                    break
+                stored = back(stored, members(members(entry.data).get("was")))
+        return cast("S", self._sessions.kind.read(cast("JSON", stored), self.handle))
+
+    async def undo(self) -> S:
+        """Go back one revision; that is a new one."""
+        with self._telling():
+            await self._refresh()
+            await self._commit(await self._at(self.rev - 1), "undo")
+        return self.state
+
+    async def fork(self, rev: int | None = None, title: str = "") -> "Session[S]":
+        """Another session that begins with this one's state, now or at an earlier revision. History is not copied."""
+        with self._telling():
+            await self._refresh()
+            number = rev if rev is not None else self.rev
+            state = await self._at(number)
+            parent: dict[str, JSON] = {"handle": self.handle, "rev": number}
+            child = await self._sessions.begin(self.principal, state, title=title or self.title, parent=parent)
+        child.show_errors_as(self._also)
+        return child
+
+    async def entries(self, *, after: int = 0, limit: int = PAGE, newest_first: bool = False) -> list[LogEntry]:
+        """The log as the store has it."""
+        with self._telling():
+            store = await self._sessions.opened()
+            return await store.log(KIND, self.handle, after=after, limit=limit, newest_first=newest_first)
+
+    async def append(self, label: str, data: JSON) -> None:
+        """An entry of the log with no change of the state."""
+
+        async def attempt() -> None:
+            await self._write(members(self._record.data), [{"label": label, "data": data, "was": {}}])
+
+        with self._telling():
+            await self._retried(attempt)
+
+    # How
+
+    async def _current(self) -> None:
+        """What was read just now is good enough; whoever was faster is met at the commit."""
+        if time.monotonic() - self._read_at > FRESH:
+            await self._refresh()
+        self._read_at = float("-inf")
+
+    async def _refresh(self) -> None:
+        self._record, self._state = await self._sessions.load(self.handle, self.principal)
+
+    async def _retried(self, attempt: Callable[[], Any]) -> None:
+        """Again on a fresh reading after each `Conflict`; those of one process take turns."""
+        async with asyncio.timeout(UPDATE_SECONDS), self._sessions.turn(self.handle) as waited:
+            if waited:
+                await self._refresh()
+            else:
+                await self._current()
+            while True:
+                try:
+                    return await attempt()
+                except Conflict:
+                    await asyncio.sleep(secrets.randbelow(1000) / 100_000)
+                    await self._refresh()
+
+    def _checked(self, draft: S, label: str) -> tuple[S, dict[str, Any]]:
+        """The state as it will come back, or an error that names the field."""
+        try:
+            # Lists and dictionaries inside may have been changed without a check.
+            checked = type(draft).model_validate(draft.model_dump(warnings=False))
+        except ValidationError as error:
+            raise UsageError(f"{label}: the state does not validate: {error}"[:500], id=self.handle) from error
+        try:
+            data = checked.to_data()
+            again = type(draft).model_validate(data)
+        except ValueError as error:
+            raise UnstorableValue(
+                f"{label}: the state can't be written as JSON: {error}"[:500], path="state"
+            ) from error
+        if again != checked:
+            for name in type(draft).model_fields:
+                if getattr(again, name) != getattr(checked, name):
+                    raise UnstorableValue(
+                        f"{label}: {name} = {getattr(checked, name)!r:.80} would come back as "
+                        f"{getattr(again, name)!r:.80}",
+                        path=f"state.{name}",
+                        remedy="declare the field with its exact type",
+                    )
+        return checked, data
+
+    async def _commit(
+        self, draft: S, label: str, *, fence: int | None = None, once: dict[str, JSON] | None = None
+    ) -> None:
+        checked, after = self._checked(draft, label)
+        before, stored = self._state.to_data(), members(self._record.data)
+        if before == after and stored.get("v") == draft.version and not once:
+            await self._sessions.slide(self._record)
+            return
+        older = stored.get("v") != draft.version
+        was: dict[str, Any] = (
+            {"v": stored.get("v"), "state": stored.get("state")} if older else differences(before, after)
+        )
+        data: dict[str, Any] = {**stored, "v": draft.version, "state": after}
+        if once:
+            known = {**members(stored.get("once")), **once}
+            data["once"] = dict(list(known.items())[-ONCE:])
+        await self._write(data, [{"label": label, "was": cast("JSON", was)}], fence)
+        self._state = checked
+
+    async def _write(self, data: dict[str, Any], entries: list[JSON], fence: int | None = None) -> None:
+        store = await self._sessions.opened()
+        record = self._record.with_data(cast("JSON", data))
+        self._record = await store.commit(record, expect=self._record.rev, entries=entries, fence=fence)
+
+    def show_errors_as(self, also: type[Exception] | None) -> None:
+        """A framework's class of errors whose text its caller gets to see."""
+        self._also = also
+
+    # Saved by middleware
+
+    def open_draft(self) -> None:
+        """From here on changes are gathered, and written by `save`."""
+        self._draft = self.state
+
+    def _join(self, draft: S, label: str) -> None:
+        with self._telling():
+            self._draft, _ = self._checked(draft, label)
+        self._labels.append(label)
+
+    async def save(self, label: str, once: dict[str, JSON] | None = None) -> None:
+        """Write what was gathered: all of it or, after somebody else's write, nothing and `Conflict`."""
+        draft, self._draft = self._draft, None
+        if draft is not None:
+            with self._telling():
+                await self._commit(draft, "; ".join(self._labels) or label, once=once)
+
+    def kept_result(self, name: str) -> dict[str, Any] | None:
+        """What a call with this key answered."""
+        kept = members(members(self._record.data).get("once")).get(name)
+        return members(kept) if kept is not None else None
+
+    @contextmanager
+    def _telling(self) -> Generator[None]:
+        """Errors of ours in a class that the server's framework shows its caller."""
+        try:
+            yield
+        except HoldfastError as error:
+            raise shown(error, self._also) from error.__cause__
+
+
+def shown(error: HoldfastError, also: type[Exception] | None) -> HoldfastError:
+    """The same error, which is also one of the framework's: others are hidden from the caller, text and all."""
+    if also is not None and not isinstance(error, also):
+        error.__class__ = _both(type(error), also)
+        for name, value in vars(also("")).items():  # what its own constructor would have set
+            error.__dict__.setdefault(name, logging.INFO if name == "log_level" else value)
+    return error
+
+
+_classes: dict[tuple[type, type], type] = {}
+
+
+def _both(ours: type[HoldfastError], theirs: type[Exception]) -> type[HoldfastError]:
+    if (ours, theirs) not in _classes:
+        _classes[ours, theirs] = type(ours.__name__, (ours, theirs), {"__module__": ours.__module__})
+    return _classes[ours, theirs]
+
+
+def digest(key: str, *parts: object) -> str:
+    """A key of any length as a short name."""
+    text = json.dumps([key, *parts], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -1,0 +1,116 @@
+"""Example servers and variants of them in processes of their own, with authentication by two fixed tokens.
+
+`python -m tests.state.real fastmcp|mcpserver PORT` serves one; BASKETS names its store.
+"""
+
+import asyncio
+import importlib
+import os
+import socket
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from mcp.server.auth.provider import AccessToken
+
+from tests.links.kit import until
+
+ROOT = Path(__file__).parent.parent.parent
+TOKENS = {"alice-token": "alice", "bob-token": "bob"}
+FRAMEWORKS = ("fastmcp", "mcpserver")
+
+
+class Verifier:
+    """Two users of one client."""
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        subject = TOKENS.get(token)
+        if subject is None:
+            return None
+        claims = {"iss": "https://issuer.invalid"}
+        return AccessToken(token=token, client_id="app", scopes=[], subject=subject, claims=claims)
+
+
+def serve(framework: str, port: int) -> None:
+    sys.path.insert(0, str(ROOT / "examples"))
+    module: Any = importlib.import_module(f"basket_{framework}")
+    variants = importlib.import_module("tests.state.variants")
+    server = module.server
+    if framework == "fastmcp":
+        from fastmcp.server.auth import StaticTokenVerifier
+
+        if os.environ.get("TOKENS"):
+            known = {
+                token: {"client_id": "app", "sub": name, "iss": "https://issuer.invalid", "scopes": []}
+                for token, name in TOKENS.items()
+            }
+            server.auth = StaticTokenVerifier(tokens=known)
+        variants.fastmcp(server, module.sessions)
+        server.run(transport="http", port=port, show_banner=False, log_level="ERROR")
+    else:
+        from mcp.server.auth.settings import AuthSettings
+
+        if os.environ.get("TOKENS"):
+            server.settings.auth = AuthSettings(
+                issuer_url="https://issuer.invalid",  # type: ignore[arg-type]
+                resource_server_url=f"http://127.0.0.1:{port}",  # type: ignore[arg-type]
+            )
+            server._token_verifier = Verifier()
+        variants.mcpserver(server, module.sessions)
+        server.run("streamable-http", port=port)
+
+
+class Replica:
+    """One process of a basket server; may be killed and started again on its port."""
+
+    def __init__(self, framework: str, store: str, *, tokens: bool = False, **env: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = int(free.getsockname()[1])
+        self.url = f"http://127.0.0.1:{self.port}/mcp"
+        self.framework = framework
+        self._env = {**os.environ, "BASKETS": store, **({"TOKENS": "1"} if tokens else {}), **env}
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        command = (sys.executable, "-m", "tests.state.real", self.framework, str(self.port))
+        self._process = await asyncio.create_subprocess_exec(
+            *command, env=self._env, cwd=ROOT, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+        )
+        await until(self._listens, 30)
+
+    def _listens(self) -> bool:
+        assert self._process is not None
+        assert self._process.returncode is None, "the server ended"
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    async def kill(self) -> None:
+        if self._process is not None:
+            if self._process.returncode is None:
+                self._process.kill()
+            await self._process.wait()
+
+    async def stop(self) -> int:
+        assert self._process is not None
+        self._process.terminate()
+        return await asyncio.wait_for(self._process.wait(), 20)
+
+    async def restart(self) -> None:
+        await self.kill()
+        await self.start()
+
+
+@asynccontextmanager
+async def replicas(*wanted: Replica) -> AsyncGenerator[tuple[Replica, ...]]:
+    try:
+        await asyncio.gather(*(each.start() for each in wanted))
+        yield wanted
+    finally:
+        await asyncio.gather(*(each.kill() for each in wanted))
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], int(sys.argv[2]))

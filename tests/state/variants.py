@@ -1,0 +1,56 @@
+"""More tools on the example servers: what tests need and a shop does not. The same names on both frameworks."""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastmcp import FastMCP
+from fastmcp.dependencies import Depends
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.resolve import Resolve
+
+import holdfast
+
+
+async def _slow_edit(basket: "holdfast.Session[Any]", article: str, fail: bool) -> str:
+    async with basket.edit("slow") as draft:
+        draft.put(article)
+        await asyncio.sleep(0.05)  # a turn of some length
+        if fail:
+            raise RuntimeError("half-way")
+    return "done"
+
+
+async def _note(basket: "holdfast.Session[Any]", text: str) -> str:
+    return (await basket.update(lambda state: setattr(state, "note", text))).note
+
+
+def fastmcp(server: "FastMCP[Any]", sessions: "holdfast.Sessions[Any]") -> None:
+    @server.tool
+    async def slow(
+        article: str, session_id: str = "", fail: bool = False, basket: "holdfast.Session[Any]" = Depends(sessions)
+    ) -> str:
+        return await _slow_edit(basket, article, fail)
+
+    @server.tool
+    async def note(text: str, session_id: str = "", basket: "holdfast.Session[Any]" = Depends(sessions)) -> str:
+        return await _note(basket, text)
+
+    @server.tool
+    async def where(session_id: str = "", basket: "holdfast.Session[Any]" = Depends(sessions)) -> str:
+        return basket.handle
+
+
+def mcpserver(server: "MCPServer[Any]", sessions: "holdfast.Sessions[Any]") -> None:
+    current = Annotated[holdfast.Session[Any], Resolve(sessions)]
+
+    @server.tool()
+    async def slow(article: str, basket: current, session_id: str = "", fail: bool = False) -> str:  # type: ignore[valid-type]
+        return await _slow_edit(basket, article, fail)
+
+    @server.tool()
+    async def note(text: str, basket: current, session_id: str = "") -> str:  # type: ignore[valid-type]
+        return await _note(basket, text)
+
+    @server.tool()
+    async def where(basket: current, session_id: str = "") -> str:  # type: ignore[valid-type]
+        return basket.handle  # type: ignore[attr-defined, no-any-return]
