@@ -1,6 +1,7 @@
 """Example servers and variants of them in processes of their own, with authentication by two fixed tokens.
 
-`python -m tests.state.real fastmcp|mcpserver PORT` serves one; BASKETS names its store.
+`python -m tests.state.real fastmcp|mcpserver PORT` serves one; BASKETS names its store, TOKENS wants authentication,
+IDLE is the time in seconds after which a session that nobody uses expires.
 """
 
 import asyncio
@@ -38,6 +39,8 @@ def serve(framework: str, port: int) -> None:
     module: Any = importlib.import_module(f"basket_{framework}")
     variants = importlib.import_module("tests.state.variants")
     server = module.server
+    if idle := os.environ.get("IDLE"):
+        module.sessions.idle = float(idle)
     if framework == "fastmcp":
         from fastmcp.server.auth import StaticTokenVerifier
 

@@ -1,6 +1,7 @@
 """More tools on the example servers: what tests need and a shop does not. The same names on both frameworks."""
 
 import asyncio
+import os
 from typing import Annotated, Any
 
 from fastmcp import FastMCP
@@ -24,6 +25,42 @@ async def _note(basket: "holdfast.Session[Any]", text: str) -> str:
     return (await basket.update(lambda state: setattr(state, "note", text))).note
 
 
+class Numbers(holdfast.SessionState):
+    value: int = 0
+
+
+class Number:
+    value = 0
+
+
+REQUEST = holdfast.RequestScope(Number)
+SERVER = holdfast.ServerScope(Number)
+PERSISTENT = holdfast.Sessions(
+    Numbers,
+    os.environ.get("BASKETS", "memory:"),
+    identity=[holdfast.ForEveryone()],
+    idle=None,
+    max_age=None,
+)
+
+
+async def _mark(basket: "holdfast.Session[Any]", everyone: "holdfast.Session[Numbers]") -> dict[str, int]:
+    """Add one in every scope, and tell what is there."""
+    execution = 1
+    REQUEST.get().value += 1
+
+    def up(state: Numbers) -> None:
+        state.value += 1
+
+    return {
+        "execution": execution,
+        "request": REQUEST.get().value,
+        "session": (await basket.update(lambda state: state.put("mark"))).items["mark"],
+        "server": SERVER.count("value"),
+        "persistent": (await everyone.update(up)).value,
+    }
+
+
 def fastmcp(server: "FastMCP[Any]", sessions: "holdfast.Sessions[Any]") -> None:
     @server.tool
     async def slow(
@@ -38,6 +75,16 @@ def fastmcp(server: "FastMCP[Any]", sessions: "holdfast.Sessions[Any]") -> None:
     @server.tool
     async def where(session_id: str = "", basket: "holdfast.Session[Any]" = Depends(sessions)) -> str:
         return basket.handle
+
+    PERSISTENT.install(server, tools=False)
+
+    @server.tool
+    async def mark(
+        session_id: str = "",
+        basket: "holdfast.Session[Any]" = Depends(sessions),
+        everyone: "holdfast.Session[Numbers]" = Depends(PERSISTENT),
+    ) -> dict[str, int]:
+        return await _mark(basket, everyone)
 
 
 def mcpserver(server: "MCPServer[Any]", sessions: "holdfast.Sessions[Any]") -> None:
@@ -54,3 +101,10 @@ def mcpserver(server: "MCPServer[Any]", sessions: "holdfast.Sessions[Any]") -> N
     @server.tool()
     async def where(basket: current, session_id: str = "") -> str:  # type: ignore[valid-type]
         return basket.handle  # type: ignore[attr-defined, no-any-return]
+
+    PERSISTENT.install(server, tools=False)
+    everybody = Annotated[holdfast.Session[Numbers], Resolve(PERSISTENT)]
+
+    @server.tool()
+    async def mark(basket: current, everyone: everybody, session_id: str = "") -> dict[str, int]:  # type: ignore[valid-type]
+        return await _mark(basket, everyone)

@@ -38,8 +38,9 @@ _OURS = "dev.holdfast/connection"
 class Injectable(Generic[S]):
     """What both frameworks call to get a session."""
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: Chain, name: str) -> None:
         self.chain = chain
+        self.name = name
         # Read by `inspect.signature`: where only an argument can name the session, the SDK passes it by name, and
         # refuses a tool that has none such.
         parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)]
@@ -57,13 +58,18 @@ class Injectable(Generic[S]):
         return await self.for_call(caller, also)
 
     async def for_call(self, caller: Caller, also: type[Exception] | None) -> Session[S]:
+        work = WORK.get()
+        if work is not None and work.owner is not self:
+            work = None
         try:
-            session = await self.find_for(caller)
+            found = self.chain.find(caller, self.name)
+            loaded = work.loaded.get(found) if work is not None and found is not None else None
+            session = cast("Session[S]", loaded) if loaded is not None else await self.find_for(caller)
+            session.just_read()
         except HoldfastError as error:
             raise shown(error, also) from error.__cause__
         session.show_errors_as(also)
-        work = WORK.get()
-        return cast("Session[S]", work.take(session)) if work is not None and work.owner is self else session
+        return cast("Session[S]", work.take(session)) if work is not None else session
 
     def inject(self, function: F) -> F:
         """For resources and prompts of MCPServer, which know no `Resolve`: below their decorator, with the parameter

@@ -104,6 +104,7 @@ class _Call:
         key = caller.meta.get(IDEMPOTENCY_KEY) or caller.arguments.get("idempotency_key")
         self.key = key if isinstance(key, str) and method == "tools/call" else None
         self.call = digest(name, dict(caller.arguments))
+        self.work = Work(sessions)
 
     async def handle(
         self, run: Run, plain: Callable[[Any], dict[str, Any]], rebuild: Callable[[dict[str, Any]], Any]
@@ -111,7 +112,7 @@ class _Call:
         kept = await self._repeated()
         if kept is not None:
             return rebuild(kept)
-        work = Work(self.sessions)
+        work = self.work
         token = WORK.set(work)
         try:
             result = await run()
@@ -134,9 +135,10 @@ class _Call:
 
     async def _repeated(self) -> dict[str, Any] | None:
         """What the same call answered before. A call without a key, or without a session, asks no store."""
-        if self.key is None or self.sessions.chain.find(self.caller, self.sessions.name) is None:
+        found = self.sessions.chain.find(self.caller, self.sessions.name)
+        if self.key is None or found is None:
             return None
-        session = await self.sessions.for_call(self.caller, self.also)
+        session = self.work.loaded[found] = await self.sessions.for_call(self.caller, self.also)
         kept = session.kept_result(digest(self.key))
         if kept is None:
             return None

@@ -43,7 +43,7 @@ class Session(Generic[S]):
         self._record = record
         self._state = state
         self._also = also
-        self._read_at = time.monotonic()
+        self._read_at = float("-inf")
         self._draft: S | None = None
         self._labels: list[str] = []
         self.log = Log(self)
@@ -321,7 +321,10 @@ class Session(Generic[S]):
         )
         data: dict[str, Any] = {**stored, "v": draft.version, "state": after}
         if once:
-            known = {**members(stored.get("once")), **once}
+            answered = members(stored.get("once"))
+            if any(name in answered for name in once):
+                raise Conflict(f"{label}: a call with this idempotency key was answered meanwhile", id=self.handle)
+            known = {**answered, **once}
             data["once"] = dict(list(known.items())[-ONCE:])
         await self._write(data, [{"label": label, "was": cast("JSON", was)}], fence)
         self._state = checked
@@ -330,6 +333,10 @@ class Session(Generic[S]):
         store = await self._sessions.opened()
         record = self._record.with_data(cast("JSON", data))
         self._record = await store.commit(record, expect=self._record.rev, entries=entries, fence=fence)
+
+    def just_read(self) -> None:
+        """What was read for this very call need not be read again by its first change."""
+        self._read_at = time.monotonic()
 
     def show_errors_as(self, also: type[Exception] | None) -> None:
         """A framework's class of errors whose text its caller gets to see."""

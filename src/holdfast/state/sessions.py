@@ -64,8 +64,7 @@ class Sessions(Injectable[S]):
         if history < 1:
             raise UsageError(f"history={history!r}", remedy="give the number of revisions that can be gone back to")
         self.kind = kind
-        self.name = name or kind.__name__
-        super().__init__(Chain(identity))
+        super().__init__(Chain(identity), name or kind.__name__)
         self.history = history
         self.idle = idle
         self.max_age = max_age

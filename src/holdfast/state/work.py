@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from holdfast.core.values import JSON
+from holdfast.state.identity import Found
 from holdfast.state.session import Session
 
 
@@ -17,6 +18,8 @@ class Work:
     def __init__(self, owner: object) -> None:
         self.owner = owner
         self.taken: dict[str, Session[Any]] = {}
+        self.loaded: dict[Found, Session[Any]] = {}
+        """Sessions that were read before the call takes them."""
 
     def take(self, session: Session[Any]) -> Session[Any]:
         """The same session twice in one call is one."""

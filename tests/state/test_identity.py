@@ -1,0 +1,133 @@
+"""The chain of identities: what each place finds, in which order, and chains that can never match."""
+
+from typing import Annotated, Any
+
+import pytest
+from fastmcp import Client, FastMCP
+from fastmcp.dependencies import Depends
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import InvalidSignature
+from mcp.server.mcpserver.resolve import Resolve
+
+import holdfast
+from holdfast.core.models import ANONYMOUS, Principal
+from holdfast.state.identity import Caller, Chain, Key, Named
+
+pytestmark = pytest.mark.anyio
+
+ALICE = Principal("alice")
+ARGUMENT, META = holdfast.FromArgument("basket"), holdfast.FromMeta("com.shop/basket")
+SESSION, PRINCIPAL = holdfast.From2025Session(), holdfast.FromPrincipal()
+
+
+class Basket(holdfast.SessionState):
+    items: list[str] = []
+
+
+@pytest.mark.promise("state.identity")
+def test_the_first_place_that_says_anything_decides() -> None:
+    chain = Chain([ARGUMENT, META, SESSION, PRINCIPAL])
+    whole = Caller(ALICE, {"basket": "s_1"}, {"com.shop/basket": "s_2"}, "c1")
+    assert chain.find(whole, "Basket") == Named("s_1")
+    assert chain.find(Caller(ALICE, {}, whole.meta, "c1"), "Basket") == Named("s_2")
+    by_session = chain.find(Caller(ALICE, {"basket": ""}, {}, "c1"), "Basket")
+    by_principal = chain.find(Caller(ALICE), "Basket")
+    assert isinstance(by_session, Key)
+    assert isinstance(by_principal, Key)
+    assert by_session.digest != by_principal.digest
+    assert chain.find(Caller(), "Basket") is None
+    assert Chain([META, ARGUMENT]).find(whole, "Basket") == Named("s_2")
+
+
+@pytest.mark.promise("state.identity")
+def test_what_stands_for_a_session_differs_by_caller_connection_and_kind() -> None:
+    chain = Chain([SESSION, PRINCIPAL])
+    found = [
+        chain.find(caller, kind)
+        for kind in ("Basket", "Draft")
+        for caller in (
+            Caller(ALICE),
+            Caller(Principal("bob")),
+            Caller(ALICE, session_2025="c1"),
+            Caller(Principal("bob"), session_2025="c1"),  # the same id with another caller is another session
+            Caller(ANONYMOUS, session_2025="c1"),
+            Caller(ALICE, session_2025="c2"),
+        )
+    ]
+    assert len({each.digest for each in found if isinstance(each, Key)}) == len(found) == 12
+
+
+@pytest.mark.promise("state.bad-input")
+@pytest.mark.parametrize(
+    ("chain", "said"),
+    [
+        ([], "can never find"),
+        ([ARGUMENT, ARGUMENT], "twice"),
+        ([holdfast.ForEveryone(), ARGUMENT], "nothing after"),
+        ([holdfast.FromArgument("")], "no name"),
+        ([holdfast.FromMeta("")], "no name"),
+        (["session_id"], "not a place to look"),
+    ],
+)
+def test_a_chain_that_can_never_match_is_refused(chain: list[Any], said: str) -> None:
+    with pytest.raises(holdfast.UsageError, match=said) as refused:
+        holdfast.Sessions(Basket, identity=chain)
+    assert refused.value.remedy
+
+
+@pytest.mark.promise("state.bad-input")
+async def test_a_server_on_which_nothing_can_be_found_does_not_start() -> None:
+    only_known = holdfast.Sessions(Basket, identity=[PRINCIPAL])
+    for server in (FastMCP("shop"), MCPServer("shop")):
+        with pytest.raises(holdfast.UsageError, match="authenticates nobody"):
+            only_known.install(server)
+    by_handle = holdfast.Sessions(Basket, identity=[ARGUMENT])
+    with pytest.raises(holdfast.UsageError, match="neither a FastMCP nor an MCPServer"):
+        by_handle.install(object())
+    with pytest.raises(holdfast.UsageError, match="has no field 'price'"):
+        by_handle.install(MCPServer("shop"), create=["price"])
+
+    fast = FastMCP("shop")
+    by_handle.install(fast)
+
+    @fast.tool
+    async def add(item: str, basket_of_mine: holdfast.Session[Basket] = Depends(by_handle)) -> str:
+        return item
+
+    with pytest.raises((holdfast.UsageError, RuntimeError), match="no argument 'basket'"):
+        async with Client(fast):
+            pass
+
+    official = MCPServer("shop")
+    with pytest.raises(InvalidSignature, match="basket"):
+
+        @official.tool()
+        async def put(item: str, mine: Annotated[holdfast.Session[Basket], Resolve(by_handle)]) -> str:
+            return item
+
+
+@pytest.mark.promise("state.identity")
+async def test_meta_names_a_session_out_of_the_models_sight() -> None:
+    sessions = holdfast.Sessions(Basket, identity=[META])
+    server = FastMCP("shop")
+
+    @server.tool
+    async def add(item: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> int:
+        return len((await basket.update(lambda state: state.items.append(item))).items)
+
+    begun = await sessions.begin()
+    async with Client(server) as client:
+        for number in (1, 2):
+            answer = await client.call_tool("add", {"item": "fig"}, meta={"com.shop/basket": begun.handle})
+            assert answer.data == number
+        wrong = await client.call_tool("add", {"item": "fig"}, meta={"com.shop/basket": 7}, raise_on_error=False)
+        assert wrong.is_error
+        assert "is a int, and a session's handle is text" in str(wrong.content)
+
+
+@pytest.mark.promise("state.identity")
+async def test_everyone_shares_what_is_persistent() -> None:
+    shelf = holdfast.Sessions(Basket, identity=[holdfast.ForEveryone("shelf")], idle=None, max_age=None)
+    found = [await shelf.find_for(Caller(principal)) for principal in (ALICE, ANONYMOUS, Principal("bob"))]
+    assert len({session.handle for session in found}) == 1
+    assert found[0].expires is None

@@ -1,0 +1,222 @@
+"""Middleware that saves after a call, and calls that may be repeated: on both frameworks, on every store."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import mcp
+import pytest
+from fastmcp import Client, FastMCP
+from fastmcp.dependencies import Depends
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.resolve import Resolve
+
+import holdfast
+from holdfast.state.middleware import IDEMPOTENCY_KEY
+from holdfast.state.session import KIND, Session
+
+pytestmark = pytest.mark.anyio
+
+
+class Basket(holdfast.SessionState):
+    items: list[str] = []
+
+
+Call = Callable[..., Any]
+GATES: dict[str, asyncio.Event] = {}
+
+
+async def work(basket: Session[Basket], item: str, fail: bool, gate: str) -> int:
+    basket.draft.items.append(item)
+    if gate:
+        await GATES[gate].wait()
+    if fail:
+        raise RuntimeError("half-way")
+    return len(basket.draft.items)
+
+
+def on_fastmcp(sessions: "holdfast.Sessions[Basket]") -> "FastMCP[Any]":
+    server = FastMCP("shop")
+    sessions.install(server, save=True)
+
+    @server.tool
+    async def add(
+        item: str,
+        session_id: str,
+        fail: bool = False,
+        gate: str = "",
+        basket: holdfast.Session[Basket] = Depends(sessions),
+    ) -> int:
+        return await work(basket, item, fail, gate)
+
+    @server.tool
+    async def look(session_id: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> int:
+        return len(basket.draft.items)
+
+    @server.tool
+    async def edit(session_id: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> int:
+        async with basket.edit("first") as draft:
+            draft.items.append("a")
+        return len((await basket.update(lambda state: state.items.append("b"), "second")).items)
+
+    @server.tool
+    async def plain(text: str) -> str:
+        return text
+
+    return server
+
+
+def on_mcpserver(sessions: "holdfast.Sessions[Basket]") -> "MCPServer[Any]":
+    server: MCPServer[Any] = MCPServer("shop")
+    sessions.install(server, save=True)
+    current = Annotated[holdfast.Session[Basket], Resolve(sessions)]
+
+    @server.tool()
+    async def add(item: str, session_id: str, basket: current, fail: bool = False, gate: str = "") -> int:  # type: ignore[valid-type]
+        return await work(basket, item, fail, gate)
+
+    @server.tool()
+    async def look(session_id: str, basket: current) -> int:  # type: ignore[valid-type]
+        return len(basket.draft.items)  # type: ignore[attr-defined]
+
+    @server.tool()
+    async def edit(session_id: str, basket: current) -> int:  # type: ignore[valid-type]
+        async with basket.edit("first") as draft:  # type: ignore[attr-defined]
+            draft.items.append("a")
+        return len((await basket.update(lambda state: state.items.append("b"), "second")).items)  # type: ignore[attr-defined]
+
+    @server.tool()
+    async def plain(text: str) -> str:
+        return text
+
+    return server
+
+
+@asynccontextmanager
+async def calling(framework: str, sessions: "holdfast.Sessions[Basket]") -> AsyncGenerator[Call]:
+    """A function that calls a tool: (is it an error, text, structured content)."""
+    client: Any = Client(on_fastmcp(sessions)) if framework == "fastmcp" else mcp.Client(on_mcpserver(sessions))
+
+    async def call(tool: str, key: str | None = None, **arguments: Any) -> tuple[bool, str, Any]:
+        meta = {IDEMPOTENCY_KEY: key} if key else None
+        extra = {"raise_on_error": False} if framework == "fastmcp" else {}
+        answer = await client.call_tool(tool, arguments, meta=meta, **extra)
+        said = "\n".join(getattr(part, "text", "") for part in answer.content)
+        return answer.is_error, said, answer.structured_content
+
+    async with client:
+        yield call
+
+
+both = pytest.mark.parametrize("framework", ["fastmcp", "mcpserver"])
+
+
+@both
+@pytest.mark.promise("state.middleware")
+async def test_what_a_call_changed_is_saved_after_it_and_a_failure_is_not(framework: str, url: str) -> None:
+    async with holdfast.open_store(url) as store:
+        sessions = holdfast.Sessions(Basket, store)
+        begun = await sessions.begin()
+        async with calling(framework, sessions) as call:
+            assert (await call("add", item="apple", session_id=begun.handle))[2] == {"result": 1}
+            assert (await call("add", item="pear", session_id=begun.handle, fail=True))[0]
+            assert (await call("look", session_id=begun.handle))[2] == {"result": 1}
+            assert (await call("edit", session_id=begun.handle))[2] == {"result": 3}
+            assert (await begun.read()).items == ["apple", "a", "b"]
+            assert begun.rev == 3  # two edits in one call are one write
+            assert [entry.label for entry in await begun.log.last(5)] == ["add", "first; second"]
+
+
+@both
+@pytest.mark.promise("state.middleware")
+async def test_two_calls_at_once_lose_nothing_in_silence(framework: str, url: str) -> None:
+    async with holdfast.open_store(url) as store:
+        sessions = holdfast.Sessions(Basket, store)
+        begun = await sessions.begin()
+        async with calling(framework, sessions) as call:
+            gate = GATES["slow"] = asyncio.Event()
+            slow = asyncio.ensure_future(call("add", item="slow", session_id=begun.handle, gate="slow"))
+            assert not (await call("add", item="fast", session_id=begun.handle))[0]
+            gate.set()
+            failed, said, _ = await slow
+            kept = (await begun.read()).items
+            assert failed or kept == ["fast", "slow"]  # it may have begun only after the other
+            if failed:
+                assert kept == ["fast"]
+                assert "revision" in said or "rev" in said
+
+
+@both
+@pytest.mark.promise("state.middleware")
+async def test_unchanged_state_is_not_written_but_slides_and_no_session_means_no_store(framework: str) -> None:
+    clock = holdfast.ManualClock()
+    async with holdfast.open_store("memory:", clock=clock) as store:
+        sessions = holdfast.Sessions(Basket, store, idle=100.0)
+        begun = await sessions.begin()
+        async with calling(framework, sessions) as call:
+            for _ in range(4):
+                clock.advance(60)
+                assert (await call("look", session_id=begun.handle))[2] == {"result": 0}
+            record = await store.get(KIND, begun.handle)
+            assert record is not None
+            assert record.rev == 1
+            touched: list[str] = []
+            for name in ("get", "commit", "touch", "scan", "count", "log"):
+                setattr(store, name, lambda *args, name=name, **kwargs: touched.append(name))
+            assert (await call("plain", text="hello", key="k"))[1] == "hello"
+            assert touched == []
+
+
+@both
+@pytest.mark.promise("state.once")
+async def test_a_repeated_call_answers_the_same_and_appends_nothing(framework: str, url: str) -> None:
+    async with holdfast.open_store(url) as store:
+        sessions = holdfast.Sessions(Basket, store)
+        begun = await sessions.begin()
+        async with calling(framework, sessions) as call:
+            first = await call("add", key="order-1", item="apple", session_id=begun.handle)
+            assert first[2] == {"result": 1}
+            assert await call("add", key="order-1", item="apple", session_id=begun.handle) == first
+            assert (await call("add", key="order-2", item="apple", session_id=begun.handle))[2] == {"result": 2}
+            assert await call("add", key="order-1", item="apple", session_id=begun.handle) == first
+            failed, said, _ = await call("add", key="order-1", item="pear", session_id=begun.handle)
+            assert failed
+            assert "was used for another call" in said
+            assert (await begun.read()).items == ["apple", "apple"]
+            assert len(await begun.log.last(9)) == 2
+            answers = await asyncio.gather(
+                *(call("add", key="order-3", item="fig", session_id=begun.handle) for _ in range(8))
+            )
+            assert {each[2]["result"] for each in answers if not each[0]} == {3}
+            assert (await begun.read()).items.count("fig") == 1
+            failed = (await call("add", key="order-4", item="fig", session_id=begun.handle, fail=True))[0]
+            assert failed
+            again = await call("add", key="order-5", item="fig", session_id=begun.handle)
+            assert again[2] == {"result": 4}
+
+
+@pytest.mark.promise("state.once")
+async def test_once_keeps_the_result_in_the_same_write(url: str) -> None:
+    async with holdfast.open_store(url) as store:
+        sessions = holdfast.Sessions(Basket, store)
+        begun = await sessions.begin()
+
+        def put(state: Basket) -> int:
+            state.items.append("apple")
+            return len(state.items)
+
+        async def attempt(key: str) -> int:
+            return await (await sessions.find(begun.handle)).once(key, put)
+
+        assert await asyncio.gather(*(attempt("k") for _ in range(10))) == [1] * 10
+        assert sorted(await asyncio.gather(*(attempt(f"k{number}") for number in range(10)))) == list(range(2, 12))
+        await begun.read()
+        assert begun.rev == 12
+        for number in range(70):
+            await attempt(f"more {number}")
+        record = await store.get(KIND, begun.handle)
+        assert record is not None
+        assert len(record.data["once"]) == 64  # type: ignore[index, call-overload, arg-type]
+        with pytest.raises(holdfast.UsageError, match="at least one character"):
+            await attempt("")
