@@ -6,10 +6,17 @@ import platform
 import re
 from pathlib import Path
 
-from benchmarks import gateway, links, runs, stdio, stores
+from benchmarks import gateway, links, runs, state, stdio, stores
 
 DOC = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-SECTIONS = {"links": links.run, "gateway": gateway.run, "stdio": stdio.run, "runs": runs.run, "stores": stores.run}
+SECTIONS = {
+    "links": links.run,
+    "gateway": gateway.run,
+    "stdio": stdio.run,
+    "runs": runs.run,
+    "stores": stores.run,
+    "state": state.run,
+}
 
 
 def main() -> None:

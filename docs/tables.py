@@ -16,6 +16,7 @@ from holdfast.core.lifecycle import CIRCUIT, LINK, Lifecycle, LinkEvent, LinkSta
 from holdfast.core.outcome import ROWS, Broke, Row, Verdict
 from holdfast.core.retry import SAFE_METHODS, Circumstances, Replacement, decide, decide_replacement
 from holdfast.gateway.config import Policy, Settings
+from holdfast.state.scopes import ENDS, SURVIVES
 
 
 def drawing(table: Lifecycle) -> str:  # type: ignore[type-arg]
@@ -132,6 +133,14 @@ def config_table(model: type[BaseModel]) -> str:
     return "\n".join(["| setting | default | meaning |", "| --- | --- | --- |", *settings(model)])
 
 
+def scopes_table() -> str:
+    """What survives what."""
+    rows = [f"| scope | {' | '.join(ENDS)} |", "| --- " * (len(ENDS) + 1) + "|"]
+    for scope, survives in SURVIVES.items():
+        rows.append(f"| {scope} | {' | '.join('stays' if survives[end] else '–' for end in ENDS)} |")
+    return "\n".join(rows)
+
+
 BLOCKS = {
     "link": drawing(LINK),
     "circuit": drawing(CIRCUIT),
@@ -145,6 +154,7 @@ BLOCKS = {
 
 DOCS = {
     "links.md": BLOCKS,
+    "servers.md": {"scopes": scopes_table()},
     "configuration.md": {"settings": config_table(Settings), "policy": config_table(Policy)},
 }
 

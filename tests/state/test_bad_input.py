@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 import holdfast
 from holdfast.core.models import Principal
-from holdfast.state.session import KIND
+from holdfast.state.log import KIND
 
 pytestmark = pytest.mark.anyio
 

@@ -13,8 +13,9 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.resolve import Resolve
 
 import holdfast
+from holdfast.state.log import KIND
 from holdfast.state.middleware import IDEMPOTENCY_KEY
-from holdfast.state.session import KIND, Session
+from holdfast.state.session import Session
 
 pytestmark = pytest.mark.anyio
 

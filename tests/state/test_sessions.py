@@ -9,8 +9,8 @@ from pydantic import Field
 
 import holdfast
 from holdfast.core.models import Principal
+from holdfast.state.log import KIND
 from holdfast.state.model import SessionState, migrate
-from holdfast.state.session import KIND
 from holdfast.state.sessions import Sessions
 from holdfast.stores import open_store
 
@@ -246,3 +246,38 @@ async def test_an_edit_costs_the_same_however_long_the_log_is() -> None:
         assert calls == []  # an edit reads one record and writes one
         record = await store.get(KIND, session.handle)
         assert len(str(record)) < 2_000  # and the record does not grow
+
+
+@pytest.mark.promise("state.history")
+async def test_going_back_over_a_change_of_versions(url: str) -> None:
+    class First(SessionState):
+        notes: list[str] = Field(default_factory=list)
+        x: Any = 1
+
+    class Second(SessionState, version=2):
+        critiques: list[str] = Field(default_factory=list)
+        x: Any = 1
+
+        @migrate(from_version=1)
+        @staticmethod
+        def _v1(raw: dict[str, Any]) -> dict[str, Any]:
+            return {"critiques": raw["notes"], "x": raw["x"]}
+
+    async with open_store(url) as store:
+        old = await Sessions(First, store, name="draft").begin(ALICE)
+        for number in range(3):
+            await old.update(lambda state, number=number: state.notes.append(str(number)))  # type: ignore[misc]
+        new = await Sessions(Second, store, name="draft").find(old.handle, ALICE)
+        assert (await new.at(2)).critiques == ["0"]  # read by newer code, and not yet written by it
+        assert (await new.fork(3)).state.critiques == ["0", "1"]
+        await new.update(lambda state: state.critiques.append("3"))
+        assert [(await new.at(rev)).critiques for rev in (1, 2, 4, 5)] == [[], ["0"], list("012"), list("0123")]
+        assert (await new.undo()).critiques == list("012")
+        rev = new.rev
+        async with new.edit() as draft:
+            draft.x = True  # which Python takes for 1
+        assert new.rev == rev + 1
+        assert (await new.read()).x is True
+        assert (await new.at(rev)).x == 1
+        assert await new.log.last(0) == []
+        assert [entry.label for entry in await new.log.last(2, label="update")] == ["update", "update"]

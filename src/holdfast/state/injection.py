@@ -26,6 +26,7 @@ from holdfast.core.values import members
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.state.identity import Caller, Chain
 from holdfast.state.model import SessionState
+from holdfast.state.records import new_handle
 from holdfast.state.session import Session, shown
 from holdfast.state.work import WORK
 
@@ -115,8 +116,6 @@ def _session_2025(request: ServerRequestContext[Any, Any]) -> str | None:
         return str(connection.session_id)
     if request.request is not None:
         return None  # stateless HTTP: the next request is another connection
-    from holdfast.state.sessions import new_handle
-
     return str(connection.state.setdefault(_OURS, new_handle()))
 
 

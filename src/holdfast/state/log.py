@@ -3,6 +3,7 @@
 It owns entries and their reading. It refuses to be rewritten: a correction is another entry.
 """
 
+import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -10,6 +11,7 @@ from typing import Any, Protocol, cast
 from holdfast.core.models import LogEntry
 from holdfast.core.values import JSON, members
 
+KIND = "state"
 PAGE = 100
 
 
@@ -34,6 +36,8 @@ class Kept(Protocol):
 
     async def entries(self, *, after: int = 0, limit: int = PAGE, newest_first: bool = False) -> list[LogEntry]: ...
 
+    def newest(self) -> AsyncIterator[LogEntry]: ...
+
     async def append(self, label: str, data: JSON) -> None: ...
 
 
@@ -45,11 +49,16 @@ class Log:
 
     async def last(self, count: int = 20, *, label: str | None = None) -> list[Entry]:
         """The newest entries, oldest of them first; with `label`, the newest of that kind."""
-        if label is None:
-            found = await self._session.entries(limit=max(count, 0), newest_first=True)
-            return [Entry.of(entry) for entry in reversed(found)]
-        chosen = [entry async for entry in self if entry.label == label]
-        return chosen[-count:] if count > 0 else []
+        found: list[Entry] = []
+        if count < 1:
+            return found
+        async for entry in self._session.newest():
+            told = Entry.of(entry)
+            if label is None or told.label == label:
+                found.append(told)
+            if len(found) == count:
+                break
+        return found[::-1]
 
     async def add(self, label: str, data: JSON = None) -> None:
         """Note something that changes no state."""
@@ -66,9 +75,14 @@ class Log:
             after = page[-1].seq
 
 
+def same(one: object, other: object) -> bool:
+    """Equal as JSON: Python takes 1, 1.0 and true for the same."""
+    return one == other and json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     """What the fields were that changed, and which were not there."""
-    changed = {name: before[name] for name in before if name not in after or before[name] != after[name]}
+    changed = {name: before[name] for name in before if name not in after or not same(before[name], after[name])}
     return {"set": changed, "new": [name for name in after if name not in before]}
 
 

@@ -18,8 +18,9 @@ from pydantic import ValidationError
 
 from holdfast.core.models import Claim, Handle, LogEntry, Principal, Record
 from holdfast.core.values import JSON, members
-from holdfast.errors import Conflict, HoldfastError, NotFound, UnstorableValue, UsageError
-from holdfast.state.log import PAGE, Log, back, differences
+from holdfast.errors import Busy, Conflict, HoldfastError, NotFound, UnstorableValue, UsageError
+from holdfast.state import records
+from holdfast.state.log import KIND, PAGE, Log, differences, same
 from holdfast.state.model import SessionState
 from holdfast.stores.update import UPDATE_SECONDS
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=SessionState)
 R = TypeVar("R")
-KIND = "state"
 FRESH = (
     0.25  # seconds after being read in which a record is taken as it is: whoever wrote meanwhile is met at the commit
 )
@@ -215,13 +215,7 @@ class Session(Generic[S]):
                 id=self.handle,
                 remedy="ask for a newer one, or raise Sessions(history=…)",
             )
-        stored: dict[str, Any] = {"v": self._state.version, "state": self._state.to_data()}
-        if rev < self.rev:
-            before = await self.entries(limit=self.rev - rev, newest_first=True)
-            for entry in before:
-                if entry.rev <= rev:
-                    break
-                stored = back(stored, members(members(entry.data).get("was")))
+        stored = await records.at(await self._sessions.opened(), self._record, rev)
         return cast("S", self._sessions.kind.read(cast("JSON", stored), self.handle))
 
     async def undo(self) -> S:
@@ -248,6 +242,12 @@ class Session(Generic[S]):
             store = await self._sessions.opened()
             return await store.log(KIND, self.handle, after=after, limit=limit, newest_first=newest_first)
 
+    async def newest(self) -> AsyncGenerator[LogEntry]:
+        """The log backwards, a page at a time."""
+        with self._telling():
+            async for entry in records.newest(await self._sessions.opened(), self.handle):
+                yield entry
+
     async def append(self, label: str, data: JSON) -> None:
         """An entry of the log with no change of the state."""
 
@@ -270,17 +270,24 @@ class Session(Generic[S]):
 
     async def _retried(self, attempt: Callable[[], Any]) -> None:
         """Again on a fresh reading after each `Conflict`; those of one process take turns."""
-        async with asyncio.timeout(UPDATE_SECONDS), self._sessions.turn(self.handle) as waited:
-            if waited:
-                await self._refresh()
-            else:
-                await self._current()
-            while True:
-                try:
-                    return await attempt()
-                except Conflict:
-                    await asyncio.sleep(secrets.randbelow(1000) / 100_000)
+        try:
+            async with asyncio.timeout(UPDATE_SECONDS), self._sessions.turn(self.handle) as waited:
+                if waited:
                     await self._refresh()
+                else:
+                    await self._current()
+                while True:
+                    try:
+                        return await attempt()
+                    except Conflict:
+                        await asyncio.sleep(secrets.randbelow(1000) / 100_000)
+                        await self._refresh()
+        except TimeoutError:
+            raise Busy(
+                f"others kept writing to the session for {UPDATE_SECONDS:g} s; nothing was written",
+                id=self.handle,
+                remedy="try again, or take a lease for long turns",
+            ) from None
 
     def _checked(self, draft: S, label: str) -> tuple[S, dict[str, Any]]:
         """The state as it will come back, or an error that names the field."""
@@ -312,7 +319,7 @@ class Session(Generic[S]):
     ) -> None:
         checked, after = self._checked(draft, label)
         before, stored = self._state.to_data(), members(self._record.data)
-        if before == after and stored.get("v") == draft.version and not once:
+        if same(before, after) and stored.get("v") == draft.version and not once:
             await self._sessions.slide(self._record)
             return
         older = stored.get("v") != draft.version

@@ -5,7 +5,6 @@ told apart only to the owner. It refuses to adopt an id that it did not give out
 """
 
 import asyncio
-import secrets
 import time
 import weakref
 from collections.abc import AsyncGenerator, Sequence
@@ -15,13 +14,24 @@ from typing import Any, TypeVar, cast
 from holdfast.core.models import ANONYMOUS, Handle, Principal, Record, check_seconds
 from holdfast.core.records import ended, expired
 from holdfast.core.values import JSON, members
-from holdfast.errors import Conflict, Ended, HoldfastError, LimitReached, NotFound, SessionExpired, UsageError
+from holdfast.errors import (
+    Conflict,
+    CorruptRecord,
+    Ended,
+    HoldfastError,
+    LimitReached,
+    NotFound,
+    SessionExpired,
+    UsageError,
+)
 from holdfast.state.identity import DEFAULT, Caller, Chain, Identity, Key, Named
 from holdfast.state.injection import Injectable
 from holdfast.state.lifecycle import install
+from holdfast.state.log import KIND
 from holdfast.state.middleware import StateMiddleware
 from holdfast.state.model import SessionState
-from holdfast.state.session import KIND, Session
+from holdfast.state.records import new_handle
+from holdfast.state.session import Session
 from holdfast.stores import open_store
 from holdfast.stores.base import MAX_RECORD_BYTES, Store
 
@@ -30,11 +40,6 @@ POINTERS = "state-key"  # what a principal or a connection stands for
 DAY = 86_400.0
 HISTORY = 200  # revisions that can be gone back to
 REAP_SECONDS = 600.0
-
-
-def new_handle() -> Handle:
-    """192 bits: enough where possession is all there is."""
-    return Handle(f"s_{secrets.token_urlsafe(24)}")
 
 
 class Sessions(Injectable[S]):
@@ -170,9 +175,10 @@ class Sessions(Injectable[S]):
         parent: dict[str, JSON] | None = None,
     ) -> Session[S]:
         """A new session, with the defaults or the state given."""
-        store = await self.opened()
-        if self._quota is not None and principal != ANONYMOUS:
-            count = await store.count(kind=KIND, principal=principal)
+        if self._quota is None or principal == ANONYMOUS:
+            return await self._begin(principal, state, title, parent)
+        async with self.turn(f"quota of {principal}"):
+            count = await (await self.opened()).count(kind=KIND, principal=principal)
             if count >= self._quota:
                 raise LimitReached(
                     f"{count} of {self._quota} sessions of this caller are open",
@@ -180,12 +186,25 @@ class Sessions(Injectable[S]):
                     actual=count,
                     remedy="end one that is done",
                 )
+            return await self._begin(principal, state, title, parent)
+
+    async def _begin(
+        self,
+        principal: Principal,
+        state: S | None = None,
+        title: str = "",
+        parent: dict[str, JSON] | None = None,
+        key: str | None = None,
+    ) -> Session[S]:
+        store = await self.opened()
         fresh = state if state is not None else self.kind()
         data: dict[str, Any] = {"t": self.name, "v": self.kind.version, "state": fresh.to_data()}
         if title:
             data["title"] = title
         if parent is not None:
             data["parent"] = parent
+        if key is not None:
+            data["key"] = key
         record = Record(KIND, new_handle(), principal, cast("JSON", data), idle=self.idle, max_age=self.max_age)
         return Session(self, await store.commit(record, expect=0), fresh)
 
@@ -222,11 +241,10 @@ class Sessions(Injectable[S]):
         after: str | None = None
         while len(found) < limit:
             page = await store.scan(kind=KIND, principal=principal, after=after)
-            found.extend(
-                Session(self, record, cast("S", self.kind.read(record.data, record.id)))
-                for record in page.records
-                if members(record.data).get("t") == self.name
-            )
+            for record in page.records:
+                if members(record.data).get("t") == self.name:
+                    with suppress(CorruptRecord):  # one of a newer version hides no other
+                        found.append(Session(self, record, cast("S", self.kind.read(record.data, record.id))))
             after = page.next
             if after is None:
                 break
@@ -289,7 +307,7 @@ class Sessions(Injectable[S]):
                     session = await self.find(str(members(pointer.data).get("handle")), key.principal)
                     self._know(key, session.handle)
                     return session
-            session = await self._begin_for(key)
+            session = await self._begin(key.principal, key=key.digest)
             fresh = Record(
                 POINTERS,
                 key.digest,
@@ -305,17 +323,6 @@ class Sessions(Injectable[S]):
                 continue
             self._know(key, session.handle)
             return session
-
-    async def _begin_for(self, key: Key) -> Session[S]:
-        store = await self.opened()
-        data: dict[str, Any] = {
-            "t": self.name,
-            "v": self.kind.version,
-            "state": self.kind().to_data(),
-            "key": key.digest,
-        }
-        record = Record(KIND, new_handle(), key.principal, cast("JSON", data), idle=self.idle, max_age=self.max_age)
-        return Session(self, await store.commit(record, expect=0), self.kind())
 
     def _know(self, key: Key, handle: Handle) -> None:
         if len(self._known) >= 10_000:

@@ -1,0 +1,142 @@
+"""Sessions as a store keeps them, for whoever has no class of their state: an operator, a tool for any store.
+
+It owns handles, the way back through a log, and the fork of a raw record. It refuses to guess: a record or a log entry
+of another shape and a log with a gap are told, never stepped over.
+"""
+
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, cast
+
+from holdfast.core.models import Handle, LogEntry, Record, check_name
+from holdfast.core.values import JSON, members
+from holdfast.errors import CorruptRecord, Ended, HoldfastError, NotFound, SessionExpired, UnstorableValue, UsageError
+from holdfast.state.log import KIND, PAGE, back
+from holdfast.stores.base import Store
+
+_LIST = "`holdfast state ls` lists those that live"
+
+
+def new_handle() -> Handle:
+    """192 bits: enough where possession is all there is."""
+    return Handle(f"s_{secrets.token_urlsafe(24)}")
+
+
+def check_handle(text: str) -> Handle:
+    """The text as a handle, or `UsageError`: no session has such a name."""
+    try:
+        return Handle(check_name(text, "it"))
+    except UnstorableValue as error:
+        raise UsageError(f"{text!r:.80} is no handle: {error.what}", remedy=_LIST) from None
+
+
+async def find(store: Store, handle: str) -> Record:
+    """A live session, whoever owns it. The errors tell apart what only its owner and an operator may know."""
+    record = await store.get(KIND, check_handle(handle), dead=True)
+    if record is None:
+        raise NotFound(f"there is no session {handle!r}", id=handle, remedy=_LIST)
+    if record.ended is None:
+        return record
+    gone = "nothing brings it back; begin or fork another"
+    if record.expired:
+        raise SessionExpired(f"the session {handle!r} has expired", id=handle, remedy=gone)
+    raise Ended(f"the session {handle!r} was ended", id=handle, remedy=gone)
+
+
+def stored(record: Record) -> dict[str, Any]:
+    """The version and the state in a record: `{"v": …, "state": …}`."""
+    data = members(record.data)
+    if type(data.get("v")) is not int or not isinstance(data.get("state"), dict) or not isinstance(data.get("t"), str):
+        raise CorruptRecord(
+            f"the record {record.id!r} is of the kind {KIND!r}, and is not a session",
+            id=record.id,
+            remedy=f"`holdfast store show URL {KIND} {record.id}` shows it as it is",
+        )
+    return {"v": data["v"], "state": data["state"]}
+
+
+async def newest(store: Store, handle: str) -> AsyncGenerator[LogEntry, None]:
+    """The log of a live session, newest first, a page at a time."""
+    last = await store.log(KIND, handle, limit=1, newest_first=True)
+    top = last[0].seq if last else 0
+    while top:
+        start = max(top - PAGE, 0)
+        page = await store.log(KIND, handle, after=start, limit=top - start)
+        if len(page) < top - start:
+            raise await _lost(
+                store, handle, CorruptRecord(f"the log of {handle!r} has a gap before entry {top}", id=handle)
+            )
+        for entry in reversed(page):
+            yield entry
+        top = start
+
+
+async def at(store: Store, record: Record, rev: int) -> dict[str, Any]:
+    """The version and the state as they were at a revision, however old: as far as the log goes."""
+    found = stored(record)
+    if not 1 <= rev <= record.rev:
+        raise NotFound(
+            f"the session {record.id!r} has no revision {rev}",
+            id=record.id,
+            remedy=f"ask for one from 1 to {record.rev}",
+        )
+    if rev == record.rev:
+        return found
+    reached = record.rev + 1  # the oldest revision whose entries were gone through
+    async with aclosing(newest(store, record.id)) as entries:
+        async for entry in entries:
+            if entry.rev > record.rev:
+                continue  # written since the record was read
+            if entry.rev <= rev or entry.rev < reached - 1:
+                break
+            found = back(found, _was(record.id, entry))
+            reached = entry.rev
+    if reached == rev + 1:
+        return found
+    missing = f"the log of {record.id!r} does not tell what was before revision {reached - 1}"
+    raise await _lost(store, record.id, CorruptRecord(missing, id=record.id, remedy=_later(reached - 1)))
+
+
+async def fork(store: Store, record: Record, rev: int | None = None, title: str = "") -> Record:
+    """Another session of the same owner and lifetime, from the state now or at a revision. History is not copied."""
+    number = record.rev if rev is None else rev
+    data: dict[str, Any] = {"t": members(record.data).get("t"), **await at(store, record, number)}
+    title = title or str(members(record.data).get("title") or "")
+    if title:
+        data["title"] = title
+    data["parent"] = {"handle": record.id, "rev": number}
+    child = Record(KIND, new_handle(), record.principal, cast("JSON", data), idle=record.idle, max_age=record.max_age)
+    return await store.commit(child, expect=0)
+
+
+def _was(handle: str, entry: LogEntry) -> dict[str, Any]:
+    """What an entry keeps of the time before it."""
+    was = members(entry.data).get("was")
+    if isinstance(was, dict):
+        kept = cast("dict[str, Any]", was)
+        if "state" in kept:
+            if type(kept.get("v")) is int and isinstance(kept["state"], dict):
+                return kept
+        elif isinstance(kept.get("set", {}), dict) and _are_names(kept.get("new", [])):
+            return kept
+    raise CorruptRecord(
+        f"entry {entry.seq} of the log of {handle!r} does not tell what was before",
+        id=handle,
+        remedy=_later(entry.rev),
+    )
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in cast("list[object]", value))
+
+
+def _later(rev: int) -> str:
+    return f"revision {rev} and later ones can be had"
+
+
+async def _lost(store: Store, handle: str, otherwise: CorruptRecord) -> HoldfastError:
+    """A log goes with its session: why there is less of it than there was."""
+    if await store.get(KIND, handle) is not None:
+        return otherwise
+    return NotFound(f"the session {handle!r} ended while it was read", id=handle, remedy=_LIST)
