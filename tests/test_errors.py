@@ -10,7 +10,7 @@ from holdfast import errors
 FAMILIES = {
     "Unavailable": "ConnectFailed StartTimeout StoreDown CircuitOpen PoolFull Busy NoBackend",
     "OutcomeUnknown": "ConnectionLost AnswerTimeout BadAnswer ChildDied WriteUnsettled",
-    "Rejected": "ErrorAnswer Unauthorized SessionReplaced SessionExpired Forbidden NotFound Conflict Ended "
+    "Rejected": "ErrorAnswer Unauthorized SessionReplaced SessionExpired Forbidden NotFound Conflict WrongPhase Ended "
     "LimitReached CorruptRecord",
     "UsageError": "LeaseClosed UnstorableValue ConfigError",
 }

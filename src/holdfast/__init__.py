@@ -37,6 +37,7 @@ from holdfast.errors import (
     UnstorableValue,
     UsageError,
     WriteUnsettled,
+    WrongPhase,
 )
 from holdfast.links import (
     TLS,
@@ -57,11 +58,16 @@ from holdfast.stores import Store, open_store, update
 if TYPE_CHECKING:
     from holdfast.links import LinkDispatcher, LinkTransport
     from holdfast.state import (
+        Companion,
+        CompanionOptions,
+        Companions,
         ForEveryone,
         From2025Session,
         FromArgument,
         FromMeta,
         FromPrincipal,
+        Insight,
+        Needs,
         RequestScope,
         ServerScope,
         Session,
@@ -73,11 +79,16 @@ if TYPE_CHECKING:
     )
 
 _STATE = (
+    "Companion",
+    "CompanionOptions",
+    "Companions",
     "ForEveryone",
     "From2025Session",
     "FromArgument",
     "FromMeta",
     "FromPrincipal",
+    "Insight",
+    "Needs",
     "RequestScope",
     "ServerScope",
     "Session",
@@ -103,6 +114,9 @@ __all__ = [
     "Claim",
     "Clock",
     "CommandTarget",
+    "Companion",
+    "CompanionOptions",
+    "Companions",
     "ConfigError",
     "Conflict",
     "ConnectFailed",
@@ -120,6 +134,7 @@ __all__ = [
     "HoldfastError",
     "HttpMemory",
     "HttpTarget",
+    "Insight",
     "LeaseClosed",
     "LimitReached",
     "Limits",
@@ -130,6 +145,7 @@ __all__ = [
     "LogEntry",
     "ManualClock",
     "Memory",
+    "Needs",
     "NoBackend",
     "NotFound",
     "Notice",
@@ -163,6 +179,7 @@ __all__ = [
     "UnstorableValue",
     "UsageError",
     "WriteUnsettled",
+    "WrongPhase",
     "close_kept_links",
     "current_run",
     "load_servers",

@@ -163,6 +163,10 @@ class Conflict(Rejected):
         self.actual = actual
 
 
+class WrongPhase(Rejected):
+    """The helper is in another phase than this step needs; `phase` says which, the remedy what to call next."""
+
+
 class Ended(Rejected):
     """It was ended; nothing brings it back."""
 

@@ -279,7 +279,7 @@ def end(
         checked = [records.check_handle(each) for each in handles]  # all of them, before the first one ends
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
             for each in dict.fromkeys(checked):
-                if await opened.end(KIND, each):
+                if await records.end(opened, each):
                     done[each] = None
                 else:
                     record = await opened.get(KIND, each, dead=True)

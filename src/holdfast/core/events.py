@@ -281,6 +281,32 @@ class ServerCounted:
     value: int
 
 
+@dataclass(frozen=True, slots=True)
+class CompanionStepped:
+    """A helper went a step; `seconds` is how long it had been in the phase that it left, if it left one."""
+
+    at: float
+    kind: str
+    companion: str
+    step: str
+    was: str
+    phase: str
+    iteration: int
+    seconds: float | None
+    converged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CompanionRefused:
+    """A tool was called in a phase that does not allow it."""
+
+    at: float
+    kind: str
+    companion: str
+    tool: str
+    phase: str
+
+
 Event: TypeAlias = (
     StoreOpened
     | StoreMigrated
@@ -309,5 +335,7 @@ Event: TypeAlias = (
     | GatewaySessionBegan
     | GatewaySessionEnded
     | ServerCounted
+    | CompanionStepped
+    | CompanionRefused
 )
 Sink: TypeAlias = Callable[[Event], None]

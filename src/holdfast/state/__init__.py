@@ -2,21 +2,29 @@
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.state.companion import Companion, CompanionOptions
 from holdfast.state.identity import ForEveryone, From2025Session, FromArgument, FromMeta, FromPrincipal
+from holdfast.state.insight import Insight
 from holdfast.state.model import SessionState, migrate
 from holdfast.state.scopes import RequestScope, ServerScope, nested_scope
 from holdfast.state.session import Session
 
 if TYPE_CHECKING:
+    from holdfast.state.companions import Companions, Needs
     from holdfast.state.middleware import StateMiddleware
     from holdfast.state.sessions import Sessions
 
 __all__ = [
+    "Companion",
+    "CompanionOptions",
+    "Companions",
     "ForEveryone",
     "From2025Session",
     "FromArgument",
     "FromMeta",
     "FromPrincipal",
+    "Insight",
+    "Needs",
     "RequestScope",
     "ServerScope",
     "Session",
@@ -30,6 +38,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """What needs the SDK is imported when it is used."""
+    if name in ("Companions", "Needs"):
+        from holdfast.state import companions
+
+        return getattr(companions, name)
     if name == "Sessions":
         from holdfast.state.sessions import Sessions
 

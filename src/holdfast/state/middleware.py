@@ -54,6 +54,28 @@ class StateMiddleware:
             SCOPE.reset(token)
 
 
+class GuardMiddleware:
+    """Asks a function before each tool call, on either framework; what it raises is the call's answer."""
+
+    def __init__(self, guard: Callable[[str, Caller, type[Exception]], Awaitable[None]]) -> None:
+        self._guard = guard
+
+    async def __call__(self, ctx: Any, call_next: Next) -> Any:
+        if ctx.method != "tools/call":
+            return await call_next(ctx)
+        if not isinstance(ctx, ServerRequestContext):
+            caller, name, also = _fastmcp_call(ctx, _request_of())
+            await self._guard(name, caller, also)
+            return await call_next(ctx)
+        request = cast("ServerRequestContext[Any, Any]", ctx)
+        caller, also = of_sdk(request, {})
+        try:
+            await self._guard(str(members(request.params).get("name")), caller, also)
+        except HoldfastError as error:
+            return _refused(request, error)
+        return await call_next(ctx)
+
+
 async def _sdk(sessions: "Sessions[Any]", context: Any, request: Any, run: Run) -> Any:
     """Results of the SDK are what goes over the wire."""
     caller, also = of_sdk(request, {})
@@ -65,19 +87,31 @@ async def _sdk(sessions: "Sessions[Any]", context: Any, request: Any, run: Run) 
     except HoldfastError as error:
         if request.method != "tools/call":
             raise MCPError(code=INVALID_PARAMS, message=str(error)) from error
-        refusal = CallToolResult(content=[TextContent(type="text", text=str(error))], is_error=True)
-        return {**_wire(refusal), **extra}
+        return _refused(request, error)
 
 
-async def _fastmcp(sessions: "Sessions[Any]", context: Any, request: Any, run: Run) -> Any:
-    """Results of FastMCP are its own objects."""
+def _refused(request: ServerRequestContext[Any, Any], error: HoldfastError) -> dict[str, Any]:
+    """A tool's answer that is an error, as it goes over the wire."""
+    refusal = _wire(CallToolResult(content=[TextContent(type="text", text=str(error))], is_error=True))
+    return {**refusal, "resultType": "complete"} if request.protocol_version >= Y2026 else refusal
+
+
+def _fastmcp_call(context: Any, request: ServerRequestContext[Any, Any] | None) -> tuple[Caller, str, type[Exception]]:
+    """Who calls what under a FastMCP middleware, and what its errors are."""
     from fastmcp.exceptions import ToolError
-    from fastmcp.tools.base import ToolResult
 
     message, caller = context.message, Caller()
     if request is not None:
         caller, _ = of_sdk(request, {})
     caller = replace(caller, arguments=members(getattr(message, "arguments", None)))
+    return caller, str(getattr(message, "name", None) or getattr(message, "uri", "")), ToolError
+
+
+async def _fastmcp(sessions: "Sessions[Any]", context: Any, request: Any, run: Run) -> Any:
+    """Results of FastMCP are its own objects."""
+    from fastmcp.tools.base import ToolResult
+
+    caller, name, also = _fastmcp_call(context, request)
 
     def plain(result: ToolResult) -> dict[str, Any]:
         whole = _wire(CallToolResult(content=result.content, structured_content=result.structured_content))
@@ -87,8 +121,7 @@ async def _fastmcp(sessions: "Sessions[Any]", context: Any, request: Any, run: R
         content = CallToolResult.model_validate({"content": kept.get("content", [])}).content
         return ToolResult(content=content, structured_content=kept.get("structuredContent"), meta=kept.get("_meta"))
 
-    name = str(getattr(message, "name", None) or getattr(message, "uri", ""))
-    return await _Call(sessions, caller, name, ToolError, context.method).handle(run, plain, rebuild)
+    return await _Call(sessions, caller, name, also, context.method).handle(run, plain, rebuild)
 
 
 class _Call:

@@ -110,6 +110,16 @@ async def fork(store: Store, record: Record, rev: int | None = None, title: str 
     return await store.commit(child, expect=0)
 
 
+async def end(store: Store, handle: str) -> bool:
+    """End a session and the helpers that it has. The session first: no new helper can begin beside an ended one."""
+    record = await store.get(KIND, handle)
+    ended = await store.end(KIND, handle)
+    if record is not None:
+        for kind in cast("list[object]", members(record.data).get("companions") or []):
+            await store.end(KIND, f"{handle}.{kind}")
+    return ended
+
+
 def _was(handle: str, entry: LogEntry) -> dict[str, Any]:
     """What an entry keeps of the time before it."""
     was = members(entry.data).get("was")

@@ -10,7 +10,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -165,6 +165,15 @@ class Session(Generic[S]):
     async def lease(self, label: str = "turn", ttl: float = 120.0) -> AsyncGenerator[S]:
         """A long turn: nobody else may begin one meanwhile (`Busy`), and what is written at its end is refused if the
         lease ran out. It is renewed while the block lasts; whoever dies in it leaves it after `ttl` seconds."""
+        async with self.holding(ttl) as fence:
+            draft = self.state
+            yield draft
+            with self._telling():
+                await self._commit(draft, label, fence=fence)
+
+    @asynccontextmanager
+    async def holding(self, ttl: float) -> AsyncGenerator[int]:
+        """The sole right to a long turn, renewed while the block lasts; yields the fence that a write must carry."""
         owner = f"lease-{secrets.token_hex(8)}"
         with self._telling():
             store = await self._sessions.opened()
@@ -173,10 +182,7 @@ class Session(Generic[S]):
         try:
             with self._telling():
                 await self._refresh()
-            draft = self.state
-            yield draft
-            with self._telling():
-                await self._commit(draft, label, fence=claim.token)
+            yield claim.token
         finally:
             renewing.cancel()
             with suppress(asyncio.CancelledError):
@@ -257,6 +263,37 @@ class Session(Generic[S]):
         with self._telling():
             await self._retried(attempt)
 
+    async def has_companion(self, kind: str) -> None:
+        """Noted in the session, so that its end ends the helper, too."""
+
+        async def attempt() -> None:
+            stored = members(self._record.data)
+            kinds = cast("list[str]", stored.get("companions") or [])
+            if kind not in kinds:
+                entry: JSON = {"label": f"companion {kind}", "was": {}}
+                await self._write({**stored, "companions": [*kinds, kind]}, [entry])
+
+        with self._telling():
+            await self._retried(attempt)
+
+    async def write(
+        self,
+        draft: S,
+        label: str,
+        *,
+        notes: Sequence[tuple[str, JSON]] = (),
+        data: JSON = None,
+        fence: int | None = None,
+    ) -> None:
+        """Commit a state that was made from the one read last, with what was noted on the way, in one write."""
+        with self._telling():
+            await self._commit(draft, label, fence=fence, notes=notes, data=data)
+
+    async def refresh(self) -> None:
+        """Read it again, unless that was done for this very call."""
+        with self._telling():
+            await self._current()
+
     # How
 
     async def _current(self) -> None:
@@ -315,31 +352,47 @@ class Session(Generic[S]):
         return checked, data
 
     async def _commit(
-        self, draft: S, label: str, *, fence: int | None = None, once: dict[str, JSON] | None = None
+        self,
+        draft: S,
+        label: str,
+        *,
+        fence: int | None = None,
+        once: dict[str, JSON] | None = None,
+        notes: Sequence[tuple[str, JSON]] = (),
+        data: JSON = None,
     ) -> None:
         checked, after = self._checked(draft, label)
         before, stored = self._state.to_data(), members(self._record.data)
-        if same(before, after) and stored.get("v") == draft.version and not once:
+        if same(before, after) and stored.get("v") == draft.version and not (once or notes or data is not None):
             await self._sessions.slide(self._record)
             return
         older = stored.get("v") != draft.version
         was: dict[str, Any] = (
             {"v": stored.get("v"), "state": stored.get("state")} if older else differences(before, after)
         )
-        data: dict[str, Any] = {**stored, "v": draft.version, "state": after}
+        entry: dict[str, JSON] = {"label": label, "was": cast("JSON", was)}
+        if data is not None:
+            entry["data"] = data
+        body: dict[str, Any] = {**stored, "v": draft.version, "state": after}
         if once:
             answered = members(stored.get("once"))
             if any(name in answered for name in once):
                 raise Conflict(f"{label}: a call with this idempotency key was answered meanwhile", id=self.handle)
             known = {**answered, **once}
-            data["once"] = dict(list(known.items())[-ONCE:])
-        await self._write(data, [{"label": label, "was": cast("JSON", was)}], fence)
+            body["once"] = dict(list(known.items())[-ONCE:])
+        more: list[JSON] = [{"label": name, "data": noted, "was": {}} for name, noted in notes]
+        await self._write(body, [entry, *more], fence)
         self._state = checked
 
     async def _write(self, data: dict[str, Any], entries: list[JSON], fence: int | None = None) -> None:
         store = await self._sessions.opened()
         record = self._record.with_data(cast("JSON", data))
         self._record = await store.commit(record, expect=self._record.rev, entries=entries, fence=fence)
+
+    @property
+    def shows_as(self) -> type[Exception] | None:
+        """The framework's class of errors that ours are raised as, too."""
+        return self._also
 
     def just_read(self) -> None:
         """What was read for this very call need not be read again by its first change."""

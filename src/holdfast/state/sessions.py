@@ -7,7 +7,7 @@ told apart only to the owner. It refuses to adopt an id that it did not give out
 import asyncio
 import time
 import weakref
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar, cast
 
@@ -24,6 +24,7 @@ from holdfast.errors import (
     SessionExpired,
     UsageError,
 )
+from holdfast.state import records
 from holdfast.state.identity import DEFAULT, Caller, Chain, Identity, Key, Named
 from holdfast.state.injection import Injectable
 from holdfast.state.lifecycle import install
@@ -78,6 +79,7 @@ class Sessions(Injectable[S]):
         self._opening: dict[int, asyncio.Task[Store]] = {}
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._known: dict[str, Handle] = {}
+        self.at_end: list[Callable[[], Awaitable[None]]] = []
         self._memory: Store | None = None
         self._memory_is_open = False
         if isinstance(store, str):
@@ -154,6 +156,8 @@ class Sessions(Injectable[S]):
             reaping.cancel()
             with suppress(asyncio.CancelledError):
                 await reaping
+            for last in self.at_end:
+                await last()
             await self.close()
 
     async def _reap(self) -> None:
@@ -251,7 +255,7 @@ class Sessions(Injectable[S]):
         return found[:limit]
 
     async def end(self, handle: str) -> bool:
-        return await (await self.opened()).end(KIND, handle)
+        return await records.end(await self.opened(), handle)
 
     async def slide(self, record: Record) -> None:
         """Use starts the idle time over. Not written at every use: a tenth of that time is no difference."""

@@ -1,0 +1,271 @@
+"""A helper that stays with a session: options given once, typed state, phases, and a log of how it came to this.
+
+It owns one record beside its session's. It refuses a step that its phases forbid, a step during somebody's long turn,
+and options other than those that it began with; whatever is refused leaves it unchanged.
+"""
+
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from holdfast.core.models import Handle
+from holdfast.core.phases import PhaseTable
+from holdfast.core.values import JSON
+from holdfast.errors import Busy, Conflict, UsageError, WrongPhase
+from holdfast.state import genealogy
+from holdfast.state.insight import Convergence, Insight, default_judge, insight
+from holdfast.state.log import KIND, Entry, Log
+from holdfast.state.model import Migration, SessionState
+from holdfast.state.session import Session, shown
+
+if TYPE_CHECKING:
+    from holdfast.state.companions import Companions
+
+S = TypeVar("S", bound=SessionState)
+O = TypeVar("O", bound="CompanionOptions")  # noqa: E741
+RECENT = 200  # entries that insight looks at
+
+
+class CompanionOptions(BaseModel):
+    """Settings of a helper: given at its first use, kept as long as it lives."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Stored(SessionState):
+    """What the record holds around the helper's own state."""
+
+    phase: str = ""
+    entered: float = 0.0
+    seconds: dict[str, float] = {}  # noqa: RUF012
+    counts: dict[str, int] = {}  # noqa: RUF012
+    converged: bool = False
+    options: dict[str, Any] = {}  # noqa: RUF012
+    body: Any = None
+
+
+class Turn(Generic[S]):
+    """One step under way: change `state`, say what was made, note what happened. All of it is one write."""
+
+    def __init__(self, state: S, knows: Insight) -> None:
+        self.state = state
+        self.insight = knows
+        self.notes: list[tuple[str, JSON]] = []
+        self.made: JSON = None
+
+    def record(self, made: JSON) -> None:
+        """What this step made: the text of a draft, the points of a critique."""
+        self.made = made
+
+    def note(self, label: str, data: JSON = None) -> None:
+        """Another entry of the log."""
+        self.notes.append((label, data))
+
+    def message(self, role: str, content: JSON) -> None:
+        """A message of the conversation."""
+        self.notes.append(("message", {"role": role, "content": content}))
+
+
+class Companion(Generic[S, O]):
+    """`class Writer(Companion[Draft, Style]): phases = {"empty": ["drafted"], …}`."""
+
+    kind: ClassVar[str]
+    phases: ClassVar[Mapping[str, Sequence[str]]]
+    iterates: ClassVar[tuple[str, ...]] = ("revision",)
+    begins: ClassVar[tuple[str, ...]] = ("query",)
+    table: ClassVar[PhaseTable]
+    state_type: ClassVar[type[SessionState]]
+    options_type: ClassVar[type[CompanionOptions]]
+    stored_type: ClassVar[type[Stored]]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        given = next(
+            (get_args(base) for base in getattr(cls, "__orig_bases__", ()) if get_origin(base) is Companion), None
+        )
+        if given is None:
+            if hasattr(cls, "state_type"):
+                return  # a class derived from a helper is the same kind of helper
+            raise UsageError(
+                f"{cls.__name__} does not say what it keeps", remedy="write class Writer(Companion[State, Options])"
+            )
+        state, options = given
+        for kind, base, what in ((state, SessionState, "state"), (options, CompanionOptions, "options")):
+            if not isinstance(kind, type) or not issubclass(kind, base):
+                raise UsageError(f"{cls.__name__}: its {what} {kind!r:.60} is no {base.__name__}")
+        cls.kind = getattr(cls, "kind", cls.__name__.lower())
+        if not cls.kind.replace("-", "").replace("_", "").isalnum():
+            raise UsageError(f"{cls.__name__}: kind {cls.kind!r:.60} is not a plain name")
+        cls.table = PhaseTable(cls.__name__, getattr(cls, "phases", {}))
+        cls.state_type, cls.options_type = state, options
+        cls.stored_type = _stored(cls.__name__, state, cls.table.start)
+
+    def __init__(self, companions: "Companions[Any]", session: Session[Any]) -> None:
+        self._companions = companions
+        self._session = session
+        self.log = Log(session)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.phase} of {self.handle[:8]}…>"
+
+    def converged(self, signs: Convergence) -> bool:
+        """Is the work done? Override it with a judgement of your own; it must be safe on an empty log."""
+        return default_judge(signs)
+
+    # What it is
+
+    @property
+    def _stored(self) -> Stored:
+        return cast("Stored", self._session.state)
+
+    @property
+    def handle(self) -> Handle:
+        """The name of its record."""
+        return self._session.handle
+
+    @property
+    def rev(self) -> int:
+        return self._session.rev
+
+    @property
+    def phase(self) -> str:
+        return self._stored.phase
+
+    @property
+    def state(self) -> S:
+        return cast("S", self._stored.body)
+
+    @property
+    def options(self) -> O:
+        return cast("O", self.options_type.model_validate(self._stored.options))
+
+    async def read(self) -> S:
+        """The state as it is now."""
+        await self._session.read()
+        return self.state
+
+    # Steps
+
+    @asynccontextmanager
+    async def step(self, label: str, *, to: str | None = None) -> AsyncGenerator[Turn[S]]:
+        """Do something and, with `to`, go to another phase: all of it at the end of the block, or nothing."""
+        await self._session.refresh()
+        store = await self._companions.sessions.opened()
+        holder = await store.holder(KIND, self.handle)
+        if holder is not None:
+            raise self._shown(
+                Busy(
+                    f"a long turn of the {self.kind} is under way",
+                    id=self.handle,
+                    remedy="wait for it, then look at the phase again",
+                )
+            )
+        turn = await self._begin(label, to)
+        yield turn
+        await self._finish(turn, label, to, None)
+
+    @asynccontextmanager
+    async def turn(self, label: str, *, to: str | None = None, ttl: float = 120.0) -> AsyncGenerator[Turn[S]]:
+        """A long step: nobody else steps meanwhile (`Busy`). Whoever dies in it leaves it after `ttl` seconds, and
+        nothing of it is seen."""
+        async with self._session.holding(ttl) as fence:
+            turn = await self._begin(label, to)
+            yield turn
+            await self._finish(turn, label, to, fence)
+
+    async def _begin(self, label: str, to: str | None) -> Turn[S]:
+        if to is not None:
+            self._companions.table.check(to)
+            if not self.table.allows(self.phase, to):
+                raise self._companions.refusal(self, label, f"{label!r} leads to {to!r}")
+        return Turn(self.state, await self.insight())
+
+    async def _finish(self, turn: Turn[S], label: str, to: str | None, fence: int | None) -> None:
+        now, before = time.time(), self._stored
+        after = before.model_copy(deep=True)
+        after.body = turn.state
+        labels = [label, *(name for name, _ in turn.notes)]
+        for each in labels:
+            if each in self.begins:
+                after.counts = {**after.counts, "iteration": 0}
+            if each in self.iterates:
+                after.counts = {name: after.counts.get(name, 0) + 1 for name in ("iteration", "total")}
+        left = to is not None and to != before.phase
+        if left:
+            spent = max(0.0, now - before.entered)
+            after.seconds = {**after.seconds, before.phase: after.seconds.get(before.phase, 0.0) + spent}
+            after.phase, after.entered = cast("str", to), now
+        recent = await self._recent()
+        new = [Entry(0, self.rev + 1, now, each, data) for each, data in ((label, turn.made), *turn.notes)]
+        after.converged = self._judged(after, [*recent, *new]).convergence.reached
+        try:
+            await self._session.write(after, label, notes=turn.notes, data=turn.made, fence=fence)
+        except Conflict as error:
+            await self._session.read()
+            error.remedy = (
+                f"another step was faster: the {self.kind} is in phase {self.phase!r} now; "
+                f"{self._companions.next_step(self.phase)}"
+            )
+            raise
+        await self._companions.stepped(self, label, before, after, now - before.entered if left else None)
+
+    async def note(self, label: str, data: JSON = None) -> None:
+        """An entry of the log that changes nothing else. Labels that count iterations belong into a step."""
+        if label in (*self.iterates, *self.begins):
+            raise UsageError(f"{label!r} counts iterations", remedy=f"write `async with companion.step({label!r})`")
+        await self._session.append(label, data)
+
+    # What it knows
+
+    async def insight(self) -> Insight:
+        """Iterations and convergence, from the log."""
+        return self._judged(self._stored, await self._recent())
+
+    def _judged(self, stored: Stored, entries: Sequence[Entry]) -> Insight:
+        try:
+            return insight(stored.phase, stored.counts, entries, self.converged)
+        except UsageError as error:
+            raise self._shown(error) from error.__cause__
+
+    async def _recent(self) -> list[Entry]:
+        return genealogy.lineage(await self.log.last(RECENT))
+
+    async def tree(self) -> genealogy.Node:
+        """How it got here: every step, undos as branches, and the helpers that were forked from it."""
+        store = await self._companions.sessions.opened()
+        return await genealogy.tree(store, self.handle, self._session.principal)
+
+    async def undo(self) -> S:
+        """Go back one step, phase and counts included; that is a step, too."""
+        await self._session.undo()
+        return self.state
+
+    def _shown(self, error: Any) -> Any:
+        return shown(error, self._session.shows_as)
+
+    def refuse(self, what: str, remedy: str) -> WrongPhase:
+        return self._shown(WrongPhase(what, phase=self.phase, id=self.handle, remedy=remedy))
+
+
+def _stored(name: str, state: type[SessionState], start: str) -> type[Stored]:
+    """The record's model around a state class, with its version and migrations."""
+    made = create_model(f"{name}Record", __base__=Stored, phase=(str, start), body=(state, state()))
+    made.version = state.version
+    made.migrations = {number: _inside(step) for number, step in state.migrations.items()}
+    return made
+
+
+def _inside(step: Migration) -> Migration:
+    return lambda raw: {**raw, "body": step(raw["body"])}
+
+
+def check_options(kind: type[CompanionOptions], given: object, owner: str) -> dict[str, Any]:
+    """CompanionOptions as they are stored."""
+    try:
+        whole = kind.model_validate(given if given is not None else {})
+    except ValidationError as error:
+        raise UsageError(f"{owner}: its options do not validate: {error}"[:500]) from error
+    return whole.model_dump(mode="json")

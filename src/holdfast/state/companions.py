@@ -1,0 +1,298 @@
+"""All helpers of one kind: found or made by (session, kind), injected into tools, and guarded by what tools need.
+
+It owns the needs of tools, the words of a refusal, and the figures. It refuses a tool in the wrong phase; it never
+hides one, for lists of 2026 must not vary.
+"""
+
+import functools
+import inspect
+import os
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from holdfast.core.events import CompanionRefused, CompanionStepped, Sink
+from holdfast.core.models import Record
+from holdfast.core.values import JSON
+from holdfast.errors import Conflict, HoldfastError, NotFound, UsageError, WrongPhase
+from holdfast.state.companion import Companion, CompanionOptions, Stored, check_options
+from holdfast.state.injection import Context, current_caller
+from holdfast.state.insight import Insight
+from holdfast.state.log import KIND
+from holdfast.state.middleware import GuardMiddleware
+from holdfast.state.scopes import RequestScope
+from holdfast.state.session import Session, shown
+from holdfast.state.sessions import Sessions
+from holdfast.state.work import SCOPE
+from holdfast.stores.base import Store
+
+if TYPE_CHECKING:
+    from holdfast.state.identity import Caller
+
+C = TypeVar("C", bound=Companion[Any, Any])
+F = TypeVar("F", bound=Callable[..., Any])
+FIGURES = "state-figures"
+FLUSH_SECONDS = 5.0
+FIGURES_IDLE = 30 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a tool needs of a helper: one of these phases, and a predicate that must hold."""
+
+    phases: tuple[str, ...] = ()
+    when: Callable[[Any], object] | None = None
+    say: str = ""
+
+
+class _Own(Sessions[Any]):
+    """The helpers' records, in the store of their sessions."""
+
+    def __init__(self, of: Sessions[Any], kind: type[Stored], name: str) -> None:
+        self._of = of
+        super().__init__(kind, idle=None, max_age=of.max_age, history=of.history, name=name)
+
+    async def opened(self) -> Store:
+        return await self._of.opened()
+
+
+class Companions(Generic[C]):
+    """`writers = Companions(Writer, sessions)`, then `writer: Writer = Depends(writers)` in a tool."""
+
+    def __init__(
+        self,
+        companion: type[C],
+        sessions: Sessions[Any],
+        *,
+        options: CompanionOptions | None = None,
+        on_event: Sink | None = None,
+    ) -> None:
+        if not isinstance(companion, type) or not issubclass(companion, Companion):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"{companion!r:.80} is no kind of helper", remedy="derive it from holdfast.Companion")
+        if not hasattr(companion, "table"):
+            raise UsageError(f"{companion.__name__} is no kind of helper", remedy="give it states, options and phases")
+        self.companion = companion
+        self.sessions = sessions
+        self.table = companion.table
+        self.needs: dict[str, Needs] = {}
+        self.insight = InsightScope(self)
+        self._own = _Own(sessions, companion.stored_type, f"companion:{companion.kind}")
+        self._options = check_options(companion.options_type, options, companion.__name__) if options else None
+        self._sink = on_event
+        self._figures: dict[str, Any] = {"steps": 0, "iterations": 0, "converged": 0, "refusals": {}, "seconds": {}}
+        self._name = f"{companion.kind}/{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._flushed = time.monotonic()
+        self._changed = False
+        self.__signature__ = sessions.__signature__
+        sessions.at_end.append(self.flush)
+
+    def __repr__(self) -> str:
+        return f"<Companions {self.companion.kind} beside {self.sessions!r}>"
+
+    # Finding
+
+    async def __call__(self, ctx: Context[Any, Any] | None = None, **arguments: Any) -> C:
+        """The helper of the call under way. On MCPServer with its `Context`; in FastMCP without."""
+        caller, also = current_caller(ctx, arguments)
+        return await self.for_call(caller, also)
+
+    async def for_call(self, caller: "Caller", also: type[Exception] | None) -> C:
+        session = await self.sessions.for_call(caller, also)
+        try:
+            companion = await self.of(session)
+            if SCOPE.get() is not None:
+                self.insight.set(await companion.insight())
+        except HoldfastError as error:
+            raise shown(error, also) from error.__cause__
+        return companion
+
+    async def of(self, session: Session[Any], options: CompanionOptions | Mapping[str, Any] | None = None) -> C:
+        """The session's helper of this kind; made if there is none. Its options stay: others later are a `Conflict`."""
+        wanted = check_options(self.companion.options_type, options, self.companion.__name__) if options else None
+        id = f"{session.handle}.{self.companion.kind}"
+        try:
+            own = await self._own.find(id, session.principal)
+        except NotFound:
+            own = await self._make(session, id, wanted or self._options)
+        kept = cast("Stored", own.state).options
+        if wanted is not None and wanted != kept:
+            raise shown(
+                Conflict(
+                    f"the {self.companion.kind} of this session began with other options: {kept}",
+                    id=id,
+                    remedy="leave the options out, or begin another session",
+                ),
+                session.shows_as,
+            )
+        own.show_errors_as(session.shows_as)
+        own.just_read()
+        return self.companion(self, own)
+
+    async def _make(self, session: Session[Any], id: str, options: dict[str, Any] | None) -> Session[Any]:
+        if options is None:
+            options = check_options(self.companion.options_type, None, self.companion.__name__)
+        await session.has_companion(self.companion.kind)  # refused if the session has ended
+        stored = self.companion.stored_type(options=options, entered=time.time())
+        data: dict[str, Any] = {"t": self._own.name, "v": stored.version, "state": stored.to_data()}
+        data["of"] = session.handle
+        if session.parent is not None:  # a forked session's helper goes on where the other one stood
+            await self._inherit(session, data)
+        record = Record(KIND, id, session.principal, cast("JSON", data), max_age=self.sessions.max_age)
+        store = await self.sessions.opened()
+        with suppress(Conflict):  # another call was faster: that one's counts
+            await store.commit(record, expect=0)
+        return await self._own.find(id, session.principal)
+
+    async def _inherit(self, session: Session[Any], data: dict[str, Any]) -> None:
+        """The state of the helper that the forked session's parent has, as it is now."""
+        parent = f"{cast('tuple[str, int]', session.parent)[0]}.{self.companion.kind}"
+        with suppress(HoldfastError):
+            own = await self._own.find(parent, session.principal)
+            data["state"] = own.state.to_data()
+            data["parent"] = {"handle": own.handle, "rev": own.rev}
+
+    # What tools need
+
+    def requires(
+        self, *phases: str, when: Callable[[C], object] | None = None, say: str = "", tool: str | None = None
+    ) -> Callable[[F], F]:
+        """Below a tool's decorator: the helper must be in one of these phases, and `when(helper)` must hold."""
+        needs = self._checked(Needs(phases, when, say))
+
+        def guard(function: F) -> F:
+            name = tool or function.__name__
+            self.needs[name] = needs
+
+            @functools.wraps(function)
+            async def call(*args: Any, **kwargs: Any) -> Any:
+                companion = self._given((*args, *kwargs.values()))
+                if companion is None:
+                    raise UsageError(
+                        f"the tool {name!r} needs a {self.companion.kind} and is given none",
+                        remedy="add a parameter for it: Depends(companions) or Annotated[…, Resolve(companions)]",
+                    )
+                await self.check(companion, name)
+                result = function(*args, **kwargs)
+                return await result if inspect.isawaitable(result) else result
+
+            return cast("F", call)
+
+        return guard
+
+    def _given(self, values: tuple[object, ...]) -> C | None:
+        for value in values:
+            if isinstance(value, self.companion):
+                return cast("C", value)
+        return None
+
+    def middleware(self, needs: Mapping[str, Needs]) -> GuardMiddleware:
+        """The same by the names of tools, for either framework: `middleware=[writers.middleware({"critique": …})]`."""
+        self.needs.update({tool: self._checked(each) for tool, each in needs.items()})
+        return GuardMiddleware(self.guard)
+
+    def _checked(self, needs: Needs) -> Needs:
+        self.table.check(*needs.phases)
+        if not needs.phases and needs.when is None:
+            raise UsageError("a tool that needs nothing needs no guard", remedy="name phases, or a predicate")
+        return needs
+
+    async def guard(self, tool: str, caller: "Caller", also: type[Exception]) -> None:
+        """Refuse a call that its tool's needs forbid."""
+        if tool in self.needs:
+            await self.check(await self.for_call(caller, also), tool)
+
+    async def check(self, companion: C, tool: str) -> None:
+        needs = self.needs[tool]
+        if needs.phases and companion.phase not in needs.phases:
+            wanted = " or ".join(repr(phase) for phase in needs.phases)
+            raise self.refusal(companion, tool, needs.say or f"{tool!r} needs {wanted}")
+        if needs.when is not None:
+            try:
+                holds = needs.when(companion)
+                if inspect.isawaitable(holds):
+                    holds = await cast("Awaitable[object]", holds)
+            except (IndexError, KeyError, AttributeError, TypeError, ValueError):
+                holds = False  # nothing is there yet that it could look at
+            if not holds:
+                raise self.refusal(companion, tool, needs.say or f"what {tool!r} needs is not there yet")
+
+    def refusal(self, companion: C, tool: str, why: str) -> WrongPhase:
+        """The error for a step out of order; counted, and told as an event."""
+        phase = companion.phase
+        refusals = self._figures["refusals"]
+        refusals[phase] = refusals.get(phase, 0) + 1
+        self._changed = True
+        if self._sink is not None:
+            self._sink(CompanionRefused(time.time(), self.companion.kind, companion.handle, tool, phase))
+        return companion.refuse(
+            f"the {self.companion.kind} is in phase {phase!r}: {why}", remedy=self.next_step(phase, tool)
+        )
+
+    def next_step(self, phase: str, refused: str | None = None) -> str:
+        """What can be called in a phase."""
+        ready = [tool for tool, needs in self.needs.items() if phase in needs.phases and tool != refused]
+        if ready:
+            return f"call {' or '.join(ready)} next"
+        free = [tool for tool, needs in self.needs.items() if not needs.phases and tool != refused]
+        if free:
+            return f"call {' or '.join(free)} next"
+        following = self.table.steps[phase]
+        return f"next comes {' or '.join(repr(each) for each in following)}" if following else "its work is done"
+
+    # Figures
+
+    async def stepped(self, companion: C, label: str, before: Stored, after: Stored, seconds: float | None) -> None:
+        """A step was written."""
+        figures = self._figures
+        figures["steps"] += 1
+        figures["iterations"] += after.counts.get("total", 0) - before.counts.get("total", 0)
+        newly = after.converged and not before.converged
+        figures["converged"] += newly
+        if seconds is not None:
+            spent = figures["seconds"]
+            spent[before.phase] = spent.get(before.phase, 0.0) + max(0.0, seconds)
+        self._changed = True
+        if self._sink is not None:
+            kind, iteration = self.companion.kind, after.counts.get("iteration", 0)
+            now = time.time()
+            self._sink(
+                CompanionStepped(
+                    now, kind, companion.handle, label, before.phase, after.phase, iteration, seconds, newly
+                )
+            )
+        if time.monotonic() - self._flushed > FLUSH_SECONDS:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Put this process's figures where `holdfast state stats` adds them up. Nobody else writes that record."""
+        if not self._changed:
+            return
+        self._flushed, self._changed = time.monotonic(), False
+        with suppress(HoldfastError):
+            store = await self.sessions.opened()
+            record = await store.get(FIGURES, self._name)
+            data = cast("JSON", {"kind": self.companion.kind, **self._figures})
+            fresh = Record(FIGURES, self._name, data=data, idle=FIGURES_IDLE)
+            await store.commit(fresh, expect=0 if record is None else record.rev)
+
+
+class InsightScope(RequestScope[Insight]):
+    """What is known of the helper's work in this request: `Depends(writers.insight)`, or `writers.insight.get()`."""
+
+    def __init__(self, companions: Companions[Any]) -> None:
+        super().__init__(self._unknown)
+        self._companions = companions
+        self.__signature__ = companions.sessions.__signature__
+
+    def _unknown(self) -> Insight:
+        raise UsageError(
+            f"no {self._companions.companion.kind} was taken in this request",
+            remedy="inject the helper, or `Depends(companions.insight)`",
+        )
+
+    async def __call__(self, ctx: Context[Any, Any] | None = None, **arguments: Any) -> Insight:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        return await (await self._companions(ctx, **arguments)).insight()

@@ -1,0 +1,180 @@
+"""How a session came to be what it is: steps, undos and forks as a tree, with generations; drawn and exported.
+
+It owns the shape of the tree. It refuses to follow other callers' sessions.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.core.values import JSON, members
+from holdfast.state import records
+from holdfast.state.log import KIND, Entry
+from holdfast.stores.base import Store
+
+UNDO = "undo"
+
+
+@dataclass(slots=True)
+class Node:
+    """One revision. A new generation begins with each undo and each fork."""
+
+    handle: str
+    rev: int
+    label: str
+    generation: int
+    at: float | None = None
+    phase: str | None = None
+    children: list["Node"] = field(default_factory=list["Node"])
+
+    @property
+    def text(self) -> str:
+        phase = f" → {self.phase}" if self.phase else ""
+        return f"{self.rev} {self.label}{phase}"
+
+    def walk(self) -> Iterator["Node"]:
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def to_json(self) -> JSON:
+        return {
+            "handle": self.handle,
+            "rev": self.rev,
+            "label": self.label,
+            "generation": self.generation,
+            "at": self.at,
+            "phase": self.phase,
+            "children": [child.to_json() for child in self.children],
+        }
+
+
+def lineage(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries that still count: what was undone is left out. An undo goes back to the revision before the last."""
+    kept: dict[int, tuple[Entry, ...]] = {}
+    rev = 0
+    for entry in entries:
+        if entry.label == UNDO:
+            kept[entry.rev] = kept.get(entry.rev - 2, ())
+        elif entry.rev in kept:
+            kept[entry.rev] = (*kept[entry.rev], entry)
+        else:
+            kept[entry.rev] = (*kept.get(entry.rev - 1, ()), entry)
+        rev = entry.rev
+    return list(kept.get(rev, ()))
+
+
+async def tree(store: Store, handle: str, principal: str | None = None) -> Node:
+    """The tree below a session: its own revisions, and those of all that were forked from it."""
+    forks: dict[str, list[tuple[str, int]]] = {}
+    owner = principal or (await records.find(store, handle)).principal
+    after: str | None = None
+    while True:
+        page = await store.scan(kind=KIND, principal=owner, after=after)
+        for record in page.records:
+            parent = members(members(record.data).get("parent"))
+            if isinstance(parent.get("handle"), str) and isinstance(parent.get("rev"), int):
+                forks.setdefault(str(parent["handle"]), []).append((record.id, int(str(parent["rev"]))))
+        after = page.next
+        if after is None:
+            break
+    return await _grown(store, handle, 0, forks, {handle})
+
+
+async def _grown(
+    store: Store, handle: str, generation: int, forks: dict[str, list[tuple[str, int]]], seen: set[str]
+) -> Node:
+    record = await records.find(store, handle)
+    root = Node(handle, 1, "begin", generation, record.created)
+    nodes = {1: root}
+    phases = await _phases(store, handle, record.rev)
+    root.phase = phases.get(1)
+    deepest = generation
+    after = 0
+    while True:
+        page = await store.log(KIND, handle, after=after, limit=records.PAGE)
+        for each in page:
+            entry = Entry.of(each)
+            if entry.rev in nodes:
+                continue  # a second entry of the same step
+            came_from = nodes.get(entry.rev - 2 if entry.label == UNDO else entry.rev - 1, root)
+            if entry.label == UNDO:
+                deepest += 1
+            level = deepest if entry.label == UNDO else came_from.generation
+            node = Node(handle, entry.rev, entry.label, level, entry.at, phases.get(entry.rev))
+            came_from.children.append(node)
+            nodes[entry.rev] = node
+        if len(page) < records.PAGE:
+            break
+        after = page[-1].seq
+    for child, rev in sorted(forks.get(handle, [])):
+        if child not in seen:
+            seen.add(child)
+            nodes.get(rev, root).children.append(await _grown(store, child, deepest + 1, forks, seen))
+    return root
+
+
+async def _phases(store: Store, handle: str, rev: int) -> dict[int, str]:
+    """The phase of a companion at each revision, as far as its log tells; nothing for other sessions."""
+    record = await records.find(store, handle)
+    phase = members(records.stored(record)["state"]).get("phase")
+    if not isinstance(phase, str):
+        return {}
+    found = {record.rev: phase}
+    async for entry in records.newest(store, handle):
+        was = members(members(entry.data).get("was"))
+        before = members(was.get("set")).get("phase", members(was.get("state")).get("phase"))
+        if isinstance(before, str):
+            phase = before
+        found[entry.rev - 1] = phase  # the oldest entry of a revision has the last word
+    return found
+
+
+def mermaid(root: Node) -> str:
+    """As a Mermaid flowchart."""
+    lines = ["flowchart TD"]
+    for node in root.walk():
+        lines.append(f'    {_id(node)}["{_quoted(node.text)}"]')
+        lines += [f"    {_id(node)} --> {_id(child)}" for child in node.children]
+    return "\n".join(lines)
+
+
+def graphviz(root: Node) -> str:
+    """As a Graphviz graph."""
+    lines = ["digraph genealogy {", "    node [shape=box];"]
+    for node in root.walk():
+        lines.append(f'    {_id(node)} [label="{_quoted(node.text)}"];')
+        lines += [f"    {_id(node)} -> {_id(child)};" for child in node.children]
+    return "\n".join([*lines, "}"])
+
+
+def _id(node: Node) -> str:
+    plain = "".join(character if character.isalnum() else "_" for character in node.handle)
+    return f"n_{plain}_{node.rev}"
+
+
+def _quoted(text: str) -> str:
+    kept = "".join(character if character.isprintable() else " " for character in text)
+    return kept.replace("\\", "/").replace('"', "'").replace("[", "(").replace("]", ")").replace("<", "‹")[:80]
+
+
+def transcript(entries: Iterable[Entry]) -> str:
+    """The conversation as a person reads it: messages by role, other entries by label."""
+    lines: list[str] = []
+    for entry in entries:
+        body = members(entry.data)
+        if entry.label == "message" and "role" in body:
+            lines.append(f"{body['role']}: {_told(body.get('content'))}")
+        else:
+            told = _told(entry.data)
+            lines.append(f"[{entry.label}] {told}".rstrip())
+    return "\n".join(lines)
+
+
+def _told(value: JSON) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    import json
+
+    return json.dumps(value, ensure_ascii=False)
