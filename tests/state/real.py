@@ -36,8 +36,9 @@ class Verifier:
 
 def serve(framework: str, port: int) -> None:
     sys.path.insert(0, str(ROOT / "examples"))
-    module: Any = importlib.import_module(f"basket_{framework}")
-    variants = importlib.import_module("tests.state.variants")
+    example = os.environ.get("EXAMPLE", "basket")
+    module: Any = importlib.import_module(f"{example}_{framework}")
+    variants: Any = importlib.import_module("tests.state.variants") if example == "basket" else None
     server = module.server
     if idle := os.environ.get("IDLE"):
         module.sessions.idle = float(idle)
@@ -50,7 +51,8 @@ def serve(framework: str, port: int) -> None:
                 for token, name in TOKENS.items()
             }
             server.auth = StaticTokenVerifier(tokens=known)
-        variants.fastmcp(server, module.sessions)
+        if variants is not None:
+            variants.fastmcp(server, module.sessions)
         server.run(transport="http", port=port, show_banner=False, log_level="ERROR")
     else:
         from mcp.server.auth.settings import AuthSettings
@@ -61,7 +63,8 @@ def serve(framework: str, port: int) -> None:
                 resource_server_url=f"http://127.0.0.1:{port}",  # type: ignore[arg-type]
             )
             server._token_verifier = Verifier()
-        variants.mcpserver(server, module.sessions)
+        if variants is not None:
+            variants.mcpserver(server, module.sessions)
         server.run("streamable-http", port=port)
 
 
@@ -74,7 +77,7 @@ class Replica:
             self.port = int(free.getsockname()[1])
         self.url = f"http://127.0.0.1:{self.port}/mcp"
         self.framework = framework
-        self._env = {**os.environ, "BASKETS": store, **({"TOKENS": "1"} if tokens else {}), **env}
+        self._env = {**os.environ, "BASKETS": store, "STUDIO": store, **({"TOKENS": "1"} if tokens else {}), **env}
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:

@@ -281,3 +281,34 @@ async def test_going_back_over_a_change_of_versions(url: str) -> None:
         assert (await new.at(rev)).x == 1
         assert await new.log.last(0) == []
         assert [entry.label for entry in await new.log.last(2, label="update")] == ["update", "update"]
+
+
+@pytest.mark.promise("state.updates")
+async def test_a_slow_write_is_not_given_up_and_never_called_unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.state.session.UPDATE_SECONDS", 0.05)
+    async with open_store("memory:") as store:
+        session = await Sessions(Basket, store).begin(ALICE)
+        commit = store.commit
+
+        async def slow(*args: Any, **kwargs: Any) -> Any:
+            done = await commit(*args, **kwargs)
+            await asyncio.sleep(0.2)  # an answer that takes its time
+            return done
+
+        store.commit = slow  # type: ignore[method-assign]
+        await session.update(lambda state: setattr(state, "count", 1))
+        assert (await session.read()).count == 1
+
+        async def beaten(*args: Any, **kwargs: Any) -> Any:
+            await asyncio.sleep(0.06)
+            raise holdfast.Conflict("somebody else wrote first")
+
+        store.commit = beaten  # type: ignore[method-assign]
+        with pytest.raises(holdfast.Busy, match="nothing was written"):
+            await session.update(lambda state: setattr(state, "count", 2))
+        with pytest.raises(TimeoutError):  # the author's own
+            await session.update(_raises)
+
+
+def _raises(_: Basket) -> None:
+    raise TimeoutError

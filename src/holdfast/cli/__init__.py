@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import holdfast
-from holdfast.cli import agents, gateway, runs, state, store
+from holdfast.cli import agents, gateway, genealogy, runs, state, store
 
 app = typer.Typer(
     name="holdfast",
@@ -28,6 +28,8 @@ app.command()(gateway.demo)
 app.add_typer(gateway.sessions, name="sessions")
 app.add_typer(gateway.token, name="token")
 app.add_typer(runs.app, name="runs")
+state.app.command()(genealogy.tree)
+state.app.command()(genealogy.stats)
 app.add_typer(state.app, name="state")
 app.add_typer(store.app, name="store")
 

@@ -48,5 +48,5 @@ class PhaseTable:
                 raise UsageError(f"{self.owner} has no phase {phase!r}", remedy=f"use one of {', '.join(self.steps)}")
 
     def allows(self, phase: str, then: str) -> bool:
-        """May `then` follow? Staying where one is is no step."""
-        return then == phase or then in self.steps[phase]
+        """May `then` follow? Also after itself only if the table says so."""
+        return then in self.steps[phase]

@@ -4,16 +4,18 @@ It owns one record beside its session's. It refuses a step that its phases forbi
 and options other than those that it began with; whatever is refused leaves it unchanged.
 """
 
+import json
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from holdfast.core.models import Handle
 from holdfast.core.phases import PhaseTable
-from holdfast.core.values import JSON
+from holdfast.core.values import JSON, members
 from holdfast.errors import Busy, Conflict, UsageError, WrongPhase
 from holdfast.state import genealogy
 from holdfast.state.insight import Convergence, Insight, default_judge, insight
@@ -232,6 +234,19 @@ class Companion(Generic[S, O]):
 
     async def _recent(self) -> list[Entry]:
         return genealogy.lineage(await self.log.last(RECENT))
+
+    async def history(self, last: int = RECENT) -> list[dict[str, JSON]]:
+        """The messages of the conversation, oldest first."""
+        return [members(entry.data) for entry in await self.log.last(last, label="message")]
+
+    async def transcript(self) -> str:
+        """The whole log as a person reads it: messages by role, other entries by label."""
+        return genealogy.transcript([entry async for entry in self.log])
+
+    async def json_lines(self) -> AsyncGenerator[str]:
+        """The whole log for a program, a line for each entry."""
+        async for entry in self.log:
+            yield json.dumps(asdict(entry), ensure_ascii=False)
 
     async def tree(self) -> genealogy.Node:
         """How it got here: every step, undos as branches, and the helpers that were forked from it."""

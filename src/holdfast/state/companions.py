@@ -6,9 +6,6 @@ hides one, for lists of 2026 must not vary.
 
 import functools
 import inspect
-import os
-import secrets
-import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -20,6 +17,7 @@ from holdfast.core.models import Record
 from holdfast.core.values import JSON
 from holdfast.errors import Conflict, HoldfastError, NotFound, UsageError, WrongPhase
 from holdfast.state.companion import Companion, CompanionOptions, Stored, check_options
+from holdfast.state.figures import Counting
 from holdfast.state.injection import Context, current_caller
 from holdfast.state.insight import Insight
 from holdfast.state.log import KIND
@@ -35,9 +33,6 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Companion[Any, Any])
 F = TypeVar("F", bound=Callable[..., Any])
-FIGURES = "state-figures"
-FLUSH_SECONDS = 5.0
-FIGURES_IDLE = 30 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +78,9 @@ class Companions(Generic[C]):
         self._own = _Own(sessions, companion.stored_type, f"companion:{companion.kind}")
         self._options = check_options(companion.options_type, options, companion.__name__) if options else None
         self._sink = on_event
-        self._figures: dict[str, Any] = {"steps": 0, "iterations": 0, "converged": 0, "refusals": {}, "seconds": {}}
-        self._name = f"{companion.kind}/{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._flushed = time.monotonic()
-        self._changed = False
+        self.counting = Counting(companion.kind)
         self.__signature__ = sessions.__signature__
-        sessions.at_end.append(self.flush)
+        sessions.at_end.append(self._put_down)
 
     def __repr__(self) -> str:
         return f"<Companions {self.companion.kind} beside {self.sessions!r}>"
@@ -223,9 +215,7 @@ class Companions(Generic[C]):
     def refusal(self, companion: C, tool: str, why: str) -> WrongPhase:
         """The error for a step out of order; counted, and told as an event."""
         phase = companion.phase
-        refusals = self._figures["refusals"]
-        refusals[phase] = refusals.get(phase, 0) + 1
-        self._changed = True
+        self.counting.refused(phase)
         if self._sink is not None:
             self._sink(CompanionRefused(time.time(), self.companion.kind, companion.handle, tool, phase))
         return companion.refuse(
@@ -247,37 +237,21 @@ class Companions(Generic[C]):
 
     async def stepped(self, companion: C, label: str, before: Stored, after: Stored, seconds: float | None) -> None:
         """A step was written."""
-        figures = self._figures
-        figures["steps"] += 1
-        figures["iterations"] += after.counts.get("total", 0) - before.counts.get("total", 0)
         newly = after.converged and not before.converged
-        figures["converged"] += newly
-        if seconds is not None:
-            spent = figures["seconds"]
-            spent[before.phase] = spent.get(before.phase, 0.0) + max(0.0, seconds)
-        self._changed = True
+        iterations = after.counts.get("total", 0) - before.counts.get("total", 0)
+        self.counting.stepped(before.phase, iterations, newly, seconds)
         if self._sink is not None:
             kind, iteration = self.companion.kind, after.counts.get("iteration", 0)
-            now = time.time()
             self._sink(
                 CompanionStepped(
-                    now, kind, companion.handle, label, before.phase, after.phase, iteration, seconds, newly
+                    time.time(), kind, companion.handle, label, before.phase, after.phase, iteration, seconds, newly
                 )
             )
-        if time.monotonic() - self._flushed > FLUSH_SECONDS:
-            await self.flush()
+        if self.counting.due:
+            await self._put_down()
 
-    async def flush(self) -> None:
-        """Put this process's figures where `holdfast state stats` adds them up. Nobody else writes that record."""
-        if not self._changed:
-            return
-        self._flushed, self._changed = time.monotonic(), False
-        with suppress(HoldfastError):
-            store = await self.sessions.opened()
-            record = await store.get(FIGURES, self._name)
-            data = cast("JSON", {"kind": self.companion.kind, **self._figures})
-            fresh = Record(FIGURES, self._name, data=data, idle=FIGURES_IDLE)
-            await store.commit(fresh, expect=0 if record is None else record.rev)
+    async def _put_down(self) -> None:
+        await self.counting.put_down(await self.sessions.opened())
 
 
 class InsightScope(RequestScope[Insight]):

@@ -3,6 +3,7 @@
 It owns the shape of the tree. It refuses to follow other callers' sessions.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -175,6 +176,4 @@ def _told(value: JSON) -> str:
         return value
     if value is None:
         return ""
-    import json
-
     return json.dumps(value, ensure_ascii=False)

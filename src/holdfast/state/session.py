@@ -217,9 +217,9 @@ class Session(Generic[S]):
         history = self._sessions.history
         if not 1 <= rev <= self.rev or self.rev - rev > history:
             raise NotFound(
-                f"revision {rev} is not among the last {history} of {self.rev}",
+                f"there is no way back to revision {rev}",
                 id=self.handle,
-                remedy="ask for a newer one, or raise Sessions(history=…)",
+                remedy=f"ask for one from {max(1, self.rev - history)} to {self.rev}",
             )
         stored = await records.at(await self._sessions.opened(), self._record, rev)
         return cast("S", self._sessions.kind.read(cast("JSON", stored), self.handle))
@@ -307,24 +307,24 @@ class Session(Generic[S]):
 
     async def _retried(self, attempt: Callable[[], Any]) -> None:
         """Again on a fresh reading after each `Conflict`; those of one process take turns."""
-        try:
-            async with asyncio.timeout(UPDATE_SECONDS), self._sessions.turn(self.handle) as waited:
-                if waited:
+        deadline = time.monotonic() + UPDATE_SECONDS
+        async with self._sessions.turn(self.handle, UPDATE_SECONDS) as waited:
+            if waited:
+                await self._refresh()
+            else:
+                await self._current()
+            while True:
+                try:
+                    return await attempt()
+                except Conflict as error:
+                    if time.monotonic() > deadline:  # looked at only here: a write under way is not given up
+                        raise Busy(
+                            f"others kept writing to the session for {UPDATE_SECONDS:g} s; nothing was written",
+                            id=self.handle,
+                            remedy="try again later",
+                        ) from error
+                    await asyncio.sleep(secrets.randbelow(1000) / 100_000)
                     await self._refresh()
-                else:
-                    await self._current()
-                while True:
-                    try:
-                        return await attempt()
-                    except Conflict:
-                        await asyncio.sleep(secrets.randbelow(1000) / 100_000)
-                        await self._refresh()
-        except TimeoutError:
-            raise Busy(
-                f"others kept writing to the session for {UPDATE_SECONDS:g} s; nothing was written",
-                id=self.handle,
-                remedy="try again, or take a lease for long turns",
-            ) from None
 
     def _checked(self, draft: S, label: str) -> tuple[S, dict[str, Any]]:
         """The state as it will come back, or an error that names the field."""

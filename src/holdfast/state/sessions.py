@@ -15,6 +15,7 @@ from holdfast.core.models import ANONYMOUS, Handle, Principal, Record, check_sec
 from holdfast.core.records import ended, expired
 from holdfast.core.values import JSON, members
 from holdfast.errors import (
+    Busy,
     Conflict,
     CorruptRecord,
     Ended,
@@ -35,6 +36,7 @@ from holdfast.state.records import new_handle
 from holdfast.state.session import Session
 from holdfast.stores import open_store
 from holdfast.stores.base import MAX_RECORD_BYTES, Store
+from holdfast.stores.update import UPDATE_SECONDS
 
 S = TypeVar("S", bound=SessionState)
 POINTERS = "state-key"  # what a principal or a connection stands for
@@ -181,7 +183,7 @@ class Sessions(Injectable[S]):
         """A new session, with the defaults or the state given."""
         if self._quota is None or principal == ANONYMOUS:
             return await self._begin(principal, state, title, parent)
-        async with self.turn(f"quota of {principal}"):
+        async with self.turn(f"quota of {principal}", UPDATE_SECONDS):
             count = await (await self.opened()).count(kind=KIND, principal=principal)
             if count >= self._quota:
                 raise LimitReached(
@@ -269,14 +271,21 @@ class Sessions(Injectable[S]):
                 await store.touch(POINTERS, pointer)
 
     @asynccontextmanager
-    async def turn(self, handle: str) -> AsyncGenerator[bool]:
+    async def turn(self, handle: str, seconds: float) -> AsyncGenerator[bool]:
         """One after another within this process; true if it had to wait."""
         lock = self._turns.get(handle)
         if lock is None:
             lock = self._turns[handle] = asyncio.Lock()
         waited = lock.locked()
-        async with lock:
+        try:
+            async with asyncio.timeout(seconds):
+                await lock.acquire()
+        except TimeoutError:
+            raise Busy(f"others were writing for {seconds:g} s", id=handle, remedy="try again later") from None
+        try:
             yield waited
+        finally:
+            lock.release()
 
     # Whose
 

@@ -1,21 +1,29 @@
-"""Shipped for tests, ours and yours: the suite that every store passes, a machine that looks for differences, and MCP
-servers with faults by plan, over HTTP and over stdio.
+"""Shipped for tests, ours and yours: the suite that every store passes, a machine that looks for differences, a doctor
+for servers with sessions, and MCP servers with faults by plan, over HTTP and over stdio.
 
 It owns proofs, and needs `pip install "holdfast[testing]"`. It refuses to be imported by the product.
 """
 
 from holdfast.testing.fault_plan import LOST_SESSION, OTHER_REFUSALS, Fault, Refusal
 from holdfast.testing.fault_server import FaultServer
+from holdfast.testing.server_doctor import Finding, Report, Verdict, server_doctor
+from holdfast.testing.server_under_test import Expiry, ServerUnderTest
 from holdfast.testing.stdio_server import StdioFault, stdio_target
 from holdfast.testing.stores import StoreSuite
 
 __all__ = [
     "LOST_SESSION",
     "OTHER_REFUSALS",
+    "Expiry",
     "Fault",
     "FaultServer",
+    "Finding",
     "Refusal",
+    "Report",
+    "ServerUnderTest",
     "StdioFault",
     "StoreSuite",
+    "Verdict",
+    "server_doctor",
     "stdio_target",
 ]

@@ -1,0 +1,106 @@
+"""A draft-critique-revise writer on FastMCP: its phases and its log hold across calls, restarts, replicas and eras.
+
+`python examples/writer_fastmcp.py 8000` serves it at http://127.0.0.1:8000/mcp. STUDIO names the store. It asks the
+client's model where the client offers one, in the way of its era, and a scripted one otherwise.
+"""
+
+import sys
+
+from fastmcp import Context, FastMCP
+from fastmcp.dependencies import Depends
+from mcp_types import (
+    CreateMessageRequest,
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    InputRequiredResult,
+    SamplingMessage,
+    TextContent,
+)
+from writer import Writer, prompt, scripted, sessions, writers
+
+import holdfast
+
+server = FastMCP("studio")
+sessions.install(server, noun="studio")
+Asking = InputRequiredResult
+
+
+async def ask(ctx: Context, task: str, topic: str, writer: Writer, iteration: int) -> str | Asking:
+    """The client's model, if there is one; in 2026 its answer comes with the next round of the same call."""
+    capabilities = ctx.session.client_capabilities
+    if capabilities is None or capabilities.sampling is None:
+        return scripted(task, topic, writer.state, iteration)
+    message = SamplingMessage(role="user", content=TextContent(type="text", text=prompt(task, topic, writer.state)))
+    options = writer.options
+    request = ctx.request_context
+    if request is not None and request.protocol_version >= "2026-07-28":
+        answer = (ctx.input_responses or {}).get("text")
+        if answer is None:
+            params = CreateMessageRequestParams(messages=[message], max_tokens=options.max_tokens)
+            return InputRequiredResult(input_requests={"text": CreateMessageRequest(params=params)})
+        return str(CreateMessageResult.model_validate(answer, from_attributes=True).content.text)
+    result = await ctx.session.create_message(
+        [message], max_tokens=options.max_tokens, temperature=options.temperature, related_request_id=ctx.request_id
+    )
+    return str(result.content.text)
+
+
+@server.tool
+@writers.requires("empty", "done")
+async def draft(
+    topic: str,
+    ctx: Context,
+    session_id: str = "",
+    studio: holdfast.Session = Depends(sessions),
+    writer: Writer = Depends(writers),
+) -> str | Asking:
+    """Write a first draft."""
+    text = await ask(ctx, "draft", topic, writer, 0)
+    if not isinstance(text, str):
+        return text
+    await studio.update(lambda state: setattr(state, "topic", topic), "topic")
+    async with writer.step("draft", to="drafted") as turn:
+        turn.note("query", topic)
+        turn.state.text, turn.state.points = text, []
+        turn.record(text)
+    return text
+
+
+@server.tool
+@writers.requires("drafted", "revised")
+async def critique(
+    ctx: Context, session_id: str = "", studio: holdfast.Session = Depends(sessions), writer: Writer = Depends(writers)
+) -> list[str] | Asking:
+    """Name what is wrong with the text."""
+    said = await ask(ctx, "critique", studio.state.topic, writer, (await writer.insight()).iteration)
+    if not isinstance(said, str):
+        return said
+    async with writer.step("critique", to="criticised") as turn:
+        turn.state.points = said.splitlines()
+        turn.record(said.splitlines())
+    return said.splitlines()
+
+
+@server.tool
+@writers.requires("criticised", when=lambda writer: writer.state.text)
+async def revise(
+    ctx: Context, session_id: str = "", studio: holdfast.Session = Depends(sessions), writer: Writer = Depends(writers)
+) -> str | Asking:
+    """Rewrite the text so that the critique no longer holds."""
+    text = await ask(ctx, "revise", studio.state.topic, writer, (await writer.insight()).iteration)
+    if not isinstance(text, str):
+        return text
+    async with writer.step("revision", to="revised") as turn:
+        turn.state.text = text
+        turn.record(text)
+    return text
+
+
+@server.tool
+async def progress(session_id: str = "", known: holdfast.Insight = Depends(writers.insight)) -> dict[str, object]:
+    """How far the work has come."""
+    return {"phase": known.phase, "iteration": known.iteration, "converged": known.convergence.reached}
+
+
+if __name__ == "__main__":
+    server.run(transport="http", port=int(sys.argv[1]), show_banner=False)
