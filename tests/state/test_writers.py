@@ -1,4 +1,4 @@
-"""The writer examples over real HTTP: restarts between steps, two replicas, two users at once, a client with a model."""
+"""The writer examples over real HTTP: restarts between steps, two replicas, two users, a client with a model."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, get_arg
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from holdfast.core.models import Handle
+from holdfast.core.models import Handle, Record
 from holdfast.core.phases import PhaseTable
 from holdfast.core.values import JSON, members
 from holdfast.errors import Busy, Conflict, UsageError, WrongPhase
@@ -165,28 +165,30 @@ class Companion(Generic[S, O]):
                     remedy="wait for it, then look at the phase again",
                 )
             )
-        turn = await self._begin(label, to)
+        base, turn = self._session.base, await self._begin(label, to)
         yield turn
-        await self._finish(turn, label, to, None)
+        await self._finish(turn, label, to, base, None)
 
     @asynccontextmanager
     async def turn(self, label: str, *, to: str | None = None, ttl: float = 120.0) -> AsyncGenerator[Turn[S]]:
         """A long step: nobody else steps meanwhile (`Busy`). Whoever dies in it leaves it after `ttl` seconds, and
         nothing of it is seen."""
         async with self._session.holding(ttl) as fence:
-            turn = await self._begin(label, to)
+            base, turn = self._session.base, await self._begin(label, to)
             yield turn
-            await self._finish(turn, label, to, fence)
+            await self._finish(turn, label, to, base, fence)
 
     async def _begin(self, label: str, to: str | None) -> Turn[S]:
         if to is not None:
             self._companions.table.check(to)
             if not self.table.allows(self.phase, to):
-                raise self._companions.refusal(self, label, f"{label!r} leads to {to!r}")
+                raise await self._companions.refusal(self, label, f"{label!r} leads to {to!r}")
         return Turn(self.state, await self.insight())
 
-    async def _finish(self, turn: Turn[S], label: str, to: str | None, fence: int | None) -> None:
-        now, before = time.time(), self._stored
+    async def _finish(
+        self, turn: Turn[S], label: str, to: str | None, base: tuple[Record, Any], fence: int | None
+    ) -> None:
+        now, before = time.time(), cast("Stored", base[1])
         after = before.model_copy(deep=True)
         after.body = turn.state
         labels = [label, *(name for name, _ in turn.notes)]
@@ -201,10 +203,10 @@ class Companion(Generic[S, O]):
             after.seconds = {**after.seconds, before.phase: after.seconds.get(before.phase, 0.0) + spent}
             after.phase, after.entered = cast("str", to), now
         recent = await self._recent()
-        new = [Entry(0, self.rev + 1, now, each, data) for each, data in ((label, turn.made), *turn.notes)]
+        new = [Entry(0, base[0].rev + 1, now, each, data) for each, data in ((label, turn.made), *turn.notes)]
         after.converged = self._judged(after, [*recent, *new]).convergence.reached
         try:
-            await self._session.write(after, label, notes=turn.notes, data=turn.made, fence=fence)
+            await self._session.write(after, label, notes=turn.notes, data=turn.made, fence=fence, base=base)
         except Conflict as error:
             await self._session.read()
             error.remedy = (

@@ -201,7 +201,7 @@ class Companions(Generic[C]):
         needs = self.needs[tool]
         if needs.phases and companion.phase not in needs.phases:
             wanted = " or ".join(repr(phase) for phase in needs.phases)
-            raise self.refusal(companion, tool, needs.say or f"{tool!r} needs {wanted}")
+            raise await self.refusal(companion, tool, needs.say or f"{tool!r} needs {wanted}")
         if needs.when is not None:
             try:
                 holds = needs.when(companion)
@@ -210,14 +210,15 @@ class Companions(Generic[C]):
             except (IndexError, KeyError, AttributeError, TypeError, ValueError):
                 holds = False  # nothing is there yet that it could look at
             if not holds:
-                raise self.refusal(companion, tool, needs.say or f"what {tool!r} needs is not there yet")
+                raise await self.refusal(companion, tool, needs.say or f"what {tool!r} needs is not there yet")
 
-    def refusal(self, companion: C, tool: str, why: str) -> WrongPhase:
+    async def refusal(self, companion: C, tool: str, why: str) -> WrongPhase:
         """The error for a step out of order; counted, and told as an event."""
         phase = companion.phase
         self.counting.refused(phase)
         if self._sink is not None:
             self._sink(CompanionRefused(time.time(), self.companion.kind, companion.handle, tool, phase))
+        await self._put_down_if_due()
         return companion.refuse(
             f"the {self.companion.kind} is in phase {phase!r}: {why}", remedy=self.next_step(phase, tool)
         )
@@ -247,6 +248,9 @@ class Companions(Generic[C]):
                     time.time(), kind, companion.handle, label, before.phase, after.phase, iteration, seconds, newly
                 )
             )
+        await self._put_down_if_due()
+
+    async def _put_down_if_due(self) -> None:
         if self.counting.due:
             await self._put_down()
 

@@ -51,7 +51,7 @@ class Counting:
         self.kind = kind
         self.figures = Figures()
         self._name = f"{kind}/{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._put_down = time.monotonic()
+        self._put_down = float("-inf")
         self._changed = False
 
     def refused(self, phase: str) -> None:

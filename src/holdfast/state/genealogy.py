@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 
 from holdfast.core.values import JSON, members
 from holdfast.state import records
-from holdfast.state.log import KIND, Entry
+from holdfast.state.log import KIND, UNDO, Entry
 from holdfast.stores.base import Store
-
-UNDO = "undo"
 
 
 @dataclass(slots=True)
@@ -50,18 +48,24 @@ class Node:
 
 
 def lineage(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries that still count: what was undone is left out. An undo goes back to the revision before the last."""
+    """The entries that still count: what was undone is left out."""
     kept: dict[int, tuple[Entry, ...]] = {}
     rev = 0
     for entry in entries:
         if entry.label == UNDO:
-            kept[entry.rev] = kept.get(entry.rev - 2, ())
+            kept[entry.rev] = kept.get(_target(entry), ())
         elif entry.rev in kept:
             kept[entry.rev] = (*kept[entry.rev], entry)
         else:
             kept[entry.rev] = (*kept.get(entry.rev - 1, ()), entry)
         rev = entry.rev
     return list(kept.get(rev, ()))
+
+
+def _target(entry: Entry) -> int:
+    """The revision that an undo went back to."""
+    target = members(entry.data).get("to")
+    return target if isinstance(target, int) else entry.rev - 2
 
 
 async def tree(store: Store, handle: str, principal: str | None = None) -> Node:
@@ -97,7 +101,7 @@ async def _grown(
             entry = Entry.of(each)
             if entry.rev in nodes:
                 continue  # a second entry of the same step
-            came_from = nodes.get(entry.rev - 2 if entry.label == UNDO else entry.rev - 1, root)
+            came_from = nodes.get(_target(entry) if entry.label == UNDO else entry.rev - 1, root)
             if entry.label == UNDO:
                 deepest += 1
             level = deepest if entry.label == UNDO else came_from.generation

@@ -147,6 +147,11 @@ class Chain:
         return None
 
     @property
+    def arguments(self) -> tuple[str, ...]:
+        """All arguments that may name a session."""
+        return tuple(dict.fromkeys(place.name for place in self.places if isinstance(place, FromArgument)))
+
+    @property
     def argument(self) -> str | None:
         """The argument without which nothing can be found, if that is the only place to look."""
         only = self.places[0]

@@ -6,9 +6,10 @@ what an error of ours says.
 
 import functools
 import inspect
+import json
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Generic, TypeVar, cast, get_args, get_origin
 
 from mcp.server.auth.middleware.auth_context import get_access_token
@@ -28,12 +29,13 @@ from holdfast.state.identity import Caller, Chain
 from holdfast.state.model import SessionState
 from holdfast.state.records import new_handle
 from holdfast.state.session import Session, shown
-from holdfast.state.work import WORK
+from holdfast.state.work import SCOPE, work_of
 
 S = TypeVar("S", bound=SessionState)
 F = TypeVar("F", bound=Callable[..., Any])
 Y2026 = "2026-07-28"
 _OURS = "dev.holdfast/connection"
+_CONTEXT = "holdfast_context"
 
 
 class Injectable(Generic[S]):
@@ -42,11 +44,12 @@ class Injectable(Generic[S]):
     def __init__(self, chain: Chain, name: str) -> None:
         self.chain = chain
         self.name = name
-        # Read by `inspect.signature`: where only an argument can name the session, the SDK passes it by name, and
-        # refuses a tool that has none such.
+        # Read by `inspect.signature`: the SDK passes the argument that names a session by name, also to a tool that is
+        # called by another one, and refuses a tool that has none such.
         parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)]
-        if chain.argument is not None:
-            parameters.append(inspect.Parameter(chain.argument, inspect.Parameter.KEYWORD_ONLY, default=None))
+        parameters += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in chain.arguments
+        ]
         self.__signature__ = inspect.Signature(parameters)
 
     async def find_for(self, caller: Caller) -> Session[S]:
@@ -59,9 +62,7 @@ class Injectable(Generic[S]):
         return await self.for_call(caller, also)
 
     async def for_call(self, caller: Caller, also: type[Exception] | None) -> Session[S]:
-        work = WORK.get()
-        if work is not None and work.owner is not self:
-            work = None
+        work = work_of(self)
         try:
             found = self.chain.find(caller, self.name)
             loaded = work.loaded.get(found) if work is not None and found is not None else None
@@ -71,6 +72,15 @@ class Injectable(Generic[S]):
             raise shown(error, also) from error.__cause__
         session.show_errors_as(also)
         return cast("Session[S]", work.take(session)) if work is not None else session
+
+    @property
+    def unnamed(self) -> Callable[[Context[Any, Any]], Awaitable[Session[S]]]:
+        """For a tool of MCPServer without the argument that names a session: `Resolve(sessions.unnamed)`."""
+
+        async def find(ctx: Context[Any, Any]) -> Session[S]:
+            return await self(ctx)
+
+        return find
 
     def inject(self, function: F) -> F:
         """For resources and prompts of MCPServer, which know no `Resolve`: below their decorator, with the parameter
@@ -89,12 +99,14 @@ def principal_of(request: object) -> Principal:
         token = get_access_token()
     if token is None:
         return ANONYMOUS
-    return Principal(" ".join(part for part in principal_components(token) if part))
+    return Principal(json.dumps(principal_components(token), ensure_ascii=False, separators=(",", ":")))
 
 
 def current_caller(ctx: Context[Any, Any] | None, arguments: Mapping[str, Any]) -> tuple[Caller, type[Exception]]:
     """The caller of the call under way, and the class of errors that is shown to it."""
-    return of_sdk(ctx.request_context, arguments) if ctx is not None else _of_fastmcp(arguments)
+    if not isinstance(ctx, Context):  # none, or FastMCP's own, which is another class
+        return _of_fastmcp(arguments)
+    return of_sdk(ctx.request_context, arguments)
 
 
 def of_sdk(request: ServerRequestContext[Any, Any], arguments: Mapping[str, Any]) -> tuple[Caller, type[Exception]]:
@@ -132,8 +144,9 @@ def _of_fastmcp(arguments: Mapping[str, Any]) -> tuple[Caller, type[Exception]]:
         # what the function will receive for it, its default included
         given = {name: value.default for name, value in inspect.signature(frame.function).parameters.items()}
         given = {name: value for name, value in given.items() if isinstance(value, str)} | frame.provided
-    except RuntimeError:
-        given = {}
+    except RuntimeError:  # called in the body of a function without dependencies
+        scope = SCOPE.get()
+        given = dict(scope.arguments) if scope is not None and scope.arguments is not None else {}
     bound = fastmcp_request_ctx.get()
     if bound is None:
         return Caller(arguments={**given, **arguments}), ToolError
@@ -160,16 +173,19 @@ def injected(function: F) -> F:
     context = next((name for name, hint in hints.items() if _is_context(hint)), None)
     parameters = [value for name, value in signature.parameters.items() if name not in found]
     if context is None:
-        parameters.append(inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Context))
+        added = inspect.Parameter(_CONTEXT, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Context)
+        last = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
+        parameters.insert(len(parameters) - last, added)
 
     @functools.wraps(function)
     async def call(*args: Any, **kwargs: Any) -> Any:
-        ctx = kwargs.get(context) if context is not None else kwargs.pop("ctx", None)
+        ctx = kwargs.get(context) if context is not None else kwargs.pop(_CONTEXT, None)
         given = dict(kwargs)
         is_prompt = ctx is not None and ctx.request_context.method.startswith("prompts/")
         try:
             for name, sessions in found.items():
-                kwargs[name] = await sessions(ctx, **{key: each for key, each in given.items() if key != context})
+                arguments = {key: each for key, each in given.items() if key != context}
+                kwargs[name] = await sessions.for_call(*current_caller(ctx, arguments))
             result = function(*args, **kwargs)
             return await result if inspect.isawaitable(result) else result
         except HoldfastError as error:
@@ -181,7 +197,7 @@ def injected(function: F) -> F:
     call.__signature__ = signature.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue]
     call.__annotations__ = {name: hint for name, hint in hints.items() if name not in found}
     if context is None:
-        call.__annotations__["ctx"] = Context
+        call.__annotations__[_CONTEXT] = Context
     return cast("F", call)
 
 
@@ -194,4 +210,5 @@ def _marker(hint: object) -> Injectable[Any] | None:
 
 
 def _is_context(hint: object) -> bool:
-    return isinstance(hint, type) and issubclass(hint, Context)
+    kinds = get_args(hint) if get_origin(hint) is not None else (hint,)
+    return any(isinstance(kind, type) and issubclass(kind, Context) for kind in kinds)

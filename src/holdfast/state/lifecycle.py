@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import ToolAnnotations
-from pydantic import Field
+from pydantic import Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from holdfast.core.models import ANONYMOUS
 from holdfast.core.values import JSON
@@ -79,9 +80,7 @@ def steps(sessions: "Sessions[Any]", noun: str, create: Sequence[str]) -> list[S
     unknown = [name for name in create if name not in fields]
     if unknown:
         raise UsageError(f"{sessions.kind.__name__} has no field {unknown[0]!r}", remedy=f"it has {', '.join(fields)}")
-    given: dict[str, tuple[Any, Any]] = {
-        name: (fields[name].annotation, fields[name].get_default(call_default_factory=True)) for name in create
-    }
+    given = {name: _parameter(fields[name]) for name in create}
     title = (Annotated[str, Field(description="A few words to find it again")], "")
     given.setdefault("title", title)
 
@@ -93,7 +92,11 @@ def steps(sessions: "Sessions[Any]", noun: str, create: Sequence[str]) -> list[S
         return about
 
     async def create_one(caller: Caller, arguments: dict[str, Any]) -> dict[str, Any]:
-        state = sessions.kind.model_validate({name: arguments[name] for name in create})
+        chosen = {name: arguments[name] for name in create if arguments[name] is not None}
+        try:
+            state = sessions.kind.model_validate(chosen, by_name=True, by_alias=False)
+        except ValidationError as error:
+            raise UsageError(f"create_{noun}: {error}"[:500], remedy="give other values") from error
         label = str(arguments["title"])
         return shows(await sessions.begin(caller.principal, state, title=label))
 
@@ -150,6 +153,16 @@ def steps(sessions: "Sessions[Any]", noun: str, create: Sequence[str]) -> list[S
             destroys=True,
         ),
     ]
+
+
+def _parameter(field: FieldInfo) -> tuple[Any, Any]:
+    """A field of the state as a parameter: what a factory makes is made for each session, not once."""
+    kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+    if field.description:
+        kind = Annotated[kind, Field(description=field.description)]
+    if field.default_factory is not None:
+        return kind | None, None
+    return kind, field.default
 
 
 def lifetime(idle: float | None, max_age: float | None) -> str:

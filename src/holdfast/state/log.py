@@ -12,6 +12,7 @@ from holdfast.core.models import LogEntry
 from holdfast.core.values import JSON, members
 
 KIND = "state"
+UNDO = "undo"
 PAGE = 100
 
 

@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, CallToolResult, TextContent
+from mcp_types import INVALID_PARAMS, CallToolResult, InputRequiredResult, TextContent
 from pydantic import BaseModel
 
 from holdfast.core.values import JSON, members
-from holdfast.errors import Conflict, HoldfastError, UsageError
+from holdfast.errors import Conflict, HoldfastError, NotFound, UsageError
 from holdfast.state.identity import Caller
 from holdfast.state.injection import Y2026, of_sdk
 from holdfast.state.session import digest, shown
-from holdfast.state.work import SCOPE, WORK, Scope, Work
+from holdfast.state.work import SCOPE, WORK, Scope, Work, work_of
 
 if TYPE_CHECKING:
     from holdfast.state.sessions import Sessions
 
 IDEMPOTENCY_KEY = "dev.holdfast/idempotency-key"
+KEY_SECONDS = 60.0  # that a repeated call waits for the first one
 _CALLS = ("tools/call", "resources/read", "prompts/get")
 Next = Callable[[Any], Awaitable[Any]]
 Run = Callable[[], Awaitable[Any]]
@@ -40,18 +41,34 @@ class StateMiddleware:
     async def __call__(self, ctx: Any, call_next: Next) -> Any:
         is_sdk = isinstance(ctx, ServerRequestContext)
         request = cast("ServerRequestContext[Any, Any]", ctx) if is_sdk else _request_of()
-        outer = SCOPE.get()
-        inner = outer.nested() if outer is not None and outer.request is request else Scope(request, {})
+        outer, arguments = SCOPE.get(), _arguments(ctx, is_sdk)
+        inner = Scope(request, {}, arguments)
+        if outer is not None and outer.request is request and request is not None:
+            inner = outer.nested(arguments)
         token = SCOPE.set(inner)
         try:
-            work = WORK.get()
-            joined = work is not None and work.owner is self._sessions  # a nested call is saved with the outer one
-            if not self._save or joined or ctx.method not in _CALLS:
+            if not self._save or ctx.method not in _CALLS:
                 return await call_next(ctx)
+            work = work_of(self._sessions)
+            if work is not None and work.request is request:
+                return await _joined(work, lambda: call_next(ctx))
             around = _sdk if is_sdk else _fastmcp
             return await around(cast("Sessions[Any]", self._sessions), ctx, request, lambda: call_next(ctx))
         finally:
             SCOPE.reset(token)
+
+
+async def _joined(work: Work, run: Run) -> Any:
+    """A nested call is saved with the outer one; what it changed before it failed is not."""
+    restore = work.snapshot()
+    try:
+        result = await run()
+    except BaseException:
+        restore()
+        raise
+    if _unfinished(result):
+        restore()
+    return result
 
 
 class GuardMiddleware:
@@ -81,8 +98,9 @@ async def _sdk(sessions: "Sessions[Any]", context: Any, request: Any, run: Run) 
     caller, also = of_sdk(request, {})
     params = members(request.params)
     extra = {"resultType": "complete"} if request.protocol_version >= Y2026 else {}
-    call = _Call(sessions, caller, str(params.get("name") or params.get("uri")), also, request.method)
+    name = str(params.get("name") or params.get("uri"))
     try:
+        call = _Call(sessions, caller, name, also, request.method, request)
         return await call.handle(run, _wire, lambda kept: {**kept, **extra})
     except HoldfastError as error:
         if request.method != "tools/call":
@@ -121,37 +139,53 @@ async def _fastmcp(sessions: "Sessions[Any]", context: Any, request: Any, run: R
         content = CallToolResult.model_validate({"content": kept.get("content", [])}).content
         return ToolResult(content=content, structured_content=kept.get("structuredContent"), meta=kept.get("_meta"))
 
-    return await _Call(sessions, caller, name, also, context.method).handle(run, plain, rebuild)
+    return await _Call(sessions, caller, name, also, context.method, request).handle(run, plain, rebuild)
 
 
 class _Call:
     """One call under the middleware."""
 
     def __init__(
-        self, sessions: "Sessions[Any]", caller: Caller, name: str, also: type[Exception], method: str
+        self,
+        sessions: "Sessions[Any]",
+        caller: Caller,
+        name: str,
+        also: type[Exception],
+        method: str,
+        request: object,
     ) -> None:
         self.sessions = sessions
         self.caller = caller
         self.name = name
         self.also = also
-        key = caller.meta.get(IDEMPOTENCY_KEY) or caller.arguments.get("idempotency_key")
-        self.key = key if isinstance(key, str) and method == "tools/call" else None
+        key = caller.meta.get(IDEMPOTENCY_KEY)
+        key = caller.arguments.get("idempotency_key") if key is None else key
+        if key is not None and (not isinstance(key, str) or not key):
+            raise shown(UsageError(f"the idempotency key {key!r:.60} is not text"), also)
+        self.key = key if method == "tools/call" else None
         self.call = digest(name, dict(caller.arguments))
-        self.work = Work(sessions)
+        self.work = Work(request)
 
     async def handle(
         self, run: Run, plain: Callable[[Any], dict[str, Any]], rebuild: Callable[[dict[str, Any]], Any]
     ) -> Any:
-        kept = await self._repeated()
-        if kept is not None:
-            return rebuild(kept)
+        if self.key is None:
+            return await self._once(run, plain, rebuild)
+        async with self.sessions.turn(f"key {self.key}", KEY_SECONDS):  # the same call twice at once runs once
+            kept = await self._repeated()
+            return await self._once(run, plain, rebuild) if kept is None else rebuild(kept)
+
+    async def _once(
+        self, run: Run, plain: Callable[[Any], dict[str, Any]], rebuild: Callable[[dict[str, Any]], Any]
+    ) -> Any:
         work = self.work
-        token = WORK.set(work)
+        token = WORK.set({**WORK.get(), self.sessions: work})
         try:
             result = await run()
         finally:
             WORK.reset(token)
-        if not work.taken or _failed(result):  # a call that fails leaves the state as before
+            work.is_open = False
+        if not work.taken or _unfinished(result):  # a call that fails leaves the state as before
             return result
         once: dict[str, JSON] | None = None
         if self.key is not None:
@@ -164,6 +198,8 @@ class _Call:
             if kept is None:
                 raise
             return rebuild(kept)
+        except HoldfastError as error:
+            raise shown(error, self.also) from error.__cause__
         return result
 
     async def _repeated(self) -> dict[str, Any] | None:
@@ -171,7 +207,13 @@ class _Call:
         found = self.sessions.chain.find(self.caller, self.sessions.name)
         if self.key is None or found is None:
             return None
-        session = self.work.loaded[found] = await self.sessions.for_call(self.caller, self.also)
+        try:
+            session = self.work.loaded[found] = await self.sessions.find_for(self.caller)
+        except NotFound:
+            return None  # not ours: whoever takes it will tell
+        except HoldfastError as error:
+            raise shown(error, self.also) from error.__cause__
+        session.show_errors_as(self.also)
         kept = session.kept_result(digest(self.key))
         if kept is None:
             return None
@@ -191,10 +233,23 @@ def _request_of() -> ServerRequestContext[Any, Any] | None:
     return bound._srctx if bound is not None else None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
-def _failed(result: Any) -> bool:
+def _unfinished(result: Any) -> bool:
+    """An error, or a question to the client that another round will answer: nothing of it is kept."""
     if isinstance(result, dict):
-        return members(cast("JSON", result)).get("isError") is True
-    return getattr(result, "is_error", False) is True
+        whole = members(cast("JSON", result))
+        return whole.get("isError") is True or whole.get("resultType") == "input_required"
+    if getattr(result, "is_error", False) is True or getattr(result, "input_required", None) is not None:
+        return True
+    return isinstance(result, InputRequiredResult)
+
+
+def _arguments(ctx: Any, is_sdk: bool) -> dict[str, Any] | None:
+    """Of the component that is called; None for anything else."""
+    if ctx.method not in _CALLS:
+        return None
+    if is_sdk:
+        return members(members(ctx.params).get("arguments"))
+    return members(getattr(ctx.message, "arguments", None))
 
 
 def _wire(result: Any) -> dict[str, Any]:

@@ -3,13 +3,14 @@
 It owns versions and migrations. It refuses a record of a newer version than the code, and a migration that is missing.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from holdfast.core.values import JSON
-from holdfast.errors import CorruptRecord, UsageError
+from holdfast.errors import CorruptRecord, UnstorableValue, UsageError
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,16 +32,21 @@ class SessionState(BaseModel):
     """`class Basket(SessionState, version=2): items: list[str] = []`. Every field needs a default: a session begins
     with them."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, ser_json_inf_nan="constants")
     version: ClassVar[int] = 1
     migrations: ClassVar[dict[int, Migration]] = {}
 
-    def __init_subclass__(cls, version: int = 1, **kwargs: Any) -> None:
+    def __init_subclass__(cls, version: int | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if version is None:  # a class derived from a state, or a generic one filled in, is of the same version
+            version = cls.version
+        taken = [name for name in ("version", "migrations") if name in vars(cls).get("__annotations__", {})]
+        if taken:
+            raise UsageError(f"{cls.__name__}: {taken[0]!r} is taken", remedy="give the field another name")
         if type(version) is not int or version < 1:
             raise UsageError(f"{cls.__name__}: version={version!r} is not a positive whole number")
         cls.version = version
-        found: dict[int, Migration] = {}
+        found: dict[int, Migration] = dict(cls.migrations)
         for value in vars(cls).values():
             function = value.__func__ if isinstance(value, staticmethod) else value
             start = getattr(function, _FROM, None)
@@ -67,13 +73,15 @@ class SessionState(BaseModel):
         """A state as it was stored, brought up to this version."""
         if not isinstance(data, dict) or not isinstance(data.get("v"), int) or not isinstance(data.get("state"), dict):
             raise CorruptRecord(f"the state of {id!r} is not one", id=id)
-        version, state = cast("int", data["v"]), dict(cast("dict[str, Any]", data["state"]))
+        version, state = cast("int", data["v"]), cast("dict[str, Any]", data["state"])
         if version > cls.version:
             raise CorruptRecord(
                 f"the state of {id!r} has version {version}, and this code knows {cls.version}",
                 id=id,
                 remedy="run the newer code everywhere before it writes",
             )
+        if version < cls.version:
+            state = copy.deepcopy(state)  # a migration may change it in place
         while version < cls.version:
             step = cls.migrations.get(version)
             if step is None:
@@ -86,10 +94,43 @@ class SessionState(BaseModel):
                 ) from error
             version += 1
         try:
-            return cls.model_validate(state)
+            return cls.model_validate(state, by_name=True, by_alias=False)
         except ValidationError as error:
             raise CorruptRecord(f"the state of {id!r} does not validate: {error}"[:500], id=id) from error
 
     def to_data(self) -> dict[str, Any]:
-        """The plain JSON that a store keeps."""
-        return self.model_dump(mode="json")
+        """The plain JSON that a store keeps: by the fields' own names, without what is computed from them."""
+        return self.model_dump(mode="json", round_trip=True, by_alias=False, warnings=False)
+
+
+M = TypeVar("M", bound=SessionState)
+
+
+def checked(draft: M, kind: type[M], label: str, id: str = "") -> tuple[M, dict[str, Any]]:
+    """The state as it will come back, and what is stored; or an error that names the field. Lists and dictionaries
+    inside may have been changed without a check, and not every type comes back from JSON as it went."""
+    if type(draft) is not kind:
+        raise UsageError(
+            f"{label}: a {type(draft).__name__} is no {kind.__name__}", id=id, remedy=f"give a {kind.__name__}"
+        )
+    try:
+        data = draft.to_data()
+    except ValueError as error:
+        raise UnstorableValue(f"{label}: the state can't be written as JSON: {error}"[:500], path="state") from error
+    try:
+        again = kind.model_validate(data, by_name=True, by_alias=False)
+    except ValidationError as error:
+        raise UsageError(f"{label}: the state does not validate: {error}"[:500], id=id) from error
+    if again == draft:
+        return again, data
+    for name in kind.model_fields:
+        mine, back = getattr(draft, name), getattr(again, name)
+        if mine != back:
+            raise UnstorableValue(
+                f"{label}: {name} = {mine!r:.80} would come back as {back!r:.80}",
+                path=f"state.{name}",
+                remedy="declare the field with its exact type",
+            )
+    raise UnstorableValue(
+        f"{label}: {kind.__name__} has something that is not in its fields", path="state", remedy="keep it in a field"
+    )

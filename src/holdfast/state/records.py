@@ -6,7 +6,7 @@ of another shape and a log with a gap are told, never stepped over.
 
 import secrets
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, cast
 
 from holdfast.core.models import Handle, LogEntry, Record, check_name
@@ -112,7 +112,9 @@ async def fork(store: Store, record: Record, rev: int | None = None, title: str 
 
 async def end(store: Store, handle: str) -> bool:
     """End a session and the helpers that it has. The session first: no new helper can begin beside an ended one."""
-    record = await store.get(KIND, handle)
+    record: Record | None = None
+    with suppress(CorruptRecord):  # even what nobody can read may be ended
+        record = await store.get(KIND, handle)
     ended = await store.end(KIND, handle)
     if record is not None:
         for kind in cast("list[object]", members(record.data).get("companions") or []):

@@ -97,10 +97,10 @@ class ServerScope(Generic[T]):
 
 
 @contextmanager
-def nested_scope() -> Generator[None]:
+def nested_scope(**arguments: Any) -> Generator[None]:
     """A call within a request that should see the request's scope and leave nothing in it. FastMCP's nested calls get
-    it by the middleware; around `MCPServer.call_tool` write it yourself."""
-    token = SCOPE.set(_scope().nested())
+    it by the middleware; around `MCPServer.call_tool` write it yourself. `arguments` are the nested call's."""
+    token = SCOPE.set(_scope().nested(arguments))
     try:
         yield
     finally:

@@ -6,21 +6,20 @@ silence, to write what would not come back equal, and to revive what has ended.
 
 import asyncio
 import hashlib
+import inspect
 import json
 import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
 from holdfast.core.models import Claim, Handle, LogEntry, Principal, Record
 from holdfast.core.values import JSON, members
-from holdfast.errors import Busy, Conflict, HoldfastError, NotFound, UnstorableValue, UsageError
-from holdfast.state import records
-from holdfast.state.log import KIND, PAGE, Log, differences, same
+from holdfast.errors import Busy, Conflict, HoldfastError, LimitReached, NotFound, UsageError
+from holdfast.state import model, records
+from holdfast.state.log import KIND, PAGE, UNDO, Log, differences, same
 from holdfast.state.model import SessionState
 from holdfast.stores.update import UPDATE_SECONDS
 
@@ -29,10 +28,12 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=SessionState)
 R = TypeVar("R")
+Base: TypeAlias = tuple[Record, S]
 FRESH = (
     0.25  # seconds after being read in which a record is taken as it is: whoever wrote meanwhile is met at the commit
 )
 ONCE = 64  # results kept for repeated calls
+ONCE_BYTES = 128 * 1024  # of them together: a record holds little more than that and the state
 
 
 class Session(Generic[S]):
@@ -45,7 +46,9 @@ class Session(Generic[S]):
         self._also = also
         self._read_at = float("-inf")
         self._draft: S | None = None
+        self._draft_base: Base[S] = record, state
         self._labels: list[str] = []
+        self._notes: list[tuple[str, JSON]] = []
         self.log = Log(self)
 
     def __repr__(self) -> str:
@@ -102,10 +105,11 @@ class Session(Generic[S]):
     def draft(self) -> S:
         """The state to change in place where middleware saves it after the call."""
         if self._draft is None:
-            raise UsageError(
-                "no middleware saves this session after the call",
-                remedy="add sessions.middleware() to the server, or change it in `async with session.edit()`",
-            )
+            with self._telling():
+                raise UsageError(
+                    "no middleware saves this session after the call",
+                    remedy="add sessions.middleware() to the server, or change it in `async with session.edit()`",
+                )
         return self._draft
 
     @asynccontextmanager
@@ -119,17 +123,28 @@ class Session(Generic[S]):
             return
         with self._telling():
             await self._current()
-        draft = self.state
+        base, draft = self.base, self.state
         yield draft
         with self._telling():
-            await self._commit(draft, label)
+            await self._commit(draft, label, base=base)
 
     async def update(self, change: Callable[[S], S | None], label: str = "update") -> S:
         """Apply a pure function, again on a fresh reading if somebody else was faster. It may change what it gets, or
         return another state."""
 
         def work(state: S) -> S:
-            return change(state) or state
+            result: object = change(state)
+            if result is None:
+                return state
+            if isinstance(result, self._sessions.kind):
+                return cast("S", result)
+            if inspect.iscoroutine(result):
+                result.close()
+            raise UsageError(
+                f"{label}: the function returned {result!r:.60}",
+                remedy="change the state in place and return None, or return another state; it is called anew after a "
+                "conflict, so it can't be async",
+            )
 
         if self._draft is not None:
             self._join(work(self._draft.model_copy(deep=True)), label)
@@ -141,8 +156,8 @@ class Session(Generic[S]):
     async def once(self, key: str, work: Callable[[S], R], label: str = "once") -> R:
         """Like `update`, for a call that may be repeated: the result of `work`, plain JSON, is kept in the same write.
         The same key again gives that result and writes nothing. The last 64 keys of a session are known."""
-        if not key:
-            raise UsageError("an idempotency key has at least one character")
+        if not isinstance(key, str) or not key:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError("an idempotency key is text of at least one character")
         name = digest(key)
         result: list[R] = []
 
@@ -155,8 +170,7 @@ class Session(Generic[S]):
             result[:] = [work(draft)]
             await self._commit(draft, label, once={name: {"result": cast("JSON", result[0])}})
 
-        if self._draft is not None:
-            raise UsageError("once() and saving by middleware can't be mixed", remedy="send the key with the call")
+        self._not_joined("once()")
         with self._telling():
             await self._retried(attempt)
         return result[0]
@@ -165,11 +179,12 @@ class Session(Generic[S]):
     async def lease(self, label: str = "turn", ttl: float = 120.0) -> AsyncGenerator[S]:
         """A long turn: nobody else may begin one meanwhile (`Busy`), and what is written at its end is refused if the
         lease ran out. It is renewed while the block lasts; whoever dies in it leaves it after `ttl` seconds."""
+        self._not_joined("a lease")
         async with self.holding(ttl) as fence:
-            draft = self.state
+            base, draft = self.base, self.state
             yield draft
             with self._telling():
-                await self._commit(draft, label, fence=fence)
+                await self._commit(draft, label, base=base, fence=fence)
 
     @asynccontextmanager
     async def holding(self, ttl: float) -> AsyncGenerator[int]:
@@ -196,6 +211,7 @@ class Session(Generic[S]):
             await asyncio.sleep(ttl / 3)
             try:
                 claim = await store.renew(claim, ttl=ttl)
+                await self._sessions.slide(self._record, now=True)  # a long turn is use
             except HoldfastError:
                 return  # the commit will be refused, and says so
 
@@ -225,10 +241,17 @@ class Session(Generic[S]):
         return cast("S", self._sessions.kind.read(cast("JSON", stored), self.handle))
 
     async def undo(self) -> S:
-        """Go back one revision; that is a new one."""
+        """Go back to before the last change; that is a new revision. Entries that changed nothing do not count."""
+        self._not_joined("undo()")
         with self._telling():
             await self._refresh()
-            await self._commit(await self._at(self.rev - 1), "undo")
+            target = self.rev - 1
+            async for entry in self.newest():
+                was = members(members(entry.data).get("was"))
+                if was.get("set") or was.get("new") or "state" in was:
+                    target = entry.rev - 1
+                    break
+            await self._commit(await self._at(target), UNDO, data={"to": target})
         return self.state
 
     async def fork(self, rev: int | None = None, title: str = "") -> "Session[S]":
@@ -261,6 +284,9 @@ class Session(Generic[S]):
             await self._write(members(self._record.data), [{"label": label, "data": data, "was": {}}])
 
         with self._telling():
+            if self._draft is not None:  # goes with what is saved after the call, or not at all
+                self._notes.append((label, data))
+                return
             await self._retried(attempt)
 
     async def has_companion(self, kind: str) -> None:
@@ -284,10 +310,11 @@ class Session(Generic[S]):
         notes: Sequence[tuple[str, JSON]] = (),
         data: JSON = None,
         fence: int | None = None,
+        base: "Base[S] | None" = None,
     ) -> None:
-        """Commit a state that was made from the one read last, with what was noted on the way, in one write."""
+        """Commit a state over the reading that it was made from, with what was noted on the way, in one write."""
         with self._telling():
-            await self._commit(draft, label, fence=fence, notes=notes, data=data)
+            await self._commit(draft, label, base=base, fence=fence, notes=notes, data=data)
 
     async def refresh(self) -> None:
         """Read it again, unless that was done for this very call."""
@@ -326,45 +353,23 @@ class Session(Generic[S]):
                     await asyncio.sleep(secrets.randbelow(1000) / 100_000)
                     await self._refresh()
 
-    def _checked(self, draft: S, label: str) -> tuple[S, dict[str, Any]]:
-        """The state as it will come back, or an error that names the field."""
-        try:
-            # Lists and dictionaries inside may have been changed without a check.
-            checked = type(draft).model_validate(draft.model_dump(warnings=False))
-        except ValidationError as error:
-            raise UsageError(f"{label}: the state does not validate: {error}"[:500], id=self.handle) from error
-        try:
-            data = checked.to_data()
-            again = type(draft).model_validate(data)
-        except ValueError as error:
-            raise UnstorableValue(
-                f"{label}: the state can't be written as JSON: {error}"[:500], path="state"
-            ) from error
-        if again != checked:
-            for name in type(draft).model_fields:
-                if getattr(again, name) != getattr(checked, name):
-                    raise UnstorableValue(
-                        f"{label}: {name} = {getattr(checked, name)!r:.80} would come back as "
-                        f"{getattr(again, name)!r:.80}",
-                        path=f"state.{name}",
-                        remedy="declare the field with its exact type",
-                    )
-        return checked, data
-
     async def _commit(
         self,
         draft: S,
         label: str,
         *,
+        base: "Base[S] | None" = None,
         fence: int | None = None,
         once: dict[str, JSON] | None = None,
         notes: Sequence[tuple[str, JSON]] = (),
         data: JSON = None,
     ) -> None:
-        checked, after = self._checked(draft, label)
-        before, stored = self._state.to_data(), members(self._record.data)
+        """Write a draft over the reading that it was made from; whoever wrote since then is met as `Conflict`."""
+        record, state = base or self.base
+        checked, after = model.checked(draft, self._sessions.kind, label, self.handle)
+        before, stored = state.to_data(), members(record.data)
         if same(before, after) and stored.get("v") == draft.version and not (once or notes or data is not None):
-            await self._sessions.slide(self._record)
+            await self._sessions.slide(record)
             return
         older = stored.get("v") != draft.version
         was: dict[str, Any] = (
@@ -375,19 +380,23 @@ class Session(Generic[S]):
             entry["data"] = data
         body: dict[str, Any] = {**stored, "v": draft.version, "state": after}
         if once:
-            answered = members(stored.get("once"))
-            if any(name in answered for name in once):
-                raise Conflict(f"{label}: a call with this idempotency key was answered meanwhile", id=self.handle)
-            known = {**answered, **once}
-            body["once"] = dict(list(known.items())[-ONCE:])
+            body["once"] = _kept(members(stored.get("once")), once, label, self.handle)
         more: list[JSON] = [{"label": name, "data": noted, "was": {}} for name, noted in notes]
-        await self._write(body, [entry, *more], fence)
+        await self._write(body, [entry, *more], fence, record)
         self._state = checked
 
-    async def _write(self, data: dict[str, Any], entries: list[JSON], fence: int | None = None) -> None:
+    async def _write(
+        self, data: dict[str, Any], entries: list[JSON], fence: int | None = None, over: Record | None = None
+    ) -> None:
         store = await self._sessions.opened()
-        record = self._record.with_data(cast("JSON", data))
-        self._record = await store.commit(record, expect=self._record.rev, entries=entries, fence=fence)
+        over = over or self._record
+        record = over.with_data(cast("JSON", data))
+        self._record = await store.commit(record, expect=over.rev, entries=entries, fence=fence)
+
+    @property
+    def base(self) -> "Base[S]":
+        """What was read or written last: a draft is made from it, and written over it."""
+        return self._record, self._state
 
     @property
     def shows_as(self) -> type[Exception] | None:
@@ -405,20 +414,42 @@ class Session(Generic[S]):
     # Saved by middleware
 
     def open_draft(self) -> None:
-        """From here on changes are gathered, and written by `save`."""
-        self._draft = self.state
+        """From here on changes are gathered, and written by `save` over what was read now."""
+        self._draft_base, self._draft = self.base, self.state
+        self._labels, self._notes = [], []
 
     def _join(self, draft: S, label: str) -> None:
         with self._telling():
-            self._draft, _ = self._checked(draft, label)
+            self._draft, _ = model.checked(draft, self._sessions.kind, label, self.handle)
         self._labels.append(label)
+
+    def _not_joined(self, what: str) -> None:
+        if self._draft is not None:
+            with self._telling():
+                raise UsageError(f"{what} and saving by middleware can't be mixed", remedy="use session.draft here")
+
+    def snapshot(self) -> Callable[[], None]:
+        """A function that puts back what was gathered so far."""
+        draft = self._draft.model_copy(deep=True) if self._draft is not None else None
+        labels, notes = list(self._labels), list(self._notes)
+
+        def restore() -> None:
+            self._draft, self._labels, self._notes = draft, labels, notes
+
+        return restore
+
+    @property
+    def is_changed(self) -> bool:
+        """Is there anything gathered that would be written?"""
+        return self._draft is not None and (bool(self._notes) or self._draft != self._draft_base[1])
 
     async def save(self, label: str, once: dict[str, JSON] | None = None) -> None:
         """Write what was gathered: all of it or, after somebody else's write, nothing and `Conflict`."""
         draft, self._draft = self._draft, None
         if draft is not None:
             with self._telling():
-                await self._commit(draft, "; ".join(self._labels) or label, once=once)
+                name = "; ".join(self._labels) or label
+                await self._commit(draft, name, base=self._draft_base, once=once, notes=self._notes)
 
     def kept_result(self, name: str) -> dict[str, Any] | None:
         """What a call with this key answered."""
@@ -441,6 +472,24 @@ def shown(error: HoldfastError, also: type[Exception] | None) -> HoldfastError:
         for name, value in vars(also("")).items():  # what its own constructor would have set
             error.__dict__.setdefault(name, logging.INFO if name == "log_level" else value)
     return error
+
+
+def _kept(answered: dict[str, Any], once: dict[str, JSON], label: str, id: str) -> dict[str, Any]:
+    """The answers that are kept for repeated calls: the newest ones, as many as there is room for."""
+    if any(name in answered for name in once):
+        raise Conflict(f"{label}: a call with this idempotency key was answered meanwhile", id=id)
+    known = list({**answered, **once}.items())[-ONCE:]
+    while len(known) > 1 and len(json.dumps(known)) > ONCE_BYTES:
+        del known[0]
+    size = len(json.dumps(known))
+    if size > ONCE_BYTES:
+        raise LimitReached(
+            f"{label}: its answer of {size:,} bytes is too large to be kept for a repeated call",
+            limit=ONCE_BYTES,
+            actual=size,
+            remedy="call it without an idempotency key, or answer less",
+        )
+    return dict(known)
 
 
 _classes: dict[tuple[type, type], type] = {}

@@ -5,13 +5,14 @@ told apart only to the owner. It refuses to adopt an id that it did not give out
 """
 
 import asyncio
+import logging
 import time
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar, cast
 
-from holdfast.core.models import ANONYMOUS, Handle, Principal, Record, check_seconds
+from holdfast.core.models import ANONYMOUS, Handle, Principal, Record, check_name, check_seconds
 from holdfast.core.records import ended, expired
 from holdfast.core.values import JSON, members
 from holdfast.errors import (
@@ -23,9 +24,10 @@ from holdfast.errors import (
     LimitReached,
     NotFound,
     SessionExpired,
+    UnstorableValue,
     UsageError,
 )
-from holdfast.state import records
+from holdfast.state import model, records
 from holdfast.state.identity import DEFAULT, Caller, Chain, Identity, Key, Named
 from holdfast.state.injection import Injectable
 from holdfast.state.lifecycle import install
@@ -38,6 +40,7 @@ from holdfast.stores import open_store
 from holdfast.stores.base import MAX_RECORD_BYTES, Store
 from holdfast.stores.update import UPDATE_SECONDS
 
+log = logging.getLogger(__name__)
 S = TypeVar("S", bound=SessionState)
 POINTERS = "state-key"  # what a principal or a connection stands for
 DAY = 86_400.0
@@ -71,19 +74,19 @@ class Sessions(Injectable[S]):
             raise UsageError(f"quota={quota!r} lets nobody in", remedy="give the number of sessions a caller may have")
         if history < 1:
             raise UsageError(f"history={history!r}", remedy="give the number of revisions that can be gone back to")
-        self.kind = kind
+        self.kind: type[S] = kind
         super().__init__(Chain(identity), name or kind.__name__)
         self.history = history
         self.idle = idle
         self.max_age = max_age
         self.begin_hint = "begin a new one"
         self._quota = quota
-        self._opening: dict[int, asyncio.Task[Store]] = {}
-        self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[Store]] = {}
+        self._turns: weakref.WeakValueDictionary[tuple[int, str], asyncio.Lock] = weakref.WeakValueDictionary()
         self._known: dict[str, Handle] = {}
         self.at_end: list[Callable[[], Awaitable[None]]] = []
         self._memory: Store | None = None
-        self._memory_is_open = False
+        self._memory_loop: asyncio.AbstractEventLoop | None = None
         if isinstance(store, str):
             self._url: str | None = store
             self._given: Store | None = None
@@ -125,16 +128,22 @@ class Sessions(Injectable[S]):
 
     async def opened(self) -> Store:
         """The store, opened by the first who asks. A store belongs to one event loop."""
-        if self._memory is not None and not self._memory_is_open:
-            self._memory_is_open = True
-            await self._memory.__aenter__()
-        given = self._given or self._memory
-        if given is not None:
-            return given
         loop = asyncio.get_running_loop()
-        opening = self._opening.get(id(loop))
+        if self._memory is not None:
+            if self._memory_loop is not loop:
+                if self._memory_loop is not None:
+                    await self._memory.__aexit__(None, None, None)
+                self._memory_loop = loop
+                await self._memory.__aenter__()
+            return self._memory
+        if self._given is not None:
+            return self._given
+        for other in [other for other in self._opening if other.is_closed()]:
+            log.warning("%r: an event loop ended without `await sessions.close()`, and left its store open", self)
+            del self._opening[other]
+        opening = self._opening.get(loop)
         if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
-            opening = self._opening[id(loop)] = loop.create_task(self._open(), name=f"open the store of {self.name}")
+            opening = self._opening[loop] = loop.create_task(self._open(), name=f"open the store of {self.name}")
         return await asyncio.shield(opening)
 
     async def _open(self) -> Store:
@@ -143,7 +152,7 @@ class Sessions(Injectable[S]):
 
     async def close(self) -> None:
         """Close the store that was opened here; the next call opens it again."""
-        opening = self._opening.pop(id(asyncio.get_running_loop()), None)
+        opening = self._opening.pop(asyncio.get_running_loop(), None)
         if opening is not None:
             with suppress(HoldfastError):
                 await (await opening).__aexit__(None, None, None)
@@ -203,8 +212,8 @@ class Sessions(Injectable[S]):
         key: str | None = None,
     ) -> Session[S]:
         store = await self.opened()
-        fresh = state if state is not None else self.kind()
-        data: dict[str, Any] = {"t": self.name, "v": self.kind.version, "state": fresh.to_data()}
+        fresh, plain = model.checked(state if state is not None else self.kind(), self.kind, "begin")
+        data: dict[str, Any] = {"t": self.name, "v": self.kind.version, "state": plain}
         if title:
             data["title"] = title
         if parent is not None:
@@ -223,11 +232,11 @@ class Sessions(Injectable[S]):
     async def load(self, handle: str, principal: Principal) -> tuple[Record, S]:
         """The record and the state in it, if the principal may see them."""
         unknown = NotFound("there is no such session", id=str(handle)[:80], remedy=self.begin_hint)
-        store = await self.opened()
         try:
-            record = await store.get(KIND, handle, dead=True)
-        except UsageError:  # odd characters: no session has them
+            check_name(handle, "handle")
+        except UnstorableValue:  # odd characters: no session has them
             raise unknown from None
+        record = await (await self.opened()).get(KIND, handle, dead=True)
         if record is None or record.principal != principal:
             raise unknown
         if record.ended is not None:
@@ -259,9 +268,9 @@ class Sessions(Injectable[S]):
     async def end(self, handle: str) -> bool:
         return await records.end(await self.opened(), handle)
 
-    async def slide(self, record: Record) -> None:
+    async def slide(self, record: Record, *, now: bool = False) -> None:
         """Use starts the idle time over. Not written at every use: a tenth of that time is no difference."""
-        if record.idle is None or 0 <= time.time() - record.touched < record.idle / 10:
+        if record.idle is None or (not now and 0 <= time.time() - record.touched < record.idle / 10):
             return
         store = await self.opened()
         await store.touch(KIND, record.id)
@@ -273,9 +282,10 @@ class Sessions(Injectable[S]):
     @asynccontextmanager
     async def turn(self, handle: str, seconds: float) -> AsyncGenerator[bool]:
         """One after another within this process; true if it had to wait."""
-        lock = self._turns.get(handle)
+        place = (id(asyncio.get_running_loop()), handle)
+        lock = self._turns.get(place)
         if lock is None:
-            lock = self._turns[handle] = asyncio.Lock()
+            lock = self._turns[place] = asyncio.Lock()
         waited = lock.locked()
         try:
             async with asyncio.timeout(seconds):

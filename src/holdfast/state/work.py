@@ -4,19 +4,23 @@ It owns the two context variables. It refuses to save what nobody changed, and a
 """
 
 import copy
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 from holdfast.core.values import JSON
+from holdfast.errors import UsageError
 from holdfast.state.identity import Found
 from holdfast.state.session import Session
 
 
 class Work:
-    """The sessions that one call has taken, saved together with its result."""
+    """The sessions that one call has taken, saved together with its result. Over when the call is."""
 
-    def __init__(self, owner: object) -> None:
-        self.owner = owner
+    def __init__(self, request: object) -> None:
+        self.request = request
+        self.is_open = True
         self.taken: dict[str, Session[Any]] = {}
         self.loaded: dict[Found, Session[Any]] = {}
         """Sessions that were read before the call takes them."""
@@ -29,21 +33,54 @@ class Work:
             session.open_draft()
         return known
 
+    def snapshot(self) -> Callable[[], None]:
+        """A function that puts back what was gathered so far, for a nested call that fails."""
+        before = [session.snapshot() for session in self.taken.values()]
+        known = set(self.taken)
+
+        def restore() -> None:
+            for put_back in before:
+                put_back()
+            for handle in set(self.taken) - known:
+                self.taken[handle].open_draft()
+
+        return restore
+
     async def save(self, label: str, once: dict[str, JSON] | None = None) -> None:
+        """One write: what changed is whole or not there."""
+        changed = [session for session in self.taken.values() if session.is_changed]
+        if len(changed) > 1:
+            raise UsageError(
+                f"{label}: the call changed {len(changed)} sessions, which can't be saved as one",
+                remedy="change one session a call, or use edit() without the saving middleware",
+            )
+        last = changed[0] if changed else next(iter(self.taken.values()))
         for session in self.taken.values():
-            await session.save(label, once)
+            await session.save(label, once if session is last else None)
 
 
 class Scope:
     """The values of one request, of which a nested call gets copies."""
 
-    def __init__(self, request: object, values: dict[object, Any]) -> None:
+    def __init__(self, request: object, values: dict[object, Any], arguments: Mapping[str, Any] | None = None) -> None:
         self.request = request
         self.values = values
+        self.arguments = arguments
+        """Of the call under way, nested ones included; None where nobody knows them."""
 
-    def nested(self) -> "Scope":
-        return Scope(self.request, {scope: copy.deepcopy(value) for scope, value in self.values.items()})
+    def nested(self, arguments: Mapping[str, Any] | None = None) -> "Scope":
+        copied = {scope: copy.deepcopy(value) for scope, value in self.values.items()}
+        return Scope(self.request, copied, arguments)
 
 
-WORK: ContextVar[Work | None] = ContextVar("holdfast_work", default=None)
+WORK: ContextVar[Mapping[object, Work]] = ContextVar("holdfast_work", default=MappingProxyType({}))
+"""By the `Sessions` that the work is of."""
+
+
+def work_of(owner: object) -> Work | None:
+    """The work of the call under way; what was left by a call that is over is nobody's."""
+    work = WORK.get().get(owner)
+    return work if work is not None and work.is_open else None
+
+
 SCOPE: ContextVar[Scope | None] = ContextVar("holdfast_scope", default=None)
