@@ -43,9 +43,9 @@ def serve(framework: str, port: int) -> None:
     if idle := os.environ.get("IDLE"):
         module.sessions.idle = float(idle)
     if framework == "fastmcp":
-        from fastmcp.server.auth import StaticTokenVerifier
-
         if os.environ.get("TOKENS"):
+            from fastmcp.server.auth import StaticTokenVerifier
+
             known = {
                 token: {"client_id": "app", "sub": name, "iss": "https://issuer.invalid", "scopes": []}
                 for token, name in TOKENS.items()

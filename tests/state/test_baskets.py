@@ -80,15 +80,15 @@ async def test_state_survives_restarts_and_alternating_replicas_and_eras(framewo
     async with replicas(Replica(framework, store), Replica(framework, store)) as both:
         async with client(both[0].url, "2026") as first:
             basket = (await value(first, "create_basket"))["session_id"]
-        for number in range(1, 7):
+        for number in range(1, 5):
             replica, era = both[number % 2], list(ERAS)[number % 2]
             async with client(replica.url, era) as session:
                 assert count(await value(session, "add", article="apple", session_id=basket)) == number
             await replica.restart()
         async with client(both[0].url, "2025") as session:
             about = await value(session, "resume_basket", session_id=basket)
-            assert about["rev"] == 7
-            assert [step["label"] for step in about["last"]] == ["add apple"] * 5
+            assert about["rev"] == 5
+            assert [step["label"] for step in about["last"]] == ["add apple"] * 4
         assert await both[0].stop() in (0, -15)  # nothing keeps the process from ending
 
 

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any
 
+import mcp
 import pytest
 from fastmcp import Client, FastMCP
 from fastmcp.dependencies import Depends
@@ -131,3 +132,30 @@ async def test_everyone_shares_what_is_persistent() -> None:
     found = [await shelf.find_for(Caller(principal)) for principal in (ALICE, ANONYMOUS, Principal("bob"))]
     assert len({session.handle for session in found}) == 1
     assert found[0].expires is None
+
+
+@pytest.mark.promise("state.injection")
+async def test_one_session_is_shared_by_servers_of_both_frameworks() -> None:
+    sessions = holdfast.Sessions(Basket)
+    fast, official = FastMCP("fast"), MCPServer("official")
+    sessions.install(fast)
+    sessions.install(official)
+
+    @fast.tool
+    async def add(item: str, session_id: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> int:
+        return len((await basket.update(lambda state: state.items.append(item))).items)
+
+    @official.tool()
+    async def count(session_id: str, basket: Annotated[holdfast.Session[Basket], Resolve(sessions)]) -> int:
+        return len(basket.state.items)
+
+    async with Client(fast) as one, mcp.Client(official) as other:
+        made = await other.call_tool("create_session", {})
+        assert made.structured_content is not None
+        handle = made.structured_content["session_id"]
+        for number in range(1, 4):
+            assert (await one.call_tool("add", {"item": "fig", "session_id": handle})).data == number
+            told = await other.call_tool("count", {"session_id": handle})
+            assert told.structured_content == {"result": number}
+        await one.call_tool("end_session", {"session_id": handle})
+        assert (await other.call_tool("count", {"session_id": handle})).is_error

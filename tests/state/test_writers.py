@@ -1,6 +1,7 @@
 """The writer examples over real HTTP: restarts between steps, two replicas, two users, a client with a model."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -40,22 +41,30 @@ async def test_with_restarts_between_steps_on_two_replicas_it_is_as_in_one_proce
     both = [Replica(framework, store, EXAMPLE="writer") for _ in range(2)]
     async with replicas(*both):
         turns = iter(range(100))
+        coming: asyncio.Future[None] | None = None
 
         async def still() -> str:
             return both[0].url
 
-        async def moving() -> str:
+        async def alternating() -> str:
+            return both[next(turns) % 2].url
+
+        async def restarted() -> str:
+            """Each step on a process that was started for it, the two taking turns."""
+            nonlocal coming
             number = next(turns)
-            replica = both[number % 2]
-            if number % 3 == 1:
-                await replica.restart()
-            return replica.url
+            if coming is not None:
+                await coming
+            coming = asyncio.ensure_future(both[(number + 1) % 2].restart())  # for the next step, during this one
+            return both[number % 2].url
 
         async with client(both[0].url, "2026") as asking:
             sessions = [(await value(asking, "create_studio"))["session_id"] for _ in range(3)]
         plain = await work(still, "2026", sessions[0])
-        assert await work(moving, "2026", sessions[1]) == plain
-        assert await work(moving, "2025", sessions[2]) == plain
+        assert await work(restarted, "2026", sessions[1]) == plain
+        assert coming is not None
+        await coming
+        assert await work(alternating, "2025", sessions[2]) == plain
         assert plain[-1] == {"phase": "revised", "iteration": 3, "converged": False}
         async with client(both[0].url, "2025") as asking:
             told = await refusal(asking, "revise", session_id=sessions[1])
@@ -75,7 +84,7 @@ async def test_with_restarts_between_steps_on_two_replicas_it_is_as_in_one_proce
         for each in sessions[:2]
     ]
     assert shown[0].exit_code == 0
-    labels = [[entry["label"] for entry in __import__("json").loads(each.stdout)["entries"]] for each in shown]
+    labels = [[entry["label"] for entry in json.loads(each.stdout)["entries"]] for each in shown]
     assert labels[0] == labels[1] == ["draft", "query", *(["critique", "revision"] * 3)]
     drawn = await asyncio.to_thread(
         CliRunner().invoke, app, ["state", "tree", f"{sessions[0]}.writer", "--store", store]

@@ -2,14 +2,13 @@
 
 import asyncio
 import os
-from typing import Annotated, Any
-
-from fastmcp import FastMCP
-from fastmcp.dependencies import Depends
-from mcp.server.mcpserver import MCPServer
-from mcp.server.mcpserver.resolve import Resolve
+from typing import TYPE_CHECKING, Annotated, Any
 
 import holdfast
+
+if TYPE_CHECKING:
+    from fastmcp import FastMCP
+    from mcp.server.mcpserver import MCPServer
 
 
 async def _slow_edit(basket: "holdfast.Session[Any]", article: str, fail: bool) -> str:
@@ -62,6 +61,8 @@ async def _mark(basket: "holdfast.Session[Any]", everyone: "holdfast.Session[Num
 
 
 def fastmcp(server: "FastMCP[Any]", sessions: "holdfast.Sessions[Any]") -> None:
+    from fastmcp.dependencies import Depends
+
     @server.tool
     async def slow(
         article: str, session_id: str = "", fail: bool = False, basket: "holdfast.Session[Any]" = Depends(sessions)
@@ -88,6 +89,8 @@ def fastmcp(server: "FastMCP[Any]", sessions: "holdfast.Sessions[Any]") -> None:
 
 
 def mcpserver(server: "MCPServer[Any]", sessions: "holdfast.Sessions[Any]") -> None:
+    from mcp.server.mcpserver.resolve import Resolve
+
     current = Annotated[holdfast.Session[Any], Resolve(sessions)]
 
     @server.tool()
