@@ -25,7 +25,7 @@ from mcp_types import INVALID_PARAMS
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.core.values import members
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.state.identity import Caller, Chain
+from holdfast.state.identity import Caller, Chain, Found
 from holdfast.state.model import SessionState
 from holdfast.state.records import new_handle
 from holdfast.state.session import Session, shown
@@ -52,7 +52,7 @@ class Injectable(Generic[S]):
         ]
         self.__signature__ = inspect.Signature(parameters)
 
-    async def find_for(self, caller: Caller) -> Session[S]:
+    async def find_for(self, caller: Caller, found: Found | None = None) -> Session[S]:
         """The session that a call means."""
         raise NotImplementedError
 
@@ -66,7 +66,7 @@ class Injectable(Generic[S]):
         try:
             found = self.chain.find(caller, self.name)
             loaded = work.loaded.get(found) if work is not None and found is not None else None
-            session = cast("Session[S]", loaded) if loaded is not None else await self.find_for(caller)
+            session = cast("Session[S]", loaded) if loaded is not None else await self.find_for(caller, found)
             session.just_read()
         except HoldfastError as error:
             raise shown(error, also) from error.__cause__
@@ -141,9 +141,7 @@ def _of_fastmcp(arguments: Mapping[str, Any]) -> tuple[Caller, type[Exception]]:
 
     try:
         frame = current_frame()
-        # what the function will receive for it, its default included
-        given = {name: value.default for name, value in inspect.signature(frame.function).parameters.items()}
-        given = {name: value for name, value in given.items() if isinstance(value, str)} | frame.provided
+        given = {**_defaults(frame.function), **frame.provided}
     except RuntimeError:  # called in the body of a function without dependencies
         scope = SCOPE.get()
         given = dict(scope.arguments) if scope is not None and scope.arguments is not None else {}
@@ -155,6 +153,13 @@ def _of_fastmcp(arguments: Mapping[str, Any]) -> tuple[Caller, type[Exception]]:
     shown_as = {"resources/read": ResourceError, "prompts/get": PromptError}.get(request.method, ToolError)
     own = {**given, **arguments} if given or arguments else caller.arguments
     return Caller(caller.principal, own, caller.meta, caller.session_2025), shown_as
+
+
+@functools.lru_cache(maxsize=2048)
+def _defaults(function: Callable[..., Any]) -> dict[str, str]:
+    """What a function receives for texts that the caller leaves out."""
+    parameters = inspect.signature(function).parameters
+    return {name: value.default for name, value in parameters.items() if isinstance(value.default, str)}
 
 
 # Resources and prompts of MCPServer

@@ -28,7 +28,7 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.state import model, records
-from holdfast.state.identity import DEFAULT, Caller, Chain, Identity, Key, Named
+from holdfast.state.identity import DEFAULT, Caller, Chain, Found, Identity, Key, Named
 from holdfast.state.injection import Injectable
 from holdfast.state.lifecycle import install
 from holdfast.state.log import KIND
@@ -287,11 +287,14 @@ class Sessions(Injectable[S]):
         if lock is None:
             lock = self._turns[place] = asyncio.Lock()
         waited = lock.locked()
-        try:
-            async with asyncio.timeout(seconds):
-                await lock.acquire()
-        except TimeoutError:
-            raise Busy(f"others were writing for {seconds:g} s", id=handle, remedy="try again later") from None
+        if not waited:
+            await lock.acquire()
+        else:
+            try:
+                async with asyncio.timeout(seconds):
+                    await lock.acquire()
+            except TimeoutError:
+                raise Busy(f"others were writing for {seconds:g} s", id=handle, remedy="try again later") from None
         try:
             yield waited
         finally:
@@ -299,9 +302,9 @@ class Sessions(Injectable[S]):
 
     # Whose
 
-    async def find_for(self, caller: Caller) -> Session[S]:
-        """The session that a call means."""
-        found = self.chain.find(caller, self.name)
+    async def find_for(self, caller: Caller, found: Found | None = None) -> Session[S]:
+        """The session that a call means; `found` if that was looked up already."""
+        found = found or self.chain.find(caller, self.name)
         match found:
             case None:
                 raise NotFound(
