@@ -130,6 +130,19 @@ async def test_options_are_given_once_and_kept() -> None:
         await holdfast.Companions(Picky, sessions).of(session)
 
 
+@pytest.mark.promise("companions.isolation")
+async def test_helpers_and_other_kinds_do_not_count_as_a_callers_sessions() -> None:
+    async with holdfast.open_store("memory:") as store:
+        sessions, drafts = holdfast.Sessions(Studio, store, quota=2), holdfast.Sessions(Draft, store)
+        writers = holdfast.Companions(Writer, sessions)
+        await drafts.begin(ALICE)
+        for _ in range(2):
+            await writers.of(await sessions.begin(ALICE))
+        with pytest.raises(holdfast.LimitReached, match="2 of 2"):
+            await sessions.begin(ALICE)
+        assert len(await sessions.of(ALICE)) == 2
+
+
 @pytest.mark.promise("companions.phases")
 def test_phases_that_make_no_sense_are_refused_with_the_class() -> None:
     for phases, said in (

@@ -193,7 +193,7 @@ class Sessions(Injectable[S]):
         if self._quota is None or principal == ANONYMOUS:
             return await self._begin(principal, state, title, parent)
         async with self.turn(f"quota of {principal}", UPDATE_SECONDS):
-            count = await (await self.opened()).count(kind=KIND, principal=principal)
+            count = await self._count(principal)
             if count >= self._quota:
                 raise LimitReached(
                     f"{count} of {self._quota} sessions of this caller are open",
@@ -202,6 +202,16 @@ class Sessions(Injectable[S]):
                     remedy="end one that is done",
                 )
             return await self._begin(principal, state, title, parent)
+
+    async def _count(self, principal: Principal) -> int:
+        """A caller's open sessions of this kind: other kinds and helpers are in the same store."""
+        store, count, after = await self.opened(), 0, None
+        while True:
+            page = await store.scan(kind=KIND, principal=principal, after=after)
+            count += sum(members(record.data).get("t") == self.name for record in page.records)
+            after = page.next
+            if after is None:
+                return count
 
     async def _begin(
         self,
