@@ -419,10 +419,10 @@ async def test_an_undo_gets_behind_entries_that_changed_nothing() -> None:
 
 @pytest.mark.promise("state.leases")
 async def test_a_turn_longer_than_the_idle_time_keeps_its_session() -> None:
-    session = await holdfast.Sessions(B, idle=0.3).begin()
-    async with session.lease(ttl=0.3) as draft:
+    session = await holdfast.Sessions(B, idle=1.0).begin()
+    async with session.lease(ttl=1.0) as draft:
         draft.note = "long"
-        await asyncio.sleep(0.7)  # the turn itself
+        await asyncio.sleep(1.5)  # the turn itself
     assert (await session.read()).note == "long"
 
 
