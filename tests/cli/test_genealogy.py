@@ -64,7 +64,10 @@ def test_a_tree_is_drawn_and_exported_whatever_labels_say(tmp_path: Path) -> Non
     assert f"{forked}: 1 begin → drafted (generation 2)" in drawn.stdout
     assert "\x1b" not in drawn.stdout
     told = json.loads(run.invoke(app, ["state", "tree", handle, "--store", url, "--json"]).stdout)
-    assert (told["label"], told["children"][0]["label"]) == ("begin", "draft")
+    assert [(node["label"], node["parent"] and node["parent"]["rev"]) for node in told[:2]] == [
+        ("begin", None),
+        ("draft", 1),
+    ]
     chart = run.invoke(app, ["state", "tree", handle, "--store", url, "--mermaid"]).stdout
     assert chart.startswith("flowchart TD\n")
     assert all(line.count('"') in (0, 2) for line in chart.splitlines())
@@ -86,10 +89,10 @@ def test_stats_add_up_what_helpers_did(tmp_path: Path) -> None:
     told = json.loads(run.invoke(app, ["state", "stats", "--store", url, "--json"]).stdout)
     assert set(told) == {"writer"}
     figures = told["writer"]
-    assert (figures["steps"], figures["iterations"], figures["refusals"]) == (8, 4, {"drafted": 2})
-    assert set(figures["seconds"]) == {"empty", "drafted"}
+    assert (figures["steps"], figures["iterations"], figures["refusals"]) == (10, 4, {"drafted": 2})
+    assert set(figures["seconds"]) == {"empty", "drafted", "revised"}
     shown = run.invoke(app, ["state", "stats", "--store", url]).stdout
-    assert "writer: 8 steps, 4 iterations" in shown
+    assert "writer: 10 steps, 4 iterations" in shown
     empty = f"sqlite:///{tmp_path}/empty.db"
     asyncio.run(_begin(empty))
     assert "no figures" in run.invoke(app, ["state", "stats", "--store", empty]).stdout

@@ -4,6 +4,7 @@ It owns one record beside its session's. It refuses a step that its phases forbi
 and options other than those that it began with; whatever is refused leaves it unchanged.
 """
 
+import inspect
 import json
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -11,15 +12,15 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from holdfast.core.models import Handle, Record
 from holdfast.core.phases import PhaseTable
 from holdfast.core.values import JSON, members
-from holdfast.errors import Busy, Conflict, UsageError, WrongPhase
+from holdfast.errors import Busy, Conflict, HoldfastError, UnstorableValue, UsageError, WrongPhase
 from holdfast.state import genealogy
-from holdfast.state.insight import Convergence, Insight, default_judge, insight
-from holdfast.state.log import KIND, Entry, Log
+from holdfast.state.insight import COUNTED, Convergence, Insight, default_judge, insight
+from holdfast.state.log import KIND, UNDO, Entry, Log
 from holdfast.state.model import Migration, SessionState
 from holdfast.state.session import Session, shown
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=SessionState)
 O = TypeVar("O", bound="CompanionOptions")  # noqa: E741
-RECENT = 200  # entries that insight looks at
+RECENT = 100  # entries that count, which insight looks at
+LOOKED = 2_000  # entries of any kind that it goes through to find them
 
 
 class CompanionOptions(BaseModel):
@@ -86,11 +88,11 @@ class Companion(Generic[S, O]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         given = next(
-            (get_args(base) for base in getattr(cls, "__orig_bases__", ()) if get_origin(base) is Companion), None
+            (get_args(base) for base in vars(cls).get("__orig_bases__", ()) if get_origin(base) is Companion), None
         )
+        if given is None and hasattr(cls, "state_type"):  # derived from a helper: another kind with the same state
+            given = cls.state_type, cls.options_type
         if given is None:
-            if hasattr(cls, "state_type"):
-                return  # a class derived from a helper is the same kind of helper
             raise UsageError(
                 f"{cls.__name__} does not say what it keeps", remedy="write class Writer(Companion[State, Options])"
             )
@@ -98,7 +100,11 @@ class Companion(Generic[S, O]):
         for kind, base, what in ((state, SessionState, "state"), (options, CompanionOptions, "options")):
             if not isinstance(kind, type) or not issubclass(kind, base):
                 raise UsageError(f"{cls.__name__}: its {what} {kind!r:.60} is no {base.__name__}")
-        cls.kind = getattr(cls, "kind", cls.__name__.lower())
+        cls.kind = vars(cls).get("kind", cls.__name__.lower())
+        if inspect.iscoroutinefunction(cls.converged):
+            raise UsageError(
+                f"{cls.__name__}.converged is async", remedy="judge by the signs; ask a model in a tool, and record it"
+            )
         if not cls.kind.replace("-", "").replace("_", "").isalnum():
             raise UsageError(f"{cls.__name__}: kind {cls.kind!r:.60} is not a plain name")
         cls.table = PhaseTable(cls.__name__, getattr(cls, "phases", {}))
@@ -108,7 +114,13 @@ class Companion(Generic[S, O]):
     def __init__(self, companions: "Companions[Any]", session: Session[Any]) -> None:
         self._companions = companions
         self._session = session
+        self._turn: Turn[S] | None = None
+        self._known: tuple[int, Insight] | None = None
         self.log = Log(session)
+        session.on_renewal = self._use_session
+
+    def is_of(self, companions: object) -> bool:
+        return self._companions is companions
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.phase} of {self.handle[:8]}…>"
@@ -142,7 +154,7 @@ class Companion(Generic[S, O]):
 
     @property
     def options(self) -> O:
-        return cast("O", self.options_type.model_validate(self._stored.options))
+        return cast("O", read_options(self.options_type, self._stored.options))
 
     async def read(self) -> S:
         """The state as it is now."""
@@ -155,35 +167,57 @@ class Companion(Generic[S, O]):
     async def step(self, label: str, *, to: str | None = None) -> AsyncGenerator[Turn[S]]:
         """Do something and, with `to`, go to another phase: all of it at the end of the block, or nothing."""
         await self._session.refresh()
-        store = await self._companions.sessions.opened()
-        holder = await store.holder(KIND, self.handle)
-        if holder is not None:
-            raise self._shown(
-                Busy(
-                    f"a long turn of the {self.kind} is under way",
-                    id=self.handle,
-                    remedy="wait for it, then look at the phase again",
-                )
-            )
+        await self._is_free()
         base, turn = self._session.base, await self._begin(label, to)
-        yield turn
+        try:
+            yield turn
+        finally:
+            self._turn = None
+        await self._is_free()
         await self._finish(turn, label, to, base, None)
 
     @asynccontextmanager
     async def turn(self, label: str, *, to: str | None = None, ttl: float = 120.0) -> AsyncGenerator[Turn[S]]:
         """A long step: nobody else steps meanwhile (`Busy`). Whoever dies in it leaves it after `ttl` seconds, and
         nothing of it is seen."""
+        await self._is_free()
         async with self._session.holding(ttl) as fence:
             base, turn = self._session.base, await self._begin(label, to)
-            yield turn
+            try:
+                yield turn
+            finally:
+                self._turn = None
             await self._finish(turn, label, to, base, fence)
+
+    async def _is_free(self) -> None:
+        """Nobody has a long turn, and the session is there; a step is use of the session."""
+        store = await self._companions.sessions.opened()
+        holder = await store.holder(KIND, self.handle)
+        if holder is not None:
+            raise self._shown(
+                Busy(
+                    f"a long turn of the {self.kind} is under way; it is in phase {self.phase!r}",
+                    id=self.handle,
+                    remedy="wait for it, then look at the phase again",
+                )
+            )
+        await self._use_session()
+
+    async def _use_session(self) -> None:
+        try:
+            await (await self._companions.sessions.opened()).touch(KIND, self.handle.rpartition(".")[0])
+        except HoldfastError as error:
+            error.remedy = self._companions.sessions.begin_hint
+            raise self._shown(error) from error.__cause__
 
     async def _begin(self, label: str, to: str | None) -> Turn[S]:
         if to is not None:
             self._companions.table.check(to)
+            self._companions.check_phase(self)
             if not self.table.allows(self.phase, to):
                 raise await self._companions.refusal(self, label, f"{label!r} leads to {to!r}")
-        return Turn(self.state, await self.insight())
+        self._turn = Turn(self.state, await self.insight())
+        return self._turn
 
     async def _finish(
         self, turn: Turn[S], label: str, to: str | None, base: tuple[Record, Any], fence: int | None
@@ -202,9 +236,9 @@ class Companion(Generic[S, O]):
             spent = max(0.0, now - before.entered)
             after.seconds = {**after.seconds, before.phase: after.seconds.get(before.phase, 0.0) + spent}
             after.phase, after.entered = cast("str", to), now
-        recent = await self._recent()
         new = [Entry(0, base[0].rev + 1, now, each, data) for each, data in ((label, turn.made), *turn.notes)]
-        after.converged = self._judged(after, [*recent, *new]).convergence.reached
+        judged = self._judged(after, [*await self._recent(), *new])
+        after.converged = judged.convergence.reached
         try:
             await self._session.write(after, label, notes=turn.notes, data=turn.made, fence=fence, base=base)
         except Conflict as error:
@@ -214,30 +248,53 @@ class Companion(Generic[S, O]):
                 f"{self._companions.next_step(self.phase)}"
             )
             raise
+        self._offer(judged)
         await self._companions.stepped(self, label, before, after, now - before.entered if left else None)
 
     async def note(self, label: str, data: JSON = None) -> None:
         """An entry of the log that changes nothing else. Labels that count iterations belong into a step."""
         if label in (*self.iterates, *self.begins):
             raise UsageError(f"{label!r} counts iterations", remedy=f"write `async with companion.step({label!r})`")
+        if self._turn is not None:  # goes with the step under way
+            self._turn.note(label, data)
+            return
+        await self._is_free()
         await self._session.append(label, data)
 
     # What it knows
 
     async def insight(self) -> Insight:
-        """Iterations and convergence, from the log."""
-        return self._judged(self._stored, await self._recent())
+        """Iterations and convergence, from the log; also offered as the request's `companions.insight`."""
+        if self._known is None or self._known[0] != self.rev:
+            self._offer(self._judged(self._stored, await self._recent()))
+        return cast("tuple[int, Insight]", self._known)[1]
+
+    def _offer(self, found: Insight) -> None:
+        self._known = self.rev, found
+        self._companions.insight.offer(found)
 
     def _judged(self, stored: Stored, entries: Sequence[Entry]) -> Insight:
+        """By what was done since the last query."""
+        begun = max((entry.rev for entry in entries if entry.label in self.begins), default=0)
         try:
-            return insight(stored.phase, stored.counts, entries, self.converged)
+            since = [entry for entry in entries if entry.rev >= begun]
+            return insight(stored.phase, stored.counts, since, self.converged)
         except UsageError as error:
             raise self._shown(error) from error.__cause__
 
     async def _recent(self) -> list[Entry]:
-        return genealogy.lineage(await self.log.last(RECENT))
+        """The newest entries that count, without what was undone."""
+        found: list[Entry] = []
+        looked = 0
+        async for each in self._session.newest():
+            entry, looked = Entry.of(each), looked + 1
+            if entry.undone_to is not None or entry.label in (*COUNTED, *self.begins):
+                found.append(entry)
+            if len(found) == RECENT or looked == LOOKED:
+                break
+        return genealogy.lineage(found[::-1])
 
-    async def history(self, last: int = RECENT) -> list[dict[str, JSON]]:
+    async def history(self, last: int = 200) -> list[dict[str, JSON]]:
         """The messages of the conversation, oldest first."""
         return [members(entry.data) for entry in await self.log.last(last, label="message")]
 
@@ -256,8 +313,17 @@ class Companion(Generic[S, O]):
         return await genealogy.tree(store, self.handle, self._session.principal)
 
     async def undo(self) -> S:
-        """Go back one step, phase and counts included; that is a step, too."""
-        await self._session.undo()
+        """Go back one step, phase and counts included; that is a step, too, so another undo takes it back."""
+        await self._is_free()
+        now, before = time.time(), self._stored
+
+        def enter(stored: Any) -> None:
+            stored.entered = now
+
+        await self._session.undo(enter)
+        self._known = None
+        left = self.phase != before.phase
+        await self._companions.stepped(self, UNDO, before, self._stored, now - before.entered if left else None)
         return self.state
 
     def _shown(self, error: Any) -> Any:
@@ -269,7 +335,9 @@ class Companion(Generic[S, O]):
 
 def _stored(name: str, state: type[SessionState], start: str) -> type[Stored]:
     """The record's model around a state class, with its version and migrations."""
-    made = create_model(f"{name}Record", __base__=Stored, phase=(str, start), body=(state, state()))
+    made = create_model(
+        f"{name}Record", __base__=Stored, phase=(str, start), body=(state, Field(default_factory=state))
+    )
     made.version = state.version
     made.migrations = {number: _inside(step) for number, step in state.migrations.items()}
     return made
@@ -280,9 +348,23 @@ def _inside(step: Migration) -> Migration:
 
 
 def check_options(kind: type[CompanionOptions], given: object, owner: str) -> dict[str, Any]:
-    """CompanionOptions as they are stored."""
+    """Options as they are stored; refused if they would not come back equal."""
     try:
-        whole = kind.model_validate(given if given is not None else {})
-    except ValidationError as error:
+        if isinstance(given, CompanionOptions):
+            whole = kind.model_validate(given)
+        else:
+            whole = kind.model_validate(given if given is not None else {}, by_name=True, by_alias=True)
+        stored = whole.model_dump(mode="json", round_trip=True, by_alias=False)
+        again = read_options(kind, stored)
+    except ValueError as error:
         raise UsageError(f"{owner}: its options do not validate: {error}"[:500]) from error
-    return whole.model_dump(mode="json")
+    for name in kind.model_fields:
+        if getattr(again, name) != getattr(whole, name):
+            raise UnstorableValue(f"{owner}: the option {name} would not come back as it is", path=name)
+    return stored
+
+
+def read_options(kind: type[CompanionOptions], stored: dict[str, Any]) -> CompanionOptions:
+    """Options as they were stored, by this release or another: fields that are gone are left out."""
+    known = {name: value for name, value in stored.items() if name in kind.model_fields}
+    return kind.model_validate(known, by_name=True, by_alias=False)

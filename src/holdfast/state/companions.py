@@ -6,17 +6,19 @@ hides one, for lists of 2026 must not vary.
 
 import functools
 import inspect
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from holdfast.core.events import CompanionRefused, CompanionStepped, Sink
+from holdfast.core.events import CompanionRefused, CompanionStepped, Event, Sink
 from holdfast.core.models import Record
 from holdfast.core.values import JSON
 from holdfast.errors import Conflict, HoldfastError, NotFound, UsageError, WrongPhase
-from holdfast.state.companion import Companion, CompanionOptions, Stored, check_options
+from holdfast.state import records
+from holdfast.state.companion import Companion, CompanionOptions, Stored, check_options, read_options
 from holdfast.state.figures import Counting
 from holdfast.state.injection import Context, current_caller
 from holdfast.state.insight import Insight
@@ -31,6 +33,7 @@ from holdfast.stores.base import Store
 if TYPE_CHECKING:
     from holdfast.state.identity import Caller
 
+log = logging.getLogger(__name__)
 C = TypeVar("C", bound=Companion[Any, Any])
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -70,13 +73,20 @@ class Companions(Generic[C]):
             raise UsageError(f"{companion!r:.80} is no kind of helper", remedy="derive it from holdfast.Companion")
         if not hasattr(companion, "table"):
             raise UsageError(f"{companion.__name__} is no kind of helper", remedy="give it states, options and phases")
+        if sessions.helpers.setdefault(companion.kind, companion) is not companion:
+            raise UsageError(
+                f"{sessions!r} has another kind of helper under the name {companion.kind!r}",
+                remedy=f"give {companion.__name__} a kind of its own",
+            )
         self.companion = companion
         self.sessions = sessions
         self.table = companion.table
         self.needs: dict[str, Needs] = {}
         self.insight = InsightScope(self)
         self._own = _Own(sessions, companion.stored_type, f"companion:{companion.kind}")
-        self._options = check_options(companion.options_type, options, companion.__name__) if options else None
+        self._options = (
+            check_options(companion.options_type, options, companion.__name__) if options is not None else None
+        )
         self._sink = on_event
         self.counting = Counting(companion.kind)
         self.__signature__ = sessions.__signature__
@@ -96,22 +106,23 @@ class Companions(Generic[C]):
         session = await self.sessions.for_call(caller, also)
         try:
             companion = await self.of(session)
-            if SCOPE.get() is not None:
-                self.insight.set(await companion.insight())
         except HoldfastError as error:
             raise shown(error, also) from error.__cause__
         return companion
 
     async def of(self, session: Session[Any], options: CompanionOptions | Mapping[str, Any] | None = None) -> C:
         """The session's helper of this kind; made if there is none. Its options stay: others later are a `Conflict`."""
-        wanted = check_options(self.companion.options_type, options, self.companion.__name__) if options else None
+        kind, owner = self.companion.options_type, self.companion.__name__
+        if not session.is_of(self.sessions):
+            raise UsageError(f"that session is none of {self.sessions!r}", remedy="use the Sessions that it came from")
+        wanted = check_options(kind, options, owner) if options is not None else None
         id = f"{session.handle}.{self.companion.kind}"
         try:
             own = await self._own.find(id, session.principal)
         except NotFound:
-            own = await self._make(session, id, wanted or self._options)
+            own = await self._make(session, id, wanted if wanted is not None else self._options)
         kept = cast("Stored", own.state).options
-        if wanted is not None and wanted != kept:
+        if wanted is not None and read_options(kind, wanted) != read_options(kind, kept):
             raise shown(
                 Conflict(
                     f"the {self.companion.kind} of this session began with other options: {kept}",
@@ -127,25 +138,22 @@ class Companions(Generic[C]):
     async def _make(self, session: Session[Any], id: str, options: dict[str, Any] | None) -> Session[Any]:
         if options is None:
             options = check_options(self.companion.options_type, None, self.companion.__name__)
-        await session.has_companion(self.companion.kind)  # refused if the session has ended
+        store = await self.sessions.opened()
+        owner, _ = await self.sessions.load(session.handle, session.principal)  # refused if it has ended
         stored = self.companion.stored_type(options=options, entered=time.time())
         data: dict[str, Any] = {"t": self._own.name, "v": stored.version, "state": stored.to_data()}
         data["of"] = session.handle
-        if session.parent is not None:  # a forked session's helper goes on where the other one stood
-            await self._inherit(session, data)
         record = Record(KIND, id, session.principal, cast("JSON", data), max_age=self.sessions.max_age)
-        store = await self.sessions.opened()
+        await records.add_companion(store, owner, self.companion.kind)
         with suppress(Conflict):  # another call was faster: that one's counts
             await store.commit(record, expect=0)
+        try:
+            await self.sessions.load(session.handle, session.principal)
+        except HoldfastError:  # it ended meanwhile, and its helpers with it
+            await records.end_companions(store, session.handle)
+            await store.end(KIND, id)
+            raise
         return await self._own.find(id, session.principal)
-
-    async def _inherit(self, session: Session[Any], data: dict[str, Any]) -> None:
-        """The state of the helper that the forked session's parent has, as it is now."""
-        parent = f"{cast('tuple[str, int]', session.parent)[0]}.{self.companion.kind}"
-        with suppress(HoldfastError):
-            own = await self._own.find(parent, session.principal)
-            data["state"] = own.state.to_data()
-            data["parent"] = {"handle": own.handle, "rev": own.rev}
 
     # What tools need
 
@@ -177,7 +185,7 @@ class Companions(Generic[C]):
 
     def _given(self, values: tuple[object, ...]) -> C | None:
         for value in values:
-            if isinstance(value, self.companion):
+            if isinstance(value, Companion) and cast("Companion[Any, Any]", value).is_of(self):
                 return cast("C", value)
         return None
 
@@ -199,6 +207,7 @@ class Companions(Generic[C]):
 
     async def check(self, companion: C, tool: str) -> None:
         needs = self.needs[tool]
+        self.check_phase(companion)
         if needs.phases and companion.phase not in needs.phases:
             wanted = " or ".join(repr(phase) for phase in needs.phases)
             raise await self.refusal(companion, tool, needs.say or f"{tool!r} needs {wanted}")
@@ -207,17 +216,24 @@ class Companions(Generic[C]):
                 holds = needs.when(companion)
                 if inspect.isawaitable(holds):
                     holds = await cast("Awaitable[object]", holds)
-            except (IndexError, KeyError, AttributeError, TypeError, ValueError):
+            except (IndexError, KeyError, TypeError, ValueError):
                 holds = False  # nothing is there yet that it could look at
             if not holds:
                 raise await self.refusal(companion, tool, needs.say or f"what {tool!r} needs is not there yet")
+
+    def check_phase(self, companion: C) -> None:
+        """A phase of another release of the class is nothing to decide by."""
+        if companion.phase not in self.table.steps:
+            raise companion.refuse(
+                f"the {self.companion.kind} is in phase {companion.phase!r}, which its class does not know",
+                remedy="declare it with a way out, or begin another session",
+            )
 
     async def refusal(self, companion: C, tool: str, why: str) -> WrongPhase:
         """The error for a step out of order; counted, and told as an event."""
         phase = companion.phase
         self.counting.refused(phase)
-        if self._sink is not None:
-            self._sink(CompanionRefused(time.time(), self.companion.kind, companion.handle, tool, phase))
+        self._tell(CompanionRefused(time.time(), self.companion.kind, companion.handle, tool, phase))
         await self._put_down_if_due()
         return companion.refuse(
             f"the {self.companion.kind} is in phase {phase!r}: {why}", remedy=self.next_step(phase, tool)
@@ -239,16 +255,23 @@ class Companions(Generic[C]):
     async def stepped(self, companion: C, label: str, before: Stored, after: Stored, seconds: float | None) -> None:
         """A step was written."""
         newly = after.converged and not before.converged
-        iterations = after.counts.get("total", 0) - before.counts.get("total", 0)
+        iterations = max(0, after.counts.get("total", 0) - before.counts.get("total", 0))  # an undo takes none back
         self.counting.stepped(before.phase, iterations, newly, seconds)
-        if self._sink is not None:
-            kind, iteration = self.companion.kind, after.counts.get("iteration", 0)
-            self._sink(
-                CompanionStepped(
-                    time.time(), kind, companion.handle, label, before.phase, after.phase, iteration, seconds, newly
-                )
+        kind, iteration = self.companion.kind, after.counts.get("iteration", 0)
+        self._tell(
+            CompanionStepped(
+                time.time(), kind, companion.handle, label, before.phase, after.phase, iteration, seconds, newly
             )
+        )
         await self._put_down_if_due()
+
+    def _tell(self, event: Event) -> None:
+        """What listens is not the step's: its errors are logged."""
+        if self._sink is not None:
+            try:
+                self._sink(event)
+            except Exception:
+                log.exception("%r: on_event raised", self)
 
     async def _put_down_if_due(self) -> None:
         if self.counting.due:
@@ -271,6 +294,11 @@ class InsightScope(RequestScope[Insight]):
             f"no {self._companions.companion.kind} was taken in this request",
             remedy="inject the helper, or `Depends(companions.insight)`",
         )
+
+    def offer(self, found: Insight) -> None:
+        """For this request, if there is one that middleware stands around."""
+        if SCOPE.get() is not None:
+            self.set(found)
 
     async def __call__(self, ctx: Context[Any, Any] | None = None, **arguments: Any) -> Insight:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         return await (await self._companions(ctx, **arguments)).insight()

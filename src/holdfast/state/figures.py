@@ -75,13 +75,14 @@ class Counting:
         """Write them where `holdfast state stats` adds them up."""
         if not self._changed:
             return
-        self._put_down, self._changed = time.monotonic(), False
-        with suppress(HoldfastError):
+        self._put_down = time.monotonic()
+        with suppress(HoldfastError):  # another time
             record = await store.get(FIGURES, self._name)
             data = cast("JSON", {"kind": self.kind, **asdict(self.figures)})
             await store.commit(
                 Record(FIGURES, self._name, data=data, idle=IDLE), expect=0 if record is None else record.rev
             )
+            self._changed = False
 
 
 async def totals(store: Store) -> dict[str, Figures]:

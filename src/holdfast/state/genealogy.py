@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from holdfast.core.values import JSON, members
 from holdfast.state import records
-from holdfast.state.log import KIND, UNDO, Entry
+from holdfast.state.log import KIND, Entry
 from holdfast.stores.base import Store
 
 
@@ -31,41 +31,35 @@ class Node:
         return f"{self.rev} {self.label}{phase}"
 
     def walk(self) -> Iterator["Node"]:
-        yield self
-        for child in self.children:
-            yield from child.walk()
+        """All of them, this one first; however deep."""
+        waiting: list[Node] = [self]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting.extend(reversed(node.children))
 
     def to_json(self) -> JSON:
-        return {
-            "handle": self.handle,
-            "rev": self.rev,
-            "label": self.label,
-            "generation": self.generation,
-            "at": self.at,
-            "phase": self.phase,
-            "children": [child.to_json() for child in self.children],
-        }
+        """A list of nodes, each with the one that it came from."""
+        parents: dict[int, Node] = {id(child): node for node in self.walk() for child in node.children}
+        nodes: list[JSON] = []
+        for node in self.walk():
+            came_from = parents.get(id(node))
+            parent: JSON = {"handle": came_from.handle, "rev": came_from.rev} if came_from is not None else None
+            about: dict[str, JSON] = {"handle": node.handle, "rev": node.rev, "label": node.label, "parent": parent}
+            nodes.append({**about, "generation": node.generation, "at": node.at, "phase": node.phase})
+        return nodes
 
 
 def lineage(entries: Sequence[Entry]) -> list[Entry]:
     """The entries that still count: what was undone is left out."""
-    kept: dict[int, tuple[Entry, ...]] = {}
-    rev = 0
+    states: list[tuple[int, tuple[Entry, ...]]] = [(0, ())]
     for entry in entries:
-        if entry.label == UNDO:
-            kept[entry.rev] = kept.get(_target(entry), ())
-        elif entry.rev in kept:
-            kept[entry.rev] = (*kept[entry.rev], entry)
+        if entry.undone_to is not None:
+            kept = next(found for rev, found in reversed(states) if rev <= entry.undone_to)
         else:
-            kept[entry.rev] = (*kept.get(entry.rev - 1, ()), entry)
-        rev = entry.rev
-    return list(kept.get(rev, ()))
-
-
-def _target(entry: Entry) -> int:
-    """The revision that an undo went back to."""
-    target = members(entry.data).get("to")
-    return target if isinstance(target, int) else entry.rev - 2
+            kept = (*states[-1][1], entry)
+        states.append((entry.rev, kept))
+    return list(states[-1][1])
 
 
 async def tree(store: Store, handle: str, principal: str | None = None) -> Node:
@@ -101,10 +95,11 @@ async def _grown(
             entry = Entry.of(each)
             if entry.rev in nodes:
                 continue  # a second entry of the same step
-            came_from = nodes.get(_target(entry) if entry.label == UNDO else entry.rev - 1, root)
-            if entry.label == UNDO:
+            back = entry.undone_to
+            came_from = nodes.get(entry.rev - 1 if back is None else back, root)
+            if back is not None:
                 deepest += 1
-            level = deepest if entry.label == UNDO else came_from.generation
+            level = deepest if back is not None else came_from.generation
             node = Node(handle, entry.rev, entry.label, level, entry.at, phases.get(entry.rev))
             came_from.children.append(node)
             nodes[entry.rev] = node

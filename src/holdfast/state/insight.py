@@ -13,9 +13,10 @@ from holdfast.core.values import JSON, members
 from holdfast.errors import UsageError
 from holdfast.state.log import Entry
 
-SIMILAR = 0.95  # of two revisions that differ by so little that a third would hardly
-TEXT = 20_000  # characters of each that are compared
+SIMILAR = 0.95  # of two versions that differ by so little that a third would hardly
+WORDS = 800  # of each version that are compared: some tens of milliseconds at worst
 VERSIONS = ("draft", "revision")  # labels of entries that hold the work itself
+COUNTED = (*VERSIONS, "critique")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,8 @@ def insight(phase: str, counts: Mapping[str, int], entries: Sequence[Entry], jud
     texts = [_text(entry.data) for entry in entries if entry.label in VERSIONS]
     similarity = None
     if len(texts) > 1:
-        one, other = texts[-2][:TEXT], texts[-1][:TEXT]
-        similarity = 1.0 if one == other else SequenceMatcher(None, one, other, autojunk=False).quick_ratio()
-        if similarity >= SIMILAR and one != other:  # an upper bound: worth the exact figure only near the border
-            similarity = SequenceMatcher(None, one, other).ratio()
+        one, other = (text.split()[:WORDS] for text in texts[-2:])
+        similarity = 1.0 if texts[-2] == texts[-1] else SequenceMatcher(None, one, other, autojunk=False).ratio()
     critiques = tuple(_points(entry.data) for entry in entries if entry.label == "critique")
     falling = len(critiques) > 1 and all(later < earlier for earlier, later in pairwise(critiques))
     signs = Convergence(similarity, critiques, falling, False)

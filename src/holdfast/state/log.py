@@ -12,6 +12,7 @@ from holdfast.core.models import LogEntry
 from holdfast.core.values import JSON, members
 
 KIND = "state"
+COMPANIONS = "state-companions"  # which helpers a session has
 UNDO = "undo"
 PAGE = 100
 
@@ -25,11 +26,15 @@ class Entry:
     at: float
     label: str
     data: JSON = None
+    undone_to: int | None = None
+    """The revision that an undo went back to."""
 
     @classmethod
     def of(cls, entry: LogEntry) -> "Entry":
         body = members(entry.data)
-        return cls(entry.seq, entry.rev, entry.at, str(body.get("label", "")), body.get("data"))
+        back = body.get("undo")
+        label = str(body.get("label", ""))
+        return cls(entry.seq, entry.rev, entry.at, label, body.get("data"), back if isinstance(back, int) else None)
 
 
 class Kept(Protocol):

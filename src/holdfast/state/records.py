@@ -7,12 +7,22 @@ of another shape and a log with a gap are told, never stepped over.
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Any, cast
 
 from holdfast.core.models import Handle, LogEntry, Record, check_name
 from holdfast.core.values import JSON, members
-from holdfast.errors import CorruptRecord, Ended, HoldfastError, NotFound, SessionExpired, UnstorableValue, UsageError
-from holdfast.state.log import KIND, PAGE, back
+from holdfast.errors import (
+    Conflict,
+    CorruptRecord,
+    Ended,
+    HoldfastError,
+    NotFound,
+    SessionExpired,
+    UnstorableValue,
+    UsageError,
+)
+from holdfast.state.log import COMPANIONS, KIND, PAGE, back
 from holdfast.stores.base import Store
 
 _LIST = "`holdfast state ls` lists those that live"
@@ -107,19 +117,100 @@ async def fork(store: Store, record: Record, rev: int | None = None, title: str 
         data["title"] = title
     data["parent"] = {"handle": record.id, "rev": number}
     child = Record(KIND, new_handle(), record.principal, cast("JSON", data), idle=record.idle, max_age=record.max_age)
-    return await store.commit(child, expect=0)
+    made = await store.commit(child, expect=0)
+    await fork_companions(store, record, number, made.id)
+    return made
+
+
+async def companions(store: Store, handle: str) -> list[str]:
+    """The kinds of helpers that a session has."""
+    record = await store.get(COMPANIONS, handle)
+    found = members(record.data).get("kinds") if record is not None else None
+    return [kind for kind in cast("list[object]", found or []) if isinstance(kind, str)]
+
+
+async def add_companion(store: Store, owner: Record, kind: str) -> None:
+    """Noted beside the session, not in it: whoever edits the session is not disturbed."""
+    while True:
+        known = await store.get(COMPANIONS, owner.id)
+        kinds = cast("list[JSON]", members(known.data).get("kinds") or []) if known is not None else []
+        if kind in kinds:
+            return
+        data: JSON = {"kinds": [*kinds, kind]}
+        fresh = Record(COMPANIONS, owner.id, owner.principal, data, max_age=owner.max_age)
+        with suppress(Conflict):
+            await store.commit(fresh, expect=0 if known is None else known.rev)
+            return
+
+
+async def fork_companions(store: Store, parent: Record, rev: int, child: str) -> None:
+    """A forked session's helpers begin as they stood beside that revision of the session."""
+    kinds = await companions(store, parent.id)
+    if not kinds:
+        return
+    until = await _replaced(store, parent, rev)
+    for kind in kinds:
+        with suppress(NotFound, SessionExpired, Ended):
+            helper = await find(store, f"{parent.id}.{kind}")
+            number = helper.rev if until is None else await _rev_before(store, helper, until)
+            if number is None:
+                continue  # it was not there yet
+            data: dict[str, Any] = {"t": members(helper.data).get("t"), **await at(store, helper, number)}
+            data |= {"of": child, "parent": {"handle": helper.id, "rev": number}}
+            await add_companion(store, replace(parent, id=child), kind)
+            copy = Record(KIND, f"{child}.{kind}", helper.principal, cast("JSON", data), max_age=helper.max_age)
+            await store.commit(copy, expect=0)
+
+
+async def _replaced(store: Store, record: Record, rev: int) -> float | None:
+    """When a revision was replaced by the next; None if it is the newest."""
+    if rev >= record.rev:
+        return None
+    async with aclosing(newest(store, record.id)) as entries:
+        async for entry in entries:
+            if entry.rev == rev + 1:
+                return entry.at
+            if entry.rev <= rev:
+                break
+    return None
+
+
+async def _rev_before(store: Store, record: Record, moment: float) -> int | None:
+    async with aclosing(newest(store, record.id)) as entries:
+        async for entry in entries:
+            if entry.at < moment:
+                return entry.rev
+    return 1 if record.created < moment else None
 
 
 async def end(store: Store, handle: str) -> bool:
     """End a session and the helpers that it has. The session first: no new helper can begin beside an ended one."""
-    record: Record | None = None
-    with suppress(CorruptRecord):  # even what nobody can read may be ended
-        record = await store.get(KIND, handle)
     ended = await store.end(KIND, handle)
-    if record is not None:
-        for kind in cast("list[object]", members(record.data).get("companions") or []):
-            await store.end(KIND, f"{handle}.{kind}")
+    await end_companions(store, handle)
     return ended
+
+
+async def end_companions(store: Store, handle: str) -> None:
+    kinds: list[str] = []
+    with suppress(CorruptRecord):  # even what nobody can read may be ended
+        kinds = await companions(store, handle)
+    for kind in kinds:
+        await store.end(KIND, f"{handle}.{kind}")
+    if kinds:
+        await store.end(COMPANIONS, handle)
+
+
+async def end_orphans(store: Store) -> None:
+    """The helpers of sessions whose time ran out."""
+    after: str | None = None
+    while True:
+        page = await store.scan(kind=COMPANIONS, after=after)
+        for record in page.records:
+            if await store.get(KIND, record.id) is None:
+                await end_companions(store, record.id)
+        after = page.next
+        if after is None:
+            return
 
 
 def _was(handle: str, entry: LogEntry) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
@@ -50,6 +50,8 @@ class Session(Generic[S]):
         self._labels: list[str] = []
         self._notes: list[tuple[str, JSON]] = []
         self.log = Log(self)
+        self.on_renewal: Callable[[], Awaitable[None]] | None = None
+        """Called while a long turn lasts."""
 
     def __repr__(self) -> str:
         return f"<Session {self.handle[:6]}… rev={self.rev} of {self._record.principal}>"
@@ -117,8 +119,11 @@ class Session(Generic[S]):
         """Change the state inside the block. Written at its end, if nobody else wrote meanwhile: else `Conflict`, and
         nothing of it is kept. An error inside keeps nothing either. What did not change is not written."""
         if self._draft is not None:
-            draft = self._draft.model_copy(deep=True)
+            before, draft = self._draft, self._draft.model_copy(deep=True)
             yield draft
+            if self._draft is not before:  # two edits at once within one call
+                with self._telling():
+                    raise Conflict(f"{label}: another edit of this call was faster", id=self.handle)
             self._join(draft, label)
             return
         with self._telling():
@@ -212,6 +217,8 @@ class Session(Generic[S]):
             try:
                 claim = await store.renew(claim, ttl=ttl)
                 await self._sessions.slide(self._record, now=True)  # a long turn is use
+                if self.on_renewal is not None:
+                    await self.on_renewal()
             except HoldfastError:
                 return  # the commit will be refused, and says so
 
@@ -240,18 +247,21 @@ class Session(Generic[S]):
         stored = await records.at(await self._sessions.opened(), self._record, rev)
         return cast("S", self._sessions.kind.read(cast("JSON", stored), self.handle))
 
-    async def undo(self) -> S:
-        """Go back to before the last change; that is a new revision. Entries that changed nothing do not count."""
+    async def undo(self, adjust: Callable[[S], None] | None = None) -> S:
+        """Go back to before the last change; that is a new revision, so another undo takes it back. Notes in the log do
+        not count as changes. `adjust` has the last word on the state."""
         self._not_joined("undo()")
         with self._telling():
             await self._refresh()
-            target = self.rev - 1
+            base, target = self.base, self.rev - 1
             async for entry in self.newest():
-                was = members(members(entry.data).get("was"))
-                if was.get("set") or was.get("new") or "state" in was:
+                if members(members(entry.data).get("was")):  # a note has nothing there
                     target = entry.rev - 1
                     break
-            await self._commit(await self._at(target), UNDO, data={"to": target})
+            state = await self._at(target)
+            if adjust is not None:
+                adjust(state)
+            await self._commit(state, UNDO, base=base, undo=target)
         return self.state
 
     async def fork(self, rev: int | None = None, title: str = "") -> "Session[S]":
@@ -262,6 +272,7 @@ class Session(Generic[S]):
             state = await self._at(number)
             parent: dict[str, JSON] = {"handle": self.handle, "rev": number}
             child = await self._sessions.begin(self.principal, state, title=title or self.title, parent=parent)
+            await records.fork_companions(await self._sessions.opened(), self._record, number, child.handle)
         child.show_errors_as(self._also)
         return child
 
@@ -287,19 +298,6 @@ class Session(Generic[S]):
             if self._draft is not None:  # goes with what is saved after the call, or not at all
                 self._notes.append((label, data))
                 return
-            await self._retried(attempt)
-
-    async def has_companion(self, kind: str) -> None:
-        """Noted in the session, so that its end ends the helper, too."""
-
-        async def attempt() -> None:
-            stored = members(self._record.data)
-            kinds = cast("list[str]", stored.get("companions") or [])
-            if kind not in kinds:
-                entry: JSON = {"label": f"companion {kind}", "was": {}}
-                await self._write({**stored, "companions": [*kinds, kind]}, [entry])
-
-        with self._telling():
             await self._retried(attempt)
 
     async def write(
@@ -363,12 +361,17 @@ class Session(Generic[S]):
         once: dict[str, JSON] | None = None,
         notes: Sequence[tuple[str, JSON]] = (),
         data: JSON = None,
+        undo: int | None = None,
     ) -> None:
         """Write a draft over the reading that it was made from; whoever wrote since then is met as `Conflict`."""
         record, state = base or self.base
         checked, after = model.checked(draft, self._sessions.kind, label, self.handle)
         before, stored = state.to_data(), members(record.data)
-        if same(before, after) and stored.get("v") == draft.version and not (once or notes or data is not None):
+        if (
+            same(before, after)
+            and stored.get("v") == draft.version
+            and not (once or notes or data is not None or undo is not None)
+        ):
             await self._sessions.slide(record)
             return
         older = stored.get("v") != draft.version
@@ -378,6 +381,8 @@ class Session(Generic[S]):
         entry: dict[str, JSON] = {"label": label, "was": cast("JSON", was)}
         if data is not None:
             entry["data"] = data
+        if undo is not None:
+            entry["undo"] = undo
         body: dict[str, Any] = {**stored, "v": draft.version, "state": after}
         if once:
             body["once"] = _kept(members(stored.get("once")), once, label, self.handle)
@@ -397,6 +402,9 @@ class Session(Generic[S]):
     def base(self) -> "Base[S]":
         """What was read or written last: a draft is made from it, and written over it."""
         return self._record, self._state
+
+    def is_of(self, sessions: object) -> bool:
+        return self._sessions is sessions
 
     @property
     def shows_as(self) -> type[Exception] | None:

@@ -31,7 +31,7 @@ from holdfast.state import model, records
 from holdfast.state.identity import DEFAULT, Caller, Chain, Found, Identity, Key, Named
 from holdfast.state.injection import Injectable
 from holdfast.state.lifecycle import install
-from holdfast.state.log import KIND
+from holdfast.state.log import COMPANIONS, KIND
 from holdfast.state.middleware import StateMiddleware
 from holdfast.state.model import SessionState
 from holdfast.state.records import new_handle
@@ -84,6 +84,7 @@ class Sessions(Injectable[S]):
         self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[Store]] = {}
         self._turns: weakref.WeakValueDictionary[tuple[int, str], asyncio.Lock] = weakref.WeakValueDictionary()
         self._known: dict[str, Handle] = {}
+        self.helpers: dict[str, type] = {}
         self.at_end: list[Callable[[], Awaitable[None]]] = []
         self._memory: Store | None = None
         self._memory_loop: asyncio.AbstractEventLoop | None = None
@@ -176,7 +177,9 @@ class Sessions(Injectable[S]):
             await asyncio.sleep(REAP_SECONDS)
             with suppress(HoldfastError):
                 store = await self.opened()
+                await records.end_orphans(store)
                 await store.reap(kind=KIND, expired_for=DAY)
+                await store.reap(kind=COMPANIONS)
                 await store.reap(kind=POINTERS)
 
     # Sessions
