@@ -47,4 +47,4 @@ async def checkout(session_id: str, basket: holdfast.Session[Basket] = Depends(s
 
 
 if __name__ == "__main__":
-    server.run(transport="http", port=int(sys.argv[1]), show_banner=False)
+    server.run(transport="http", port=int(sys.argv[1] if len(sys.argv) > 1 else 8000), show_banner=False)

@@ -49,4 +49,4 @@ async def checkout(session_id: str, basket: CurrentBasket) -> str:
 
 
 if __name__ == "__main__":
-    server.run("streamable-http", port=int(sys.argv[1]))
+    server.run("streamable-http", port=int(sys.argv[1] if len(sys.argv) > 1 else 8000))

@@ -103,4 +103,4 @@ async def progress(session_id: str = "", known: holdfast.Insight = Depends(write
 
 
 if __name__ == "__main__":
-    server.run(transport="http", port=int(sys.argv[1]), show_banner=False)
+    server.run(transport="http", port=int(sys.argv[1] if len(sys.argv) > 1 else 8000), show_banner=False)

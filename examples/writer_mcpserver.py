@@ -102,4 +102,4 @@ async def progress(
 
 
 if __name__ == "__main__":
-    server.run("streamable-http", port=int(sys.argv[1]))
+    server.run("streamable-http", port=int(sys.argv[1] if len(sys.argv) > 1 else 8000))

@@ -461,7 +461,7 @@ async def test_a_tool_in_the_wrong_phase_is_refused_with_the_next_step(framework
         assert "the writer is in phase 'empty': 'critique' needs 'drafted' or 'revised'; call draft next" in said
         failed, said = await call("finish")  # its predicate meets an empty log
         assert failed
-        assert "There is no critique yet." in said
+        assert "There is no critique yet" in said
         assert await call("draft") == (False, "empty")
         assert (await call("draft"))[0]
         assert await call("critique") == (False, "drafted")

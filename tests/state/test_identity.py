@@ -88,6 +88,15 @@ async def test_a_server_on_which_nothing_can_be_found_does_not_start() -> None:
     with pytest.raises(holdfast.UsageError, match="has no field 'price'"):
         by_handle.install(MCPServer("shop"), create=["price"])
 
+    twice = MCPServer("shop")
+    by_handle.install(twice)
+    with pytest.raises(holdfast.UsageError, match="create_session is there already"):
+        holdfast.Sessions(Basket).install(twice)
+    with pytest.raises(holdfast.UsageError, match="makes no name"):
+        by_handle.install(twice, noun="my basket")
+    secret = holdfast.Sessions(Basket, "postgresql://u:s3cret@127.0.0.1:1/x")
+    assert "s3cret" not in repr(secret)
+
     fast = FastMCP("shop")
     by_handle.install(fast)
 

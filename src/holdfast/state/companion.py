@@ -212,7 +212,10 @@ class Companion(Generic[S, O]):
 
     async def _begin(self, label: str, to: str | None) -> Turn[S]:
         if to is not None:
-            self._companions.table.check(to)
+            try:
+                self._companions.table.check(to)
+            except UsageError as error:
+                raise self._shown(error) from None
             self._companions.check_phase(self)
             if not self.table.allows(self.phase, to):
                 raise await self._companions.refusal(self, label, f"{label!r} leads to {to!r}")

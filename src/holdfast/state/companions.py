@@ -210,7 +210,7 @@ class Companions(Generic[C]):
         self.check_phase(companion)
         if needs.phases and companion.phase not in needs.phases:
             wanted = " or ".join(repr(phase) for phase in needs.phases)
-            raise await self.refusal(companion, tool, needs.say or f"{tool!r} needs {wanted}")
+            raise await self.refusal(companion, tool, needs.say.rstrip(".") or f"{tool!r} needs {wanted}")
         if needs.when is not None:
             try:
                 holds = needs.when(companion)
@@ -219,7 +219,9 @@ class Companions(Generic[C]):
             except (IndexError, KeyError, TypeError, ValueError):
                 holds = False  # nothing is there yet that it could look at
             if not holds:
-                raise await self.refusal(companion, tool, needs.say or f"what {tool!r} needs is not there yet")
+                raise await self.refusal(
+                    companion, tool, needs.say.rstrip(".") or f"what {tool!r} needs is not there yet"
+                )
 
     def check_phase(self, companion: C) -> None:
         """A phase of another release of the class is nothing to decide by."""

@@ -4,6 +4,7 @@ It refuses to start a server with a tool that injects a session and has no way t
 """
 
 import inspect
+import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,9 @@ from holdfast.state.lifecycle import Step
 
 if TYPE_CHECKING:
     from holdfast.state.sessions import Sessions
+
+
+log = logging.getLogger(__name__)
 
 
 class LifecycleProvider(Provider):
@@ -41,8 +45,8 @@ class LifecycleProvider(Provider):
             yield
 
     async def _check(self) -> None:
-        needed = self._sessions.chain.argument
-        if needed is None:
+        named = self._sessions.chain.arguments
+        if not named:
             return
         for tool in await self._server.list_tools(run_middleware=False):
             function = getattr(tool, "fn", None)
@@ -50,8 +54,9 @@ class LifecycleProvider(Provider):
                 continue
             injected = get_dependency_parameters(function).values()
             takes = any(getattr(each, "factory", None) is self._sessions for each in injected)
-            if takes and needed not in inspect.signature(function).parameters:
-                raise UsageError(
-                    f"the tool {tool.name!r} gets a session, and has no argument {needed!r} that could name it",
-                    remedy=f"add `{needed}: str` to it, or another place to the identity chain",
-                )
+            if not takes or any(name in inspect.signature(function).parameters for name in named):
+                continue
+            told = f"the tool {tool.name!r} gets a session, and has no argument {named[0]!r} that could name it"
+            if self._sessions.chain.argument is not None:
+                raise UsageError(told, remedy=f"add `{named[0]}: str` to it, or another place to the identity chain")
+            log.warning("%s: clients of 2026 without authentication can't use it", told)

@@ -165,7 +165,8 @@ class Chain:
     @property
     def hint(self) -> str:
         """What a caller can do to be found."""
-        return " or ".join(place.hint for place in self.places if place.hint)
+        said = [place for place in self.places if isinstance(place, FromArgument | FromMeta)] or self.places
+        return " or ".join(place.hint for place in said if place.hint)
 
 
 def _handle(value: object, where: str) -> Named | None:

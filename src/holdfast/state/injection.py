@@ -7,6 +7,7 @@ what an error of ours says.
 import functools
 import inspect
 import json
+import logging
 import sys
 import typing
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,13 +25,14 @@ from mcp_types import INVALID_PARAMS
 
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.core.values import members
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.errors import CorruptRecord, HoldfastError, StoreDown, UsageError
 from holdfast.state.identity import Caller, Chain, Found
 from holdfast.state.model import SessionState
 from holdfast.state.records import new_handle
 from holdfast.state.session import Session, shown
 from holdfast.state.work import SCOPE, work_of
 
+log = logging.getLogger(__name__)
 S = TypeVar("S", bound=SessionState)
 F = TypeVar("F", bound=Callable[..., Any])
 Y2026 = "2026-07-28"
@@ -69,6 +71,8 @@ class Injectable(Generic[S]):
             session = cast("Session[S]", loaded) if loaded is not None else await self.find_for(caller, found)
             session.just_read()
         except HoldfastError as error:
+            if isinstance(error, StoreDown | CorruptRecord):
+                log.error("%r: %s", self, error)  # the caller can do nothing about it, the operator can
             raise shown(error, also) from error.__cause__
         session.show_errors_as(also)
         return cast("Session[S]", work.take(session)) if work is not None else session

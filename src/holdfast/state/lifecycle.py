@@ -27,6 +27,7 @@ from holdfast.state.session import Session, shown
 if TYPE_CHECKING:
     from holdfast.state.sessions import Sessions
 
+_NOUNS = "_holdfast_nouns"
 LAST = 5  # steps that resuming shows
 
 
@@ -193,6 +194,8 @@ def install(
     server: object, sessions: "Sessions[Any]", noun: str, create: Sequence[str], save: bool, tools: bool
 ) -> None:
     """Tools, the request's scope, and the end of the store, on either framework's server."""
+    if not noun.isidentifier():
+        raise UsageError(f"noun={noun!r:.60} makes no name of a tool", remedy="use letters, digits and _")
     if tools:
         sessions.begin_hint = f"call create_{noun} to begin one"
     offered = steps(sessions, noun, create) if tools else []
@@ -200,6 +203,7 @@ def install(
     if isinstance(server, MCPServer):
         official = cast("MCPServer[Any]", server)
         _check(sessions, official.name, official.settings.auth is not None)
+        _claim_names(official, noun if tools else None)
         for step in offered:
             official.add_tool(step.function(True), name=step.name, annotations=step.annotations)
         official.middleware.append(around)
@@ -217,8 +221,19 @@ def install(
 
     fast = cast("FastMCP[Any]", server)
     _check(sessions, fast.name, fast.auth is not None)
+    _claim_names(fast, noun if tools else None)
     fast.add_provider(LifecycleProvider(fast, sessions, offered))
     fast.add_middleware(around)  # pyright: ignore[reportArgumentType]
+
+
+def _claim_names(server: object, noun: str | None) -> None:
+    """One kind of sessions for each noun of a server: the second one's tools would never be reached."""
+    taken: set[str] = getattr(server, _NOUNS, set[str]())
+    if noun is None:
+        return
+    if noun in taken:
+        raise UsageError(f"create_{noun} is there already", remedy="give noun=… another name for each kind of sessions")
+    setattr(server, _NOUNS, taken | {noun})
 
 
 def _check(sessions: "Sessions[Any]", server: str, authenticates: bool) -> None:

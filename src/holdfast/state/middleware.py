@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.state.sessions import Sessions
 
 IDEMPOTENCY_KEY = "dev.holdfast/idempotency-key"
-KEY_SECONDS = 60.0  # that a repeated call waits for the first one
+TURN_SECONDS = 60.0  # that a call waits for others on the same session
 _CALLS = ("tools/call", "resources/read", "prompts/get")
 Next = Callable[[Any], Awaitable[Any]]
 Run = Callable[[], Awaitable[Any]]
@@ -169,9 +169,13 @@ class _Call:
     async def handle(
         self, run: Run, plain: Callable[[Any], dict[str, Any]], rebuild: Callable[[dict[str, Any]], Any]
     ) -> Any:
-        if self.key is None:
+        try:
+            found = self.sessions.chain.find(self.caller, self.sessions.name)
+        except HoldfastError as error:
+            raise shown(error, self.also) from error.__cause__
+        if found is None:
             return await self._once(run, plain, rebuild)
-        async with self.sessions.turn(f"key {self.key}", KEY_SECONDS):  # the same call twice at once runs once
+        async with self.sessions.turn(f"call {found}", TURN_SECONDS):  # within a process, calls take turns
             kept = await self._repeated()
             return await self._once(run, plain, rebuild) if kept is None else rebuild(kept)
 

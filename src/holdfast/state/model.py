@@ -85,7 +85,11 @@ class SessionState(BaseModel):
         while version < cls.version:
             step = cls.migrations.get(version)
             if step is None:
-                raise CorruptRecord(f"there is no migration of {cls.__name__} from version {version}", id=id)
+                raise CorruptRecord(
+                    f"there is no migration of {cls.__name__} from version {version}",
+                    id=id,
+                    remedy=f"add a function marked @migrate(from_version={version})",
+                )
             try:
                 state = step(state)
             except Exception as error:
@@ -96,11 +100,30 @@ class SessionState(BaseModel):
         try:
             return cls.model_validate(state, by_name=True, by_alias=False)
         except ValidationError as error:
-            raise CorruptRecord(f"the state of {id!r} does not validate: {error}"[:500], id=id) from error
+            raise CorruptRecord(
+                f"the state of {id!r} does not validate as {cls.__name__}: {_places(error)}",
+                id=id,
+                remedy="if the class has changed, raise its version= and add a migration; "
+                "if it is another kind of state, give each Sessions a name=",
+            ) from error
 
     def to_data(self) -> dict[str, Any]:
         """The plain JSON that a store keeps: by the fields' own names, without what is computed from them."""
         return self.model_dump(mode="json", round_trip=True, by_alias=False, warnings=False)
+
+
+def _is_json(draft: SessionState, name: str) -> bool:
+    try:
+        draft.model_dump(mode="json", round_trip=True, by_alias=False, warnings=False, include={name})
+    except ValueError:
+        return False
+    return True
+
+
+def _places(error: ValidationError) -> str:
+    """Where and why, without the values: they are somebody's data."""
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    return "; ".join(f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in found)[:400]
 
 
 M = TypeVar("M", bound=SessionState)
@@ -116,11 +139,14 @@ def checked(draft: M, kind: type[M], label: str, id: str = "") -> tuple[M, dict[
     try:
         data = draft.to_data()
     except ValueError as error:
-        raise UnstorableValue(f"{label}: the state can't be written as JSON: {error}"[:500], path="state") from error
+        name = next((name for name in kind.model_fields if not _is_json(draft, name)), "")
+        raise UnstorableValue(
+            f"{label}: {name or 'the state'} can't be written as JSON: {error}"[:500], path=f"state.{name}".rstrip(".")
+        ) from error
     try:
         again = kind.model_validate(data, by_name=True, by_alias=False)
     except ValidationError as error:
-        raise UsageError(f"{label}: the state does not validate: {error}"[:500], id=id) from error
+        raise UsageError(f"{label}: the state does not validate: {_places(error)}", id=id) from error
     if again == draft:
         return again, data
     for name in kind.model_fields:

@@ -110,7 +110,7 @@ class Session(Generic[S]):
             with self._telling():
                 raise UsageError(
                     "no middleware saves this session after the call",
-                    remedy="add sessions.middleware() to the server, or change it in `async with session.edit()`",
+                    remedy="sessions.install(server, save=True), or change it in `async with session.edit()`",
                 )
         return self._draft
 
@@ -396,7 +396,16 @@ class Session(Generic[S]):
         store = await self._sessions.opened()
         over = over or self._record
         record = over.with_data(cast("JSON", data))
-        self._record = await store.commit(record, expect=over.rev, entries=entries, fence=fence)
+        try:
+            self._record = await store.commit(record, expect=over.rev, entries=entries, fence=fence)
+        except Conflict as error:
+            if error.actual is not None:
+                error.what = (
+                    f"the session is at revision {error.actual}, not {over.rev}: "
+                    "another call was faster, and nothing of this one was written"
+                )
+                error.remedy = "do it again"
+            raise
 
     @property
     def base(self) -> "Base[S]":

@@ -93,15 +93,16 @@ class Sessions(Injectable[S]):
             self._given: Store | None = None
             self._keys, self._max_bytes = keys, max_bytes
             checked = open_store(store, keys=keys, max_bytes=max_bytes)  # a bad address is told here
+            self._shown_url = checked.url  # without secrets
             if store == "memory:":  # lives as long as this object, and in any loop
                 self._memory = checked
         else:
             if keys is not None:
                 raise UsageError("keys= seals a store that is opened here", remedy="open_store(url, keys=…)")
-            self._url, self._given = None, store
+            self._url, self._given, self._shown_url = None, store, store.url
 
     def __repr__(self) -> str:
-        return f"<Sessions of {self.name} in {self._url or 'a store'}>"
+        return f"<Sessions of {self.name} in {self._shown_url}>"
 
     # On a server
 
@@ -140,8 +141,9 @@ class Sessions(Injectable[S]):
         if self._given is not None:
             return self._given
         for other in [other for other in self._opening if other.is_closed()]:
-            log.warning("%r: an event loop ended without `await sessions.close()`, and left its store open", self)
-            del self._opening[other]
+            left = self._opening.pop(other)
+            if left.done() and not left.cancelled() and left.exception() is None:
+                log.warning("%r: an event loop ended without `await sessions.close()`, and left its store open", self)
         opening = self._opening.get(loop)
         if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
             opening = self._opening[loop] = loop.create_task(self._open(), name=f"open the store of {self.name}")
@@ -160,7 +162,9 @@ class Sessions(Injectable[S]):
 
     @asynccontextmanager
     async def lifespan(self, _: object = None) -> AsyncGenerator[dict[str, Any]]:
-        """While a server runs: what is dead is removed now and then, and the store is closed at the end."""
+        """While a server runs: the store is opened now, so that a fault is told at the start; what is dead is removed
+        now and then; the store is closed at the end."""
+        await self.opened()
         reaping = asyncio.get_running_loop().create_task(self._reap(), name=f"reap {self.name}")
         try:
             yield {}
@@ -321,7 +325,7 @@ class Sessions(Injectable[S]):
         match found:
             case None:
                 raise NotFound(
-                    "this needs a session, and the call names none", remedy=f"{self.chain.hint}; {self.begin_hint}"
+                    "this needs a session, and the call names none", remedy=f"{self.begin_hint}, or {self.chain.hint}"
                 )
             case Named(handle):
                 record, state = await self.load(handle, caller.principal)
