@@ -1,5 +1,6 @@
 """Holdfast, the session layer for MCP: sessions that stay alive, isolated and recoverable."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from holdfast.client import Callbacks, Replaced, Run, Server, close_kept_links, current_run, load_servers, run
@@ -77,27 +78,6 @@ if TYPE_CHECKING:
         migrate,
         nested_scope,
     )
-
-_STATE = (
-    "Companion",
-    "CompanionOptions",
-    "Companions",
-    "ForEveryone",
-    "From2025Session",
-    "FromArgument",
-    "FromMeta",
-    "FromPrincipal",
-    "Insight",
-    "Needs",
-    "RequestScope",
-    "ServerScope",
-    "Session",
-    "SessionState",
-    "Sessions",
-    "StateMiddleware",
-    "migrate",
-    "nested_scope",
-)
 
 __version__ = "0.1.0"
 
@@ -197,8 +177,8 @@ def __getattr__(name: str) -> Any:
         from holdfast import links
 
         return getattr(links, name)
-    if name in _STATE:
-        from holdfast import state
-
-        return getattr(state, name)
+    if not name.startswith("_"):
+        state = import_module("holdfast.state")
+        if name in state.__all__:
+            return getattr(state, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,6 +16,7 @@ from holdfast.state.genealogy import graphviz, mermaid
 from holdfast.state.insight import Convergence
 from holdfast.state.log import KIND
 from tests.state.test_companions import Draft, Studio, Style, Writer, drafted, round_of
+from tests.state.test_found import lasts
 
 pytestmark = pytest.mark.anyio
 
@@ -59,16 +60,18 @@ async def test_a_fork_takes_its_helpers_along_as_they_stood() -> None:
     class Picky(holdfast.Companion[Draft, Need]):
         phases = {"a": ["b"], "b": []}
 
-    sessions = holdfast.Sessions(Studio)
+    clock = holdfast.ManualClock()
+    store = await holdfast.open_store("memory:", clock=clock).__aenter__()
+    sessions = holdfast.Sessions(Studio, store)
     writers, picky = holdfast.Companions(Writer, sessions), holdfast.Companions(Picky, sessions)
     session = await sessions.begin(ALICE)
     await session.update(lambda state: setattr(state, "topic", "before there was a helper"))
-    await asyncio.sleep(0.002)
+    clock.advance(1)
     writer = await drafted(writers, session)
     await picky.of(session, Need(model="m"))
-    await asyncio.sleep(0.002)
+    clock.advance(1)
     await session.update(lambda state: setattr(state, "topic", "drafted"))
-    await asyncio.sleep(0.002)
+    clock.advance(1)
     await round_of(writer, 1, ["a"])
     early, middle, late = await session.fork(2), await session.fork(3), await (await session.fork()).fork()
     await round_of(writer, 2, ["b"])  # the parent goes on
@@ -80,7 +83,7 @@ async def test_a_fork_takes_its_helpers_along_as_they_stood() -> None:
     assert (await picky.of(late)).options.model == "m"
     first = await sessions.begin(ALICE)
     await first.update(lambda state: setattr(state, "topic", "x"))
-    await asyncio.sleep(0.002)
+    clock.advance(1)
     await drafted(writers, first)
     assert (await writers.of(await first.fork(1))).phase == "empty"  # it was not there yet
 
@@ -109,8 +112,8 @@ async def test_a_helper_ends_with_its_session_also_by_expiry_and_its_use_keeps_t
 
     sessions = holdfast.Sessions(Studio, idle=1.0)
     session = await sessions.begin(ALICE)
-    async with (await holdfast.Companions(Writer, sessions).of(session)).turn("draft", to="drafted", ttl=1.0):
-        await asyncio.sleep(1.5)  # the turn itself
+    async with (await holdfast.Companions(Writer, sessions).of(session)).turn("draft", to="drafted", ttl=0.9):
+        await lasts(sessions)
     await session.read()
 
 

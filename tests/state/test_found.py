@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, PrivateAttr, SecretStr, computed_field
 import holdfast
 from holdfast.state.injection import principal_of
 from holdfast.state.middleware import IDEMPOTENCY_KEY
+from tests.links.kit import until
 
 pytestmark = pytest.mark.anyio
 
@@ -417,12 +418,27 @@ async def test_an_undo_gets_behind_entries_that_changed_nothing() -> None:
     assert (await session.undo()).items == ["a", "b"]
 
 
+async def lasts(sessions: "holdfast.Sessions[Any]") -> None:
+    """A turn of five renewals, a third of its time to live each."""
+    store = await sessions.opened()
+    renew, renewed = store.renew, 0
+
+    async def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal renewed
+        renewed += 1
+        return await renew(*args, **kwargs)
+
+    store.renew = counted  # type: ignore[method-assign]
+    await until(lambda: renewed == 5, 30)
+
+
 @pytest.mark.promise("state.leases")
 async def test_a_turn_longer_than_the_idle_time_keeps_its_session() -> None:
-    session = await holdfast.Sessions(B, idle=1.0).begin()
-    async with session.lease(ttl=1.0) as draft:
+    sessions = holdfast.Sessions(B, idle=1.0)
+    session = await sessions.begin()
+    async with session.lease(ttl=0.9) as draft:
         draft.note = "long"
-        await asyncio.sleep(1.5)  # the turn itself
+        await lasts(sessions)
     assert (await session.read()).note == "long"
 
 

@@ -134,6 +134,18 @@ async def test_meta_names_a_session_out_of_the_models_sight() -> None:
         assert wrong.is_error
         assert "is a int, and a session's handle is text" in str(wrong.content)
 
+    official = MCPServer("shop")
+
+    @official.tool()
+    async def count(basket: Annotated[holdfast.Session[Basket], Resolve(sessions)]) -> int:
+        return len(basket.state.items)
+
+    for mode in ("auto", "legacy"):
+        async with mcp.Client(official, mode=mode) as other:  # type: ignore[arg-type]
+            told = await other.call_tool("count", {}, meta={"com.shop/basket": begun.handle})
+            assert told.structured_content == {"result": 2}
+            assert (await other.call_tool("count", {})).is_error
+
 
 @pytest.mark.promise("state.identity")
 async def test_everyone_shares_what_is_persistent() -> None:

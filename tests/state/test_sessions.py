@@ -2,6 +2,8 @@
 
 import asyncio
 import secrets
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from holdfast.state.log import KIND
 from holdfast.state.model import SessionState, migrate
 from holdfast.state.sessions import Sessions
 from holdfast.stores import open_store
+from holdfast.stores.sealing import new_key
 
 pytestmark = pytest.mark.anyio
 
@@ -285,14 +288,14 @@ async def test_going_back_over_a_change_of_versions(url: str) -> None:
 
 @pytest.mark.promise("state.updates")
 async def test_a_slow_write_is_not_given_up_and_never_called_unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.state.session.UPDATE_SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.state.session.UPDATE_SECONDS", 0.0)  # over before it began
     async with open_store("memory:") as store:
         session = await Sessions(Basket, store).begin(ALICE)
         commit = store.commit
 
         async def slow(*args: Any, **kwargs: Any) -> Any:
             done = await commit(*args, **kwargs)
-            await asyncio.sleep(0.2)  # an answer that takes its time
+            await asyncio.sleep(0)  # an answer that takes its time
             return done
 
         store.commit = slow  # type: ignore[method-assign]
@@ -300,7 +303,7 @@ async def test_a_slow_write_is_not_given_up_and_never_called_unwritten(monkeypat
         assert (await session.read()).count == 1
 
         async def beaten(*args: Any, **kwargs: Any) -> Any:
-            await asyncio.sleep(0.06)
+            await asyncio.sleep(0)
             raise holdfast.Conflict("somebody else wrote first")
 
         store.commit = beaten  # type: ignore[method-assign]
@@ -312,3 +315,77 @@ async def test_a_slow_write_is_not_given_up_and_never_called_unwritten(monkeypat
 
 def _raises(_: Basket) -> None:
     raise TimeoutError
+
+
+HOLDS = """
+import asyncio, sys
+import holdfast
+from tests.state.test_companions import Studio, Writer
+
+async def main(url, handle):
+    sessions = holdfast.Sessions(Studio, url)
+    session = await sessions.find(handle)
+    writer = await holdfast.Companions(Writer, sessions).of(session)
+    async with session.lease(ttl=2) as state, writer.turn("draft", to="drafted", ttl=2) as turn:
+        state.topic = turn.state.text = "half-done"
+        print("held", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.promise("state.leases")
+async def test_a_killed_holder_leaves_its_lease_and_its_turn_and_nothing_half_done(url: str) -> None:
+    from tests.state.test_companions import Studio, Writer
+
+    async with open_store(url) as store:
+        sessions = Sessions(Studio, store)
+        writers = holdfast.Companions(Writer, sessions)
+        session = await sessions.begin()
+        writer = await writers.of(session)
+        command = (sys.executable, "-c", HOLDS, url, session.handle)
+        holder = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        assert holder.stdout is not None
+        assert await asyncio.wait_for(holder.stdout.readline(), 30) == b"held\n"
+        with pytest.raises(holdfast.Busy):
+            async with session.lease():
+                pass
+        with pytest.raises(holdfast.Busy):
+            async with writer.step("draft", to="drafted"):
+                pass
+        holder.kill()
+        await holder.wait()
+
+        async def lease() -> None:
+            async with session.lease() as state:
+                assert state.topic == ""
+                state.topic = "mine"
+
+        async def turn() -> None:
+            async with writer.turn("draft", to="drafted") as draft:
+                assert draft.state.text == ""
+
+        async with asyncio.timeout(30):
+            for work in (lease, turn):
+                while True:
+                    try:
+                        await work()
+                        break
+                    except holdfast.Busy:
+                        await asyncio.sleep(0.05)  # as a caller does who was told to come back
+        assert ((await session.read()).topic, writer.phase) == ("mine", "drafted")
+
+
+@pytest.mark.promise("state.owners")
+async def test_with_keys_nothing_readable_is_in_the_file(tmp_path: Path) -> None:
+    keys, url = [new_key()], f"sqlite:///{tmp_path}/s.db"
+    sealed = Sessions(Basket, url, keys=keys)
+    session = await sealed.begin(ALICE, Basket(note="in the clear?"))
+    assert (await sealed.find(session.handle, ALICE)).state.note == "in the clear?"
+    await sealed.close()
+    assert not any(b"in the clear?" in file.read_bytes() for file in tmp_path.iterdir())
+    other = Sessions(Basket, url, keys=[new_key()])
+    with pytest.raises(holdfast.ConfigError, match="add that key to the ring"):
+        await other.find(session.handle, ALICE)
+    await other.close()

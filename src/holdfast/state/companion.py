@@ -116,6 +116,7 @@ class Companion(Generic[S, O]):
         self._session = session
         self._turn: Turn[S] | None = None
         self._known: tuple[int, Insight] | None = None
+        self._entries: tuple[int, list[Entry]] | None = None
         self.log = Log(session)
         session.on_renewal = self._use_session
 
@@ -168,6 +169,7 @@ class Companion(Generic[S, O]):
         """Do something and, with `to`, go to another phase: all of it at the end of the block, or nothing."""
         await self._session.refresh()
         await self._is_free()
+        await self._use_session()
         base, turn = self._session.base, await self._begin(label, to)
         try:
             yield turn
@@ -181,6 +183,7 @@ class Companion(Generic[S, O]):
         """A long step: nobody else steps meanwhile (`Busy`). Whoever dies in it leaves it after `ttl` seconds, and
         nothing of it is seen."""
         await self._is_free()
+        await self._use_session()
         async with self._session.holding(ttl) as fence:
             base, turn = self._session.base, await self._begin(label, to)
             try:
@@ -190,7 +193,7 @@ class Companion(Generic[S, O]):
             await self._finish(turn, label, to, base, fence)
 
     async def _is_free(self) -> None:
-        """Nobody has a long turn, and the session is there; a step is use of the session."""
+        """Nobody else has a long turn."""
         store = await self._companions.sessions.opened()
         holder = await store.holder(KIND, self.handle)
         if holder is not None:
@@ -201,9 +204,9 @@ class Companion(Generic[S, O]):
                     remedy="wait for it, then look at the phase again",
                 )
             )
-        await self._use_session()
 
     async def _use_session(self) -> None:
+        """A step is use of the session, and there is none without it."""
         try:
             await (await self._companions.sessions.opened()).touch(KIND, self.handle.rpartition(".")[0])
         except HoldfastError as error:
@@ -262,6 +265,7 @@ class Companion(Generic[S, O]):
             self._turn.note(label, data)
             return
         await self._is_free()
+        await self._use_session()
         await self._session.append(label, data)
 
     # What it knows
@@ -286,7 +290,9 @@ class Companion(Generic[S, O]):
             raise self._shown(error) from error.__cause__
 
     async def _recent(self) -> list[Entry]:
-        """The newest entries that count, without what was undone."""
+        """The newest entries that count, without what was undone; read once for each revision."""
+        if self._entries is not None and self._entries[0] == self.rev:
+            return self._entries[1]
         found: list[Entry] = []
         looked = 0
         async for each in self._session.newest():
@@ -295,7 +301,8 @@ class Companion(Generic[S, O]):
                 found.append(entry)
             if len(found) == RECENT or looked == LOOKED:
                 break
-        return genealogy.lineage(found[::-1])
+        self._entries = self.rev, genealogy.lineage(found[::-1])
+        return self._entries[1]
 
     async def history(self, last: int = 200) -> list[dict[str, JSON]]:
         """The messages of the conversation, oldest first."""
@@ -318,6 +325,7 @@ class Companion(Generic[S, O]):
     async def undo(self) -> S:
         """Go back one step, phase and counts included; that is a step, too, so another undo takes it back."""
         await self._is_free()
+        await self._use_session()
         now, before = time.time(), self._stored
 
         def enter(stored: Any) -> None:

@@ -10,6 +10,7 @@ import json
 import logging
 import sys
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Generic, TypeVar, cast, get_args, get_origin
 
@@ -40,7 +41,7 @@ _OURS = "dev.holdfast/connection"
 _CONTEXT = "holdfast_context"
 
 
-class Injectable(Generic[S]):
+class Injectable(ABC, Generic[S]):
     """What both frameworks call to get a session."""
 
     def __init__(self, chain: Chain, name: str) -> None:
@@ -54,9 +55,9 @@ class Injectable(Generic[S]):
         ]
         self.__signature__ = inspect.Signature(parameters)
 
+    @abstractmethod
     async def find_for(self, caller: Caller, found: Found | None = None) -> Session[S]:
         """The session that a call means."""
-        raise NotImplementedError
 
     async def __call__(self, ctx: Context[Any, Any] | None = None, **arguments: Any) -> Session[S]:
         """The session of the call under way. On MCPServer with its `Context`; in FastMCP without."""

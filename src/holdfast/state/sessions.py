@@ -179,12 +179,14 @@ class Sessions(Injectable[S]):
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(REAP_SECONDS)
-            with suppress(HoldfastError):
+            try:
                 store = await self.opened()
                 await records.end_orphans(store)
                 await store.reap(kind=KIND, expired_for=DAY)
                 await store.reap(kind=COMPANIONS)
                 await store.reap(kind=POINTERS)
+            except HoldfastError as error:
+                log.warning("%r: what is dead was not removed: %s", self, error.what)
 
     # Sessions
 
@@ -274,9 +276,12 @@ class Sessions(Injectable[S]):
         while len(found) < limit:
             page = await store.scan(kind=KIND, principal=principal, after=after)
             for record in page.records:
-                if members(record.data).get("t") == self.name:
-                    with suppress(CorruptRecord):  # one of a newer version hides no other
-                        found.append(Session(self, record, cast("S", self.kind.read(record.data, record.id))))
+                if members(record.data).get("t") != self.name:
+                    continue
+                try:
+                    found.append(Session(self, record, cast("S", self.kind.read(record.data, record.id))))
+                except CorruptRecord as error:  # one of a newer version hides no other
+                    log.warning("%r: left out of a list: %s", self, error.what)
             after = page.next
             if after is None:
                 break
