@@ -41,3 +41,35 @@ def test_an_error_keeps_its_fields_and_survives_pickling(name: str) -> None:
     assert type(again) is cls
     assert vars(again) == vars(error)
     assert (str(again), again.args) == (str(error), error.args)
+
+
+SECRET = "hunter2"
+
+
+@pytest.mark.promise("errors.public")
+@pytest.mark.parametrize("name", [*_ALL, *FAMILIES, "HoldfastError"])
+def test_what_a_model_may_read_is_kind_server_and_remedy_and_no_secret(name: str) -> None:
+    cls = getattr(holdfast, name)
+    extra = {"path": SECRET} if name == "UnstorableValue" else {}
+    error = cls(
+        f"ran: npx --token {SECRET}", remedy=f"chmod +x /home/{SECRET}", server="github", status=503, retry_after=2.0,
+        attempts=3, stderr_tail=SECRET, session=SECRET, new_session=SECRET, store=SECRET, id=SECRET, **extra,
+    )  # fmt: skip
+    text = error.public_text()
+    assert text.startswith(f"{name}: 'github' ")
+    assert "HTTP 503" in text
+    assert "wait 2 s" in text
+    assert cls.advice in text
+    assert SECRET not in text
+    fields = error.public_fields()
+    assert SECRET not in str(fields)
+    assert fields["error"] == name
+    assert (fields["status"], fields["attempts"], fields["retry_after"]) == (503, 3, 2.0)
+    # Where nobody gave the server a name it is called by its address, and that is not for everybody.
+    assert "example.com" not in cls("x", server="https://example.com/mcp", **extra).public_text()
+
+
+@pytest.mark.promise("errors.public")
+def test_a_servers_own_words_are_public() -> None:
+    error = holdfast.ErrorAnswer("it broke", message="Unknown tool: adde", code=-32602, server="calc")
+    assert "Unknown tool: adde" in error.public_text()

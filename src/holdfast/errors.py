@@ -2,10 +2,11 @@
 
 Four families answer it: `Unavailable` (nothing was executed, retrying is safe), `OutcomeUnknown` (sent and not
 answered, the caller decides), `Rejected` (the peer said no) and `UsageError` (a bug in the calling code).
-It refuses to be parsed: what a program needs stands in fields, the text is for people.
+It refuses to be parsed: what a program needs stands in fields, the text is for people. `str(error)` is for the author
+and the operator; `public_text()` is what a model or a remote caller may read.
 """
 
-from typing import TypedDict, Unpack
+from typing import Any, ClassVar, TypedDict, Unpack
 
 
 class Fields(TypedDict, total=False):
@@ -27,8 +28,19 @@ class Fields(TypedDict, total=False):
     id: str
 
 
+NOTHING_DONE = "nothing was executed, so it is safe to call again later"
+MAYBE_DONE = "it may have been executed: check before you call it again"
+REFUSED_AGAIN = "the same call will be refused again"
+ASK_OPERATOR = "whoever runs this program must correct it"
+
+
 class HoldfastError(Exception):
     """Everything that Holdfast raises on purpose."""
+
+    summary: ClassVar[str] = "failed"
+    """What happened to the server or call, for `public_text()`: no addresses, paths, commands or output."""
+    advice: ClassVar[str] = ASK_OPERATOR
+    """What a model or remote caller may do next, for `public_text()`."""
 
     def __init__(self, what: str, **fields: Unpack[Fields]) -> None:
         super().__init__(what)
@@ -52,6 +64,26 @@ class HoldfastError(Exception):
         text = f"{self.what}; {self.remedy}" if self.remedy else self.what
         return f"{text}\n--- last lines of stderr ---\n{self.stderr_tail}" if self.stderr_tail else text
 
+    def public_text(self) -> str:
+        """Kind, server and what to do next, for a model or a remote caller. The text of the error itself may name
+        commands, output, addresses, paths and session ids; those are for the author and the operator."""
+        shown = repr(self.server) if self.server and "://" not in self.server else "the server"
+        status = f" (HTTP {self.status})" if self.status is not None else ""
+        wait = f"; wait {self.retry_after:.3g} s first" if self.retry_after else ""
+        return f"{type(self).__name__}: {shown} {self._public_summary()}{status}; {self.advice}{wait}"
+
+    def _public_summary(self) -> str:
+        return self.summary
+
+    def public_fields(self) -> dict[str, Any]:
+        """The same for a program at the other end: kind, family and figures."""
+        family = next((kind for kind in type(self).__mro__ if HoldfastError in kind.__bases__), HoldfastError)
+        fields: dict[str, Any] = {"error": type(self).__name__, "family": family.__name__}
+        for name in ("status", "attempts", "retry_after", "exit_code"):
+            if (value := getattr(self, name)) is not None:
+                fields[name] = value
+        return fields
+
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions cross process boundaries (pools, test runners): rebuild without calling our own __init__.
         return (_rebuild, (type(self), self.what, self.__dict__))
@@ -66,94 +98,150 @@ def _rebuild(cls: type[HoldfastError], what: str, state: dict[str, object]) -> H
 class Unavailable(HoldfastError):
     """Nothing was executed; retrying is safe."""
 
+    summary = "is not available"
+    advice = NOTHING_DONE
+
 
 class ConnectFailed(Unavailable):
     """The server could not be reached or started."""
+
+    summary = "could not be reached or started"
 
 
 class StartTimeout(Unavailable):
     """The server did not come up within its deadline."""
 
+    summary = "did not start in time"
+
 
 class StoreDown(Unavailable):
     """The store did not answer, or could not do what was asked; nothing was written."""
+
+    summary = "needs a store that does not answer"
 
 
 class CircuitOpen(Unavailable):
     """The server failed too often just now; calls are held back until it has had a rest."""
 
+    summary = "failed too often and is not called for a while"
+
 
 class PoolFull(Unavailable):
     """Every link is leased and none came free in time."""
+
+    summary = "has no free connection"
 
 
 class Busy(Unavailable):
     """Somebody else holds it, or the peer asked us to wait; see `retry_after`."""
 
+    summary = "is busy"
+
 
 class NoBackend(Unavailable):
     """The backend that owns this name is not up."""
+
+    summary = "is not running"
 
 
 class OutcomeUnknown(HoldfastError):
     """It was sent and no answer came: it may or may not have happened. The caller decides."""
 
+    summary = "did not answer"
+    advice = MAYBE_DONE
+
 
 class ConnectionLost(OutcomeUnknown):
     """The connection broke after the request was written."""
+
+    summary = "lost the connection during the call"
 
 
 class AnswerTimeout(OutcomeUnknown):
     """The peer took the request and did not answer in time."""
 
+    summary = "did not answer in time"
+
 
 class BadAnswer(OutcomeUnknown):
     """The peer took the request, and what came back is not an answer to it."""
+
+    summary = "sent something that is not an answer to this call"
 
 
 class ChildDied(OutcomeUnknown):
     """The server process ended while a call was under way."""
 
+    summary = "ended during the call"
+
 
 class WriteUnsettled(OutcomeUnknown):
     """A write's answer was lost and reading back did not settle whether it happened."""
+
+    summary = "could not confirm a write"
 
 
 class Rejected(HoldfastError):
     """The peer said no; sending the same again gets the same answer."""
 
+    summary = "refused the call"
+    advice = REFUSED_AGAIN
+
 
 class ErrorAnswer(Rejected):
     """The server answered with a JSON-RPC error: `code`, `message` and `data` are its words."""
+
+    summary = "answered with an error"
 
     def __init__(self, what: str, *, message: str = "", data: object = None, **fields: Unpack[Fields]) -> None:
         super().__init__(what, **fields)
         self.message = message
         self.data = data
 
+    def _public_summary(self) -> str:
+        # The server's own words are what its caller must read.
+        code = "" if self.code is None else f" {self.code}"
+        return f"{self.summary}{code}: {self.message[:2000]}" if self.message else f"{self.summary}{code}"
+
 
 class Unauthorized(Rejected):
     """The server wants other credentials."""
+
+    summary = "wants other credentials"
+    advice = ASK_OPERATOR
 
 
 class SessionReplaced(Rejected):
     """The server started a new session; what the old one kept is gone."""
 
+    summary = "started a new session and what the old one kept is gone; this call was not executed"
+    advice = "call again to continue in the new session"
+
 
 class SessionExpired(Rejected):
     """It lived past its idle time or its maximum age."""
+
+    summary = "no longer has this session"
+    advice = "begin a new session"
 
 
 class Forbidden(Rejected):
     """It belongs to another principal."""
 
+    summary = "does not allow this caller to do that"
+
 
 class NotFound(Rejected):
     """There is no such thing."""
 
+    summary = "has no such thing"
+
 
 class Conflict(Rejected):
     """Somebody else wrote first, or the claim behind this write is no longer held."""
+
+    summary = "was changed by another call at the same time"
+    advice = "read again, then call again"
 
     def __init__(
         self, what: str, *, expect: int | None = None, actual: int | None = None, **fields: Unpack[Fields]
@@ -166,13 +254,22 @@ class Conflict(Rejected):
 class WrongPhase(Rejected):
     """The helper is in another phase than this step needs; `phase` says which, the remedy what to call next."""
 
+    summary = "is in another phase than this step needs"
+    advice = "ask for the current phase first"
+
 
 class Ended(Rejected):
     """It was ended; nothing brings it back."""
 
+    summary = "has ended this session"
+    advice = "begin a new session"
+
 
 class LimitReached(Rejected):
     """A configured limit would be passed."""
+
+    summary = "would pass a limit"
+    advice = "ask for less, or send less"
 
     def __init__(
         self, what: str, *, limit: int | None = None, actual: int | None = None, **fields: Unpack[Fields]
@@ -185,17 +282,27 @@ class LimitReached(Rejected):
 class CorruptRecord(Rejected):
     """Something is stored there, and it is not a record that Holdfast wrote."""
 
+    summary = "has a stored record that cannot be read"
+    advice = ASK_OPERATOR
+
 
 class UsageError(HoldfastError):
     """A bug in the calling code or its configuration."""
+
+    summary = "was called in a way that cannot work"
+    advice = ASK_OPERATOR
 
 
 class LeaseClosed(UsageError):
     """Used after it was released or closed."""
 
+    summary = "was called after its run had ended"
+
 
 class UnstorableValue(UsageError):
     """The value would not survive the round trip; `path` says where it stands."""
+
+    summary = "was given a value that cannot be stored"
 
     def __init__(self, what: str, *, path: str, **fields: Unpack[Fields]) -> None:
         super().__init__(what, **fields)
@@ -204,3 +311,5 @@ class UnstorableValue(UsageError):
 
 class ConfigError(UsageError):
     """A setting is wrong; the text names the setting, the place and the remedy."""
+
+    summary = "has a wrong setting"

@@ -1,5 +1,6 @@
 """Tools for LangChain: definitions, results, errors, and one session for a whole graph run."""
 
+import sys
 from typing import Any
 
 import mcp_types as types
@@ -68,6 +69,21 @@ async def test_saved_definitions_need_no_connection() -> None:
         [raising, _] = await tools([unreachable], definitions=saved, errors="raise")
         with pytest.raises(holdfast.Unavailable):
             await raising.ainvoke({"a": 1, "b": 2})
+
+
+@pytest.mark.promise("integrations.langchain")
+async def test_a_model_reads_kind_server_and_remedy_and_the_log_has_the_rest(caplog: pytest.LogCaptureFixture) -> None:
+    script = "import sys; sys.stderr.write('password is hunter2'); sys.exit(3)"
+    crashing = Server("db", command=sys.executable, args=["-c", script, "secret-argument"], limits=FAST)
+    saved = {"db": [{"name": "query", "inputSchema": {"type": "object"}}]}
+    [query] = await tools([crashing], definitions=saved)
+    async with holdfast.run():
+        told = await query.ainvoke({"type": "tool_call", "id": "1", "name": query.name, "args": {}})
+    assert told.status == "error"
+    assert told.content.startswith("ConnectFailed: 'db' could not be reached or started; nothing was executed")
+    for secret in ("hunter2", "secret-argument", sys.executable):
+        assert secret not in told.content
+    assert "hunter2" in caplog.text
 
 
 class Scripted(BaseChatModel):

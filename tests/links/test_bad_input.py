@@ -1,12 +1,16 @@
 """Bad input: each a typed error that names server, phase and remedy; and the link goes on."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import holdfast
 from holdfast import HttpTarget, Limits, Link, Options
+from holdfast.core.eras import Era
+from holdfast.core.greeting import Greeting, Ours, Saved
+from holdfast.core.models import BackSessionId
+from holdfast.links.wire import Generation, Resolved
 from holdfast.testing import Fault, FaultServer
 from tests.links.kit import FAST, link_to, tool
 
@@ -256,3 +260,22 @@ async def test_hostile_messages_on_the_servers_stream_harm_nothing() -> None:
         await until(lambda: link.statistics().strays >= 3)
         assert server.streams == 1
         assert link.generation == 1
+
+
+@pytest.mark.promise("errors.repr")
+def test_no_secret_is_in_a_repr() -> None:
+    url = "https://mcp.example.com/s/OWY0ZmM5NjAtMjM0OS00/mcp?api_key=sk-12345#frag"
+    headers = {"authorization": "Bearer hunter2"}
+    target = holdfast.HttpTarget(url, headers, proxy="http://me:hunter2@proxy:1")
+    server = holdfast.Server("it", url=url, headers=headers, proxy="http://me:hunter2@proxy:1")
+    program = holdfast.Server("it", command="tool", args=["--api-key", "hunter2"], env={"TOKEN": "hunter2"})
+    session = BackSessionId("sk-12345")
+    greeting = Greeting(Era.Y2025, "2025-11-25", {})
+    generation = Generation(1, Era.Y2025, "2025-11-25", greeting, cast("Any", None), session, headers=headers)
+    resolved = Resolved(url, headers, {"TOKEN": "hunter2"})
+    saved = Saved(session, greeting, Ours({}))
+    for shown in (target, server, program, holdfast.Link(url), holdfast.Link(target), generation, resolved, saved):
+        for secret in ("sk-12345", "hunter2", "MjM0OS00", "frag"):
+            assert secret not in repr(shown), shown
+    assert "https://mcp.example.com/s/OWY0…/mcp?•••" in repr(server)
+    assert repr(holdfast.Server("it", url="http://h/mcp", timeout=3)) == "Server('it', url='http://h/mcp', timeout=3)"

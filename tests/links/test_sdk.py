@@ -1,6 +1,7 @@
 """A link behind the SDK: as dispatcher of a ClientSession, as transport of mcp.Client. Both eras, and faults."""
 
 import asyncio
+import sys
 from typing import Any
 
 import mcp_types as types
@@ -75,7 +76,7 @@ async def test_out_of_the_dispatcher_comes_only_mcp_error_with_ours_as_its_cause
             with pytest.raises(MCPError) as caught:
                 await session.call_tool("echo", {})
             assert caught.value.data["holdfast"] == {
-                "error": "Forbidden", "family": "Rejected", "status": 403, "attempts": 1, "session": link.session_id,
+                "error": "Forbidden", "family": "Rejected", "status": 403, "attempts": 1,
             }  # fmt: skip
             await server.refuse()
             with pytest.raises(MCPError) as caught:
@@ -84,6 +85,36 @@ async def test_out_of_the_dispatcher_comes_only_mcp_error_with_ours_as_its_cause
             await server.listen()
             # The SDK's own client would be dead by now.
             assert said(await session.call_tool("echo", {"text": "alive"})) == "alive"
+
+
+@pytest.mark.promise("link.sdk")
+async def test_no_command_output_or_session_id_leaves_the_dispatcher() -> None:
+    """An agent shows an MCPError's text to its model, and a proxy sends both text and data on."""
+    script = "import sys; sys.stderr.write('password is hunter2'); sys.exit(3)"
+    crashing = holdfast.CommandTarget(sys.executable, ["-c", script, "secret-argument"])
+    async with link_to(crashing) as link, ClientSession(dispatcher=LinkDispatcher(link)) as session:
+        with pytest.raises(MCPError) as caught:
+            await session.initialize()
+        ours = caught.value.__cause__
+        assert isinstance(ours, holdfast.ConnectFailed)
+        assert "hunter2" in str(ours.stderr_tail)
+        told = f"{caught.value} {caught.value.error.model_dump_json()}"
+        assert "ConnectFailed: 'it' " in told
+        for secret in ("hunter2", "secret-argument", sys.executable):
+            assert secret not in told
+    async with FaultServer() as server, link_to(server.url) as link:
+        async with ClientSession(dispatcher=LinkDispatcher(link)) as session:
+            await session.initialize()
+            await session.call_tool("count", {})
+            old = link.session_id
+            server.sessions.sessions.clear()
+            with pytest.raises(MCPError) as caught:
+                await session.call_tool("count", {})
+            assert isinstance(caught.value.__cause__, holdfast.SessionReplaced)
+            told = f"{caught.value} {caught.value.error.model_dump_json()}"
+            assert "call again to continue" in told
+            assert str(old) not in told
+            assert str(link.session_id) not in told
 
 
 @pytest.mark.promise("link.sdk")

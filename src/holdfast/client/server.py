@@ -6,16 +6,26 @@ ephemeral one outside a run. It refuses a declaration that says two things at on
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from holdfast.core.models import Principal, check_seconds
 from holdfast.core.outcome import Row
 from holdfast.errors import ConfigError
+from holdfast.links.command import masked
 from holdfast.links.limits import Limits
 from holdfast.links.memory import Memory
 from holdfast.links.options import EraChoice
-from holdfast.links.target import TLS, CommandTarget, Headers, HttpTarget, ObjectTarget, Resolvable, Target
+from holdfast.links.target import (
+    TLS,
+    CommandTarget,
+    Headers,
+    HttpTarget,
+    ObjectTarget,
+    Resolvable,
+    Target,
+    shown_url,
+)
 
 if TYPE_CHECKING:
     import mcp_types as types
@@ -29,10 +39,11 @@ MemoryFactory: TypeAlias = Callable[["Server", str | None, Principal], Memory | 
 """Makes the memory of one server's session: for which server, in which run, for whom."""
 
 IDLE = 900.0  # seconds a kept link may idle: half of what servers allow by default before they forget a session
+_SHOWN = frozenset({"name", "url", "command", "args"})  # by `__repr__` in words of its own
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}").fullmatch
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Server:
     """`Server("github", url="https://…/mcp")`, `Server("browser", command="npx", args=[…])`, `Server("app", app=mcp)`.
 
@@ -133,6 +144,22 @@ class Server:
             return value
 
         return tuple(plain(getattr(self, name)) for name in self.__dataclass_fields__)
+
+    def __repr__(self) -> str:
+        """The declaration as far as it differs from the defaults; secrets masked."""
+        shown = [repr(self.name)]
+        if self.url is not None:
+            shown.append(f"url={shown_url(self.url)}")
+        if self.command is not None:
+            shown.append(f"command={masked(self.command, self.args, {})!r}")
+        if self.app is not None:
+            shown.append(f"app=<{type(self.app).__name__}>")
+        for each in fields(self):
+            value = getattr(self, each.name)
+            default = each.default_factory() if each.default_factory is not MISSING else each.default
+            if each.repr and each.name not in _SHOWN and value != default:
+                shown.append(f"{each.name}={value!r}")
+        return f"Server({', '.join(shown)})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Server) and self.__dict__["_key"] == other.__dict__["_key"]

@@ -52,7 +52,7 @@ class Greeting:
 class Saved:
     """A session as a memory keeps it: enough to go on with it without a round trip."""
 
-    session: BackSessionId | None
+    session: BackSessionId | None = field(repr=False)
     greeting: Greeting
     ours: Ours
     principal: Principal = ANONYMOUS

@@ -4,6 +4,7 @@ It owns the translation of definitions, results and errors. It refuses to connec
 to hide which server and tool a name stands for.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -13,6 +14,8 @@ from langchain_core.tools import BaseTool, ToolException
 from holdfast.client.server import Server
 from holdfast.core.naming import public_names
 from holdfast.errors import HoldfastError
+
+log = logging.getLogger("holdfast.integrations")
 
 Errors: TypeAlias = Literal["message", "raise"]
 Definitions: TypeAlias = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -73,7 +76,9 @@ class McpTool(BaseTool):
         except HoldfastError as error:
             if self.errors == "raise":
                 raise
-            raise ToolException(str(error)) from error
+            # The model reads this text; what the author needs is in the log and in the cause.
+            log.warning("%s %s failed: %s", self.server.name, self.original, error)
+            raise ToolException(error.public_text()) from error
         if result.is_error:
             raise ToolException(_text(result) or "the tool failed without a word")
         return _content(result), {"structured_content": result.structured_content, "result": result}

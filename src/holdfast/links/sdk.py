@@ -42,7 +42,15 @@ from mcp_types import (
 
 from holdfast.core.eras import CLIENT_CAPABILITIES, CLIENT_INFO, PROTOCOL_VERSION, VERSIONS, Era, result_in
 from holdfast.core.greeting import Greeting
-from holdfast.errors import AnswerTimeout, ErrorAnswer, HoldfastError, OutcomeUnknown, Unavailable, UsageError
+from holdfast.errors import (
+    AnswerTimeout,
+    BadAnswer,
+    ErrorAnswer,
+    HoldfastError,
+    OutcomeUnknown,
+    Unavailable,
+    UsageError,
+)
 from holdfast.links.inbound import OnProgress, Params
 from holdfast.links.link import Link
 
@@ -86,7 +94,10 @@ class Bridge:
         except HoldfastError as error:
             raise as_mcp_error(error) from error
         except (TypeError, ValueError, AttributeError, KeyError) as error:  # a greeting that is not what it should be
-            raise MCPError(INTERNAL_ERROR, f"{self.link.name!r} sent what can't be read: {error!r:.200}") from error
+            bad = BadAnswer(
+                f"the handshake with {self.link.name!r} can't be read: {error!r:.200}", server=self.link.name
+            )
+            raise as_mcp_error(bad) from error
         if method == "tools/list":
             self._learn(result)
         meta = params.get("_meta") if params else None
@@ -152,7 +163,7 @@ def _as_2025(greeting: Greeting, name: str) -> dict[str, Any]:
 
 
 def as_mcp_error(error: HoldfastError) -> MCPError:
-    """Ours in the SDK's words. What a program needs stands in `data["holdfast"]`, and in `__cause__`."""
+    """Ours in the SDK's words: kind, server and remedy. Figures are in `data["holdfast"]`, the rest in `__cause__`."""
     if isinstance(error, ErrorAnswer):
         return MCPError(error.code or INTERNAL_ERROR, error.message, error.data)
     if isinstance(error, AnswerTimeout):
@@ -161,14 +172,9 @@ def as_mcp_error(error: HoldfastError) -> MCPError:
         code = CONNECTION_CLOSED
     else:
         code = INVALID_PARAMS if isinstance(error, UsageError) else INTERNAL_ERROR
-    family = next(
-        kind.__name__ for kind in type(error).__mro__ if HoldfastError in kind.__bases__ or kind is HoldfastError
-    )
-    told = {"error": type(error).__name__, "family": family}
-    for name in ("status", "attempts", "retry_after", "session", "new_session", "exit_code", "stderr_tail"):
-        if (value := getattr(error, name)) is not None:
-            told[name] = value
-    return MCPError(code, str(error), {"holdfast": told})
+    # An agent shows an MCPError's text to its model, a proxy sends both text and data on to its client: both get what
+    # they may read. A program in this process has all of it in `__cause__`.
+    return MCPError(code, error.public_text(), {"holdfast": error.public_fields()})
 
 
 class LinkDispatcher:

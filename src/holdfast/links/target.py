@@ -3,6 +3,7 @@
 It owns the checking of URLs, headers and TLS settings, and refuses to show a secret in `repr`.
 """
 
+import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,7 +50,7 @@ class TLS:
         return context
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HttpTarget:
     """A server at a URL.
 
@@ -71,6 +72,10 @@ class HttpTarget:
             headers = cast("Headers", self.headers)
             # A mapping that changes later must not change a declaration that others compare with.
             object.__setattr__(self, "headers", dict(check_headers(headers)))
+
+    def __repr__(self) -> str:
+        tls = f", tls={self.tls!r}" if self.tls is not None else ""
+        return f"HttpTarget({shown_url(self.url)}{tls})"
 
     @property
     def name(self) -> str:
@@ -143,15 +148,27 @@ def target_of(target: object) -> Target:
     )
 
 
+def shown_url(url: object) -> str:
+    """A URL as `repr` shows it: a query is there, and is not shown."""
+    if not isinstance(url, str):
+        return "<found out at first use>"
+    return repr(public_url(url) + ("?•••" if "?" in url else ""))
+
+
+_TOKEN = re.compile(r"(?=[^/]*\d)(?=[^/]*[A-Za-z])([A-Za-z0-9_~.-]{4})[A-Za-z0-9_~.-]{16,}")
+
+
 def public_url(url: str) -> str:
-    """The URL without user, password, query and fragment: what may stand in a log."""
+    """The URL without user, password, query, fragment and keys in its path: what may stand in a log."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
         port = f":{parts.port}" if parts.port else ""
+        # Hosted servers hand out URLs with a key as part of the path.
+        path = "/".join(_TOKEN.sub(r"\1…", part) if _TOKEN.fullmatch(part) else part for part in parts.path.split("/"))
     except ValueError:
         return "a malformed URL"
-    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}{parts.path}"
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}{path}"
 
 
 def check_url(url: str) -> str:

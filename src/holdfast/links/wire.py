@@ -31,11 +31,11 @@ class Generation:
     version: str
     greeting: Greeting
     wire: "Wire"
-    session: BackSessionId | None = None
+    session: BackSessionId | None = field(default=None, repr=False)
     adopted: bool = False
     keeps_state: bool = True
     """A server can remember something for it: it has a session id, or is a connection of its own."""
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     dressed: int = 0
     """How often its credentials were set: a 401 to older ones is no news."""
     answered_unsafe: bool = False
@@ -78,7 +78,7 @@ class Patience:
 class Resolved:
     """What the resolve phase found out: where the server is and what we show it. Secrets: never in `repr`."""
 
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
