@@ -119,7 +119,9 @@ async def test_two_processes_serve_one_session_alternately(tmp_path: Path) -> No
 
 
 @pytest.mark.promise("gateway.durable")
-async def test_a_program_lives_in_one_process_and_its_loss_is_told(tmp_path: Path) -> None:
+async def test_a_program_lives_in_one_process_and_its_loss_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store = f"sqlite:///{tmp_path}/s.db"
     notebook = {"command": sys.executable, "args": ["-m", "holdfast.gateway.demo.notebook"], "era": "2025"}
     async with Raw("") as client:
@@ -130,8 +132,9 @@ async def test_a_program_lives_in_one_process_and_its_loss_is_told(tmp_path: Pat
             async with gateway(tmp_path, {"notebook": notebook}, store=store) as other:
                 client.url = other.url
                 refused = await client.call("notebook__write", text="b")
-                assert "runs in another gateway process" in refused.text
-                assert one.url in refused.text
+                assert refused.result["_meta"]["dev.holdfast/error"]["family"] == "Unavailable"
+                assert one.url not in str(refused.last)
+                assert any(f"runs in another gateway process, {one.url}" in text for text in caplog.messages)
         async with gateway(tmp_path, {"notebook": notebook}, store=store) as third:
             client.url = third.url
             told = await client.call("notebook__write", text="c")

@@ -30,6 +30,7 @@ from holdfast.core.values import members
 from holdfast.errors import Conflict, HoldfastError, NoBackend
 from holdfast.gateway.catalogue import Catalogue, fetch
 from holdfast.gateway.config_file import Entry
+from holdfast.gateway.failure_log import FailureLog
 from holdfast.links.http_pool import SharedPool
 from holdfast.links.inbound import OnNotification, OnRequest
 from holdfast.links.link import Link
@@ -141,8 +142,9 @@ class Backend:
         self.state = "unknown"
         self.since = clock.now()
         self.why: str | None = None
-        self.failures = 0
+        self.tries = 0
         self.next_try = 0.0
+        self.failures = FailureLog(f"backend {name!r}")
         self.catalogue: Catalogue | None = None
         self.fetched = float("-inf")
         self._store = store
@@ -196,14 +198,18 @@ class Backend:
         """News of whether it is up."""
         before = self.state
         if error is None:
-            self.failures, self.why, self.state = 0, None, "up"
+            self.tries, self.why, self.state = 0, None, "up"
+            self.failures.clear()
         else:
-            self.failures += 1
+            self.tries += 1
+            self.failures.add(error)
             self.why, self.state = error.what, "down"
-            self.next_try = time.monotonic() + backoff(self.failures, 0.5, base=0.5, cap=LONGEST_PAUSE)
+            self.next_try = time.monotonic() + backoff(self.tries, 0.5, base=0.5, cap=LONGEST_PAUSE)
             self.tell(BackendFailed(time.time(), self.name, session, error.what))
         if self.state != before:
             self.since = self._clock.now()
+            if before == "down":
+                log.warning("backend %r is up again", self.name)
             self.tell(BackendChanged(time.time(), self.name, self.state, self.why))
 
     def unavailable(self, error: HoldfastError | None = None) -> NoBackend:
@@ -211,16 +217,13 @@ class Backend:
         since = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         why = error.what if error is not None else self.why
         left = max(0.0, self.next_try - time.monotonic())
-        told = NoBackend(
+        return NoBackend(
             f"backend {self.name!r} is {self.state} since {since}" + (f": {why}" if why else ""),
             server=self.name,
             phase="call",
             retry_after=round(left, 1),
             remedy="nothing was executed; try again later",
         )
-        if error is not None:
-            told.stderr_tail, told.exit_code = error.stderr_tail, error.exit_code
-        return told
 
     # Links
 

@@ -8,15 +8,16 @@ import asyncio
 import logging
 from typing import Any, cast
 
+from holdfast.core.disclosure import rpc_error
 from holdfast.core.eras import PROTOCOL_VERSION, UNSUPPORTED_VERSION, VERSIONS, Era
 from holdfast.core.models import Principal
-from holdfast.errors import HoldfastError, LimitReached, StoreDown
+from holdfast.errors import HoldfastError
 from holdfast.gateway.callers import Callers
 from holdfast.gateway.front_2026 import Front2026
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.greeting import BadGreeting, client_of, greeting
 from holdfast.gateway.http import PostVoice, Receive, Refused, Request, Scope, Send, event_of
-from holdfast.gateway.methods import Asking, rpc_error
+from holdfast.gateway.methods import Asking
 from holdfast.gateway.session import Session
 from holdfast.gateway.streams import Streams
 from holdfast.links.codec import decode
@@ -171,10 +172,9 @@ class Front:
             session = await self._gateway.sessions.begin(principal, client)
         except BadGreeting as error:
             raise Refused(400, str(error), code=-32602) from None
-        except LimitReached as error:
-            raise Refused(503, str(error), code=-32000, retry_after=str(int(error.retry_after or 1))) from None
-        except StoreDown as error:
-            raise Refused(503, error.what, code=-32000, retry_after="1") from None
+        except HoldfastError as error:
+            self._gateway.report(error)
+            raise Refused.because(error) from None
         answer = {"jsonrpc": "2.0", "id": message["id"], "result": greeting(self._gateway, client)}
         headers = [(b"mcp-session-id", session.id.encode())]
         if takes_json:
@@ -191,8 +191,9 @@ class Front:
             raise Refused(400, "Missing session ID: initialize first, then send Mcp-Session-Id")
         try:
             session = await self._gateway.sessions.find(id, principal)
-        except StoreDown as error:
-            raise Refused(503, error.what, code=-32000, retry_after="1") from None
+        except HoldfastError as error:
+            self._gateway.report(error)
+            raise Refused.because(error) from None
         if session is None or session.era is not Era.Y2025:
             raise Refused(404, "Session not found", code=SESSION_NOT_FOUND)
         return session
@@ -269,8 +270,9 @@ class Front:
         session = await self._session(request, principal)
         try:
             await self._gateway.sessions.end(session, "ended by its client")
-        except StoreDown as error:
-            raise Refused(503, error.what, code=-32000, retry_after="1") from None
+        except HoldfastError as error:
+            self._gateway.report(error)
+            raise Refused.because(error) from None
         await request.reply(204)
 
 

@@ -17,6 +17,7 @@ from mcp.shared.inbound import (
     validate_mcp_param_headers,
 )
 
+from holdfast.core.disclosure import rpc_error
 from holdfast.core.eras import (
     METHOD_NOT_FOUND,
     SERVER_INFO,
@@ -26,12 +27,12 @@ from holdfast.core.eras import (
     Era,
 )
 from holdfast.core.models import Principal
-from holdfast.errors import HoldfastError, LimitReached, StoreDown
+from holdfast.errors import HoldfastError
 from holdfast.gateway.gateway import Gateway, Listener
 from holdfast.gateway.greeting import INFO, discovery
 from holdfast.gateway.header_keys import Keys
 from holdfast.gateway.http import PostVoice, Refused, Request, event_of
-from holdfast.gateway.methods import Asking, rpc_error
+from holdfast.gateway.methods import Asking
 from holdfast.gateway.session import Client, Session
 from holdfast.links.watch import Watch
 
@@ -113,10 +114,9 @@ class Front2026:
             return None
         try:
             return await self._keys.session(principal, value, client)
-        except LimitReached as error:
-            raise Refused(503, str(error), code=-32000, retry_after=str(int(error.retry_after or 1))) from None
-        except StoreDown as error:
-            raise Refused(503, error.what, code=-32000, retry_after="1") from None
+        except HoldfastError as error:
+            self._gateway.report(error)
+            raise Refused.because(error) from None
 
     async def _call(
         self, request: Request, asking: Asking, voice: PostVoice, id: Any, method: str, params: dict[str, Any]

@@ -21,6 +21,7 @@ from holdfast.errors import ConfigError, Conflict, Ended, HoldfastError, NotFoun
 from holdfast.gateway.backend import Back, Backend, Children
 from holdfast.gateway.config import Settings
 from holdfast.gateway.config_file import Config, Entry
+from holdfast.gateway.failure_log import FailureLog
 from holdfast.gateway.methods import Methods
 from holdfast.gateway.routing import Offer, Table, build
 from holdfast.gateway.session import PROCESSES, Session
@@ -69,6 +70,7 @@ class Gateway:
             self.backends[name] = self._backend(name, entry)
         self.sessions = Sessions(store, config.settings.sessions, self.backends, self._retable, sink, clock)
         self.methods = Methods(self)
+        self.failures = FailureLog("the gateway")
         self._beat: Record | None = None
 
     def _backend(self, name: str, entry: Entry) -> Backend:
@@ -179,6 +181,7 @@ class Gateway:
             self._beat = await self.store.commit(record, expect=0 if self._beat is None else self._beat.rev)
         except (Conflict, Ended, NotFound, SessionExpired):
             self._beat = None
+        self.failures.clear()  # the store answers
         await self.store.reap(kind=PROCESSES)
 
     def describe(self) -> dict[str, Any]:
@@ -241,6 +244,11 @@ class Gateway:
                 session.streams.end()
         for listener in self.listeners:
             listener.queue.put_nowait(None)
+
+    def report(self, error: HoldfastError) -> None:
+        """Log what a caller is not shown of an error, once until the backend has been seen well again."""
+        backend = self.backends.get(error.server) if error.server is not None else None
+        (self.failures if backend is None else backend.failures).add(error)
 
     # The table
 

@@ -4,9 +4,12 @@ It owns bytes and headers. It refuses a body over the cap, and a header that say
 """
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
+from holdfast.core.disclosure import INTERNAL_ERROR, disclosed
+from holdfast.errors import HoldfastError, LimitReached, OutcomeUnknown, Unavailable
 from holdfast.gateway.streams import Stream, Streams
 from holdfast.gateway.uvicorn_door import json_at_once
 from holdfast.links.codec import encode_known
@@ -49,6 +52,15 @@ class Refused(Exception):
         if data is not None:
             self.error["data"] = data
         self.headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+
+    @classmethod
+    def because(cls, error: HoldfastError) -> "Refused":
+        """The answer to a request that an error of ours stopped, in the words that a caller may see."""
+        seen = disclosed(error)
+        if not isinstance(error, Unavailable | OutcomeUnknown | LimitReached):
+            return cls(500, seen.text, code=INTERNAL_ERROR, data=dict(seen.fields))
+        wait = str(max(1, math.ceil(error.retry_after or 1)))
+        return cls(503, seen.text, code=-32000, data=dict(seen.fields), retry_after=wait)
 
 
 class Request:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
 
+from holdfast.core.disclosure import CALL_AGAIN, disclosed
 from holdfast.core.eras import LOG_LEVEL, METHOD_NOT_FOUND, Era, result_in
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.core.values import members
@@ -22,8 +23,6 @@ from holdfast.errors import (
     ErrorAnswer,
     HoldfastError,
     LimitReached,
-    OutcomeUnknown,
-    Rejected,
     SessionReplaced,
     StartTimeout,
     Unavailable,
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.gateway")
 
 INVALID_PARAMS = -32602
-INTERNAL_ERROR = -32603
 TRACE = ("traceparent", "tracestate", "baggage")
 LONGEST_URI = 8192  # characters: as much as web servers take
 ROUNDS = 10  # of input that a 2026 backend may ask of a 2025 client for one call
@@ -104,7 +102,13 @@ class Methods:
         handler = self._table.get(method)
         if handler is None or (asking.era is Era.Y2026 and method in _ONLY_2025):
             raise ErrorAnswer(f"no method {method!r:.80}", message="Method not found", code=METHOD_NOT_FOUND)
-        result: dict[str, Any] = await handler(asking, params)
+        try:
+            result: dict[str, Any] = await handler(asking, params)
+        except ErrorAnswer:
+            raise
+        except HoldfastError as error:
+            self._gateway.report(error)
+            raise
         return result_in(asking.era, method, result) if asking.era is Era.Y2026 else result
 
     # Lists
@@ -185,6 +189,7 @@ class Methods:
         except ErrorAnswer:
             raise
         except HoldfastError as error:
+            self._gateway.report(error)
             return tool_error(error)
 
     async def _route(self, asking: Asking, kind: Literal["tool", "prompt"], name: str) -> Route:
@@ -474,7 +479,6 @@ class Methods:
 _ONLY_2025 = frozenset({"ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
 _ONLY_2026 = frozenset({"resultType", "ttlMs", "cacheScope"})
 _LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-CALL_AGAIN = "the server started a new session; what it kept is gone; call again to continue"
 
 
 def _progress(voice: Voice, token: Any) -> OnProgress:
@@ -499,34 +503,11 @@ def _with_notice(result: dict[str, Any], method: str, notice: str) -> dict[str, 
     return told
 
 
-def family(error: HoldfastError) -> str:
-    for kind in (Unavailable, OutcomeUnknown, Rejected):
-        if isinstance(error, kind):
-            return kind.__name__
-    return "UsageError"
-
-
-def error_fields(error: HoldfastError) -> dict[str, Any]:
-    """What a program may want to know of an error."""
-    fields: dict[str, Any] = {"family": family(error), "kind": type(error).__name__}
-    for name in ("server", "retry_after", "attempts"):
-        if (value := getattr(error, name)) is not None:
-            fields[name] = value
-    return fields
-
-
 def tool_error(error: HoldfastError) -> dict[str, Any]:
     """A call that did not come through, as a model can read it."""
+    seen = disclosed(error)
     return {
-        "content": [{"type": "text", "text": str(error)}],
+        "content": [{"type": "text", "text": seen.text}],
         "isError": True,
-        "_meta": {ERROR: error_fields(error)},
+        "_meta": {ERROR: dict(seen.fields)},
     }
-
-
-def rpc_error(error: HoldfastError) -> dict[str, Any]:
-    """The same as a JSON-RPC error, for methods that have no other way."""
-    if isinstance(error, ErrorAnswer):
-        told: dict[str, Any] = {"code": error.code or INTERNAL_ERROR, "message": error.message or error.what}
-        return told if error.data is None else {**told, "data": error.data}
-    return {"code": INTERNAL_ERROR, "message": str(error), "data": error_fields(error)}

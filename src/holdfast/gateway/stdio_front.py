@@ -13,13 +13,14 @@ from typing import Any, cast
 
 from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
 
+from holdfast.core.disclosure import rpc_error
 from holdfast.core.eras import PROTOCOL_VERSION, UNSUPPORTED_VERSION, VERSIONS, Era
 from holdfast.core.models import Principal
 from holdfast.errors import HoldfastError
 from holdfast.gateway.config_file import Config
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.greeting import BadGreeting, client_of, discovery, greeting
-from holdfast.gateway.methods import Asking, rpc_error
+from holdfast.gateway.methods import Asking
 from holdfast.gateway.session import Client, Session
 from holdfast.gateway.streams import Streams
 from holdfast.links.codec import decode, encode_known
