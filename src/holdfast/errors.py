@@ -278,6 +278,10 @@ class LimitReached(Rejected):
         self.limit = limit
         self.actual = actual
 
+    def _public_summary(self) -> str:
+        known = self.limit is not None and self.actual is not None
+        return f"{self.summary} ({self.actual} of {self.limit})" if known else self.summary
+
 
 class CorruptRecord(Rejected):
     """Something is stored there, and it is not a record that Holdfast wrote."""

@@ -58,7 +58,7 @@ async def test_with_all_down_a_session_still_opens_and_the_error_names_the_backe
             assert "counter__count" in await client.tools()  # as the store remembers it
             down = await client.call("counter__count")
             assert down.result["isError"]
-            assert down.text.startswith("backend 'counter' is not available; nothing was executed; try again")
+            assert down.text.startswith("NoBackend: 'counter' is not running; nothing was executed")
             assert program.gateway is not None
             shown = program.gateway.describe()["backends"]["counter"]
             assert shown["state"] == "down"
