@@ -10,15 +10,17 @@ import socket
 import sys
 import tempfile
 import urllib.request
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from holdfast.client import Server, run
 from holdfast.core.eras import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from holdfast.core.values import members
 from holdfast.errors import HoldfastError
 from holdfast.gateway.config_file import Config, load_config
+from holdfast.gateway.methods import ERROR
 from holdfast.gateway.program import Program
 
 START_SECONDS = 30.0  # for a demo server to listen
@@ -119,11 +121,11 @@ async def check(say: Say) -> bool:
             told("notebook while the counter is dead", await _say(holdfast, "notebook__read"), "moss")
             told(
                 "counter while it is dead",
-                (await _say(holdfast, "counter__count")).split(" since")[0],
-                "backend 'counter' is down",
+                (await _error_of(holdfast, "counter__count")).get("family"),
+                "Unavailable",
             )
             await demo.start("counter")
-            told("counter back: its loss is told once", "call again" in await _until_back(holdfast), True)
+            told("counter back: its loss is told once", await _until_back(holdfast), "SessionReplaced")
             told("and the call after that counts", await _say(holdfast, "counter__count"), "1")
             told(
                 "the notebook never noticed",
@@ -144,13 +146,18 @@ async def _say(server: Server, tool: str, arguments: dict[str, Any] | None = Non
     return str(getattr(result.content[0], "text", "")) if result.content else ""
 
 
-async def _until_back(server: Server) -> str:
-    """The gateway tries a dead backend again after a pause."""
-    text = ""
+async def _error_of(server: Server, tool: str) -> Mapping[str, Any]:
+    """What the gateway says to programs about a call that it could not make; empty if it made it."""
+    result = await server.call_tool(tool)
+    return members((result.meta or {}).get(ERROR))
+
+
+async def _until_back(server: Server) -> object:
+    """The kind of the first error that is not "try again": the gateway tries a dead backend again after a pause."""
     async with asyncio.timeout(START_SECONDS):
-        while "is down" in (text := await _say(server, "counter__count")) or "rests" in text:
+        while (error := await _error_of(server, "counter__count")).get("family") == "Unavailable":
             await asyncio.sleep(0.2)
-    return text
+    return error.get("kind")
 
 
 def _post_2026(url: str, tool: str, arguments: dict[str, Any]) -> str:
