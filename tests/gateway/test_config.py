@@ -95,6 +95,16 @@ mcpServers:
         ("naming:\n  rename: {b.x: y}\nmcpServers:\n  a: {command: x}", 2, "no server 'b'"),
         ("naming:\n  rename: {a.x: 'no good'}\nmcpServers:\n  a: {command: x}", 2, "not a tool's name"),
         ("mcpServers: {\n  a: [", 2, "not YAML"),
+        ("mcpServers:\n  a:\n    url: http://x/mcp\n    pass_headers: [X-A, Authorization]", 4, "own credential"),
+        ("mcpServers:\n  a:\n    url: http://x/mcp\n    pass_headers: [transfer-encoding]", 4, "set anew"),
+        ("mcpServers:\n  a:\n    url: http://x/mcp\n    tls: {verify: false}", 4, "SSL_CERT_FILE"),
+        ("mcpServers:\n  a:\n    url: http://x/mcp\n    auth: {token: x}", 4, "give headers"),
+        ("mcpServers:\n  a:\n    url: http://x/mcp\n    limits: {answer: 5}", 4, "use timeout"),
+        ("tls: {cert: x}\nmcpServers: {}", 1, "proxy in front"),
+        ("listen:\n  hosts: ['*']\nmcpServers: {}", 2, "leave `hosts` out"),
+        ("listen:\n  hosts: ['https://mcp.example']\nmcpServers: {}", 2, "mcp.example:8808"),
+        ("listen:\n  origins: ['*']\nmcpServers: {}", 2, "not a web origin"),
+        ("listen:\n  origins: [app.example]\nmcpServers: {}", 2, "not a web origin"),
         ("just text", None, "not a mapping"),
         ("", None, "not a mapping"),
     ],
@@ -128,6 +138,36 @@ def test_all_mistakes_are_told_at_once_and_no_secret(tmp_path: Path) -> None:
     assert digest not in repr(config)
     assert token not in repr(config)
     assert subprocess.run([HOLDFAST, "check", str(good)], capture_output=True, timeout=60).returncode == 0
+
+
+@pytest.mark.promise("gateway.config")
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("mcpServers:\n  a:\n    command: no-such-program", 3, "not found in PATH"),
+        ("mcpServers:\n  a:\n    command: ./no/such\n", 3, "no file"),
+        (f"mcpServers:\n  a:\n    command: {sys.executable}\n    cwd: /no/such/folder", 4, "not a folder"),
+        ("listen:\n  host: 0.0.0.0\nmcpServers: {}", 2, "not loopback"),
+    ],
+)
+def test_check_refuses_what_serve_refuses_and_what_cannot_start(
+    tmp_path: Path, text: str, line: int, words: str
+) -> None:
+    file = written(tmp_path, text)
+    config, mistakes = read_config(file, here=True)
+    assert config is None
+    assert [mistake.line for mistake in mistakes] == [line]
+    assert words in str(mistakes[0])
+    load_config(file)  # one that can't start does not keep the others from being served
+
+
+@pytest.mark.promise("gateway.config")
+def test_check_takes_what_serve_takes(tmp_path: Path) -> None:
+    file = written(tmp_path, f"listen: {{host: 0.0.0.0}}\nmcpServers:\n  a: {{command: {sys.executable}}}\n")
+    assert read_config(file, here=True, insecure=True)[0] is not None
+    assert read_config(file, here=True)[0] is None
+    off = written(tmp_path, "mcpServers:\n  a: {command: no-such-program, disabled: true}\n")
+    assert read_config(off, here=True)[0] is not None
 
 
 @pytest.mark.promise("gateway.callers")

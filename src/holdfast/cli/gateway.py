@@ -84,9 +84,13 @@ def _faster() -> None:
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # pyright: ignore[reportDeprecated] - 3.11 has no other way
 
 
-def check(config: File, json: JsonFlag = False) -> None:
-    """Explain every mistake in a configuration, with its line and what helps."""
-    loaded, mistakes = read_config(config)
+def check(
+    config: File,
+    insecure: Annotated[bool, typer.Option("--insecure", help="As `serve --insecure` would have it.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Explain every mistake in a configuration, with its line and what helps, and what this machine lacks."""
+    loaded, mistakes = read_config(config, here=True, insecure=insecure)
     if json:
         found = [{"line": m.line, "where": m.where, "what": m.what, "remedy": m.remedy} for m in mistakes]
         print_json({"file": str(config), "good": loaded is not None, "mistakes": found})

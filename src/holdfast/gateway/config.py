@@ -16,7 +16,16 @@ Reuse: TypeAlias = Literal["session", "principal", "shared", "call"]
 
 MIB = 1024 * 1024
 _HASH = re.compile(r"sha256:[0-9a-f]{64}").fullmatch
+CALLERS_OWN = frozenset({"authorization", "proxy-authorization"})
+"""A caller's credentials for the gateway: no server may have them, or it could act as the caller here."""
+HOP_BY_HOP = frozenset(
+    {"accept", "accept-encoding", "connection", "content-encoding", "content-type", "expect", "keep-alive",
+     "last-event-id", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
+)  # fmt: skip
+"""Headers that belong to one connection or one message; the request to a server is another one."""
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+").fullmatch
+_HOST = re.compile(r"\[[0-9A-Fa-f:.]+\](:\d+)?|[0-9A-Fa-f:]+|[A-Za-z0-9_.-]+(:\d+)?").fullmatch
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*]+/?", re.IGNORECASE).fullmatch
 _PUBLIC = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
 
 
@@ -33,11 +42,32 @@ class Listen(Part):
     port: int = Field(default=8808, ge=0, le=65535, description="The port; 0 takes a free one.")
     path: str = Field(default="/mcp", pattern=r"^/[A-Za-z0-9._~/-]*$", description="The endpoint's path.")
     hosts: tuple[str, ...] = Field(
-        default=(), description="`Host` headers that are served besides loopback's.", strict=False
+        default=(), description="`Host` headers that are served besides loopback's, each by its name.", strict=False
     )
     origins: tuple[str, ...] = Field(
         default=(), description="Web origins that may call besides loopback's, as `https://app.example`.", strict=False
     )
+
+    @field_validator("hosts")
+    @classmethod
+    def _hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for host in value:
+            if "*" in host:
+                raise ValueError(
+                    f"{host!r:.80} is no name: hosts are compared as they are; name each, or leave `hosts` out, which "
+                    "serves any name where `host` is not loopback"
+                )
+            if not _HOST(host):
+                raise ValueError(f"{host!r:.80} is not a `Host` header; write it like mcp.example or mcp.example:8808")
+        return value
+
+    @field_validator("origins")
+    @classmethod
+    def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            if not _ORIGIN(origin):
+                raise ValueError(f"{origin!r:.80} is not a web origin; write it like https://app.example")
+        return value
 
     @field_validator("path")
     @classmethod
@@ -186,7 +216,9 @@ class Policy(Part):
         default_factory=dict, description="Another description for a tool or prompt, by its own name."
     )
     pass_headers: tuple[str, ...] = Field(
-        default=(), description="Headers of the caller's request that go on to this server.", strict=False
+        default=(),
+        description="Headers of the caller's request that go on to this server; never its `authorization`.",
+        strict=False,
     )
 
     @field_validator("pass_headers")
@@ -195,8 +227,13 @@ class Policy(Part):
         for name in value:
             if not _HEADER(name):
                 raise ValueError(f"{name!r:.80} is not a header's name")
-            if name.lower() in RESERVED:
-                raise ValueError(f"{name!r} is the link's own to set")
+            if name.lower() in CALLERS_OWN:
+                raise ValueError(
+                    f"{name!r} is the caller's own credential for this gateway and goes to no server; "
+                    "give the server its own under `headers`"
+                )
+            if name.lower() in RESERVED | HOP_BY_HOP:
+                raise ValueError(f"{name!r} is set anew for each request to a server, so it can't be passed on")
         return tuple(name.lower() for name in value)
 
 

@@ -17,9 +17,11 @@ from pydantic import BaseModel, ValidationError
 from holdfast.client.files import KEYS, parse_json, server_from
 from holdfast.client.server import Server
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.gateway.callers import check_bind
 from holdfast.gateway.config import POLICY_KEYS, SETTINGS_KEYS, Policy, Settings
 from holdfast.gateway.routing import too_many_names
-from holdfast.links.target import HttpTarget
+from holdfast.links.command import Missing, environment, located
+from holdfast.links.target import CommandTarget, HttpTarget
 from holdfast.stores import open_store
 
 SHOWN = 20  # mistakes in one error: a screen
@@ -72,12 +74,31 @@ class Mistake:
 @dataclass
 class _Reading:
     path: Path
+    place: str = "mcpServers"
     lines: dict[tuple[str, ...], int] = field(default_factory=dict[tuple[str, ...], int])
     mistakes: list[Mistake] = field(default_factory=list[Mistake])
 
     def add(self, at: tuple[str, ...], what: str, remedy: str | None = None) -> None:
         line = next((self.lines[at[:n]] for n in range(len(at), 0, -1) if at[:n] in self.lines), None)
         self.mistakes.append(Mistake(line, ".".join(at), what, remedy))
+
+
+_NOT_READ = {
+    "auth": "give headers: {authorization: 'Bearer ${TOKEN}'}",
+    "limits": "use timeout and silence",
+    "tls": "name a private authority in the variable SSL_CERT_FILE",
+    "idle": "sessions.idle says it for all servers",
+    "max_age": "sessions.max_age says it for all servers",
+    "max_links": "sessions.children bounds programs",
+    "tool_reuse": "use reuse",
+    "callbacks": "clients answer a server's questions",
+    "memory": "sessions are kept in `store`",
+}
+"""Keys of a server that mean something in code, and nothing in this file."""
+_NOT_READ_ABOVE = {
+    "tls": "the gateway serves plain HTTP; let a proxy in front of it do TLS",
+    "limits": "limits stand under `sessions`, and a server's under its own name",
+}
 
 
 def load_config(path: str | Path, *, env: Mapping[str, str] | None = None) -> Config:
@@ -90,8 +111,10 @@ def load_config(path: str | Path, *, env: Mapping[str, str] | None = None) -> Co
     return config
 
 
-def read_config(path: str | Path, *, env: Mapping[str, str] | None = None) -> tuple[Config | None, list[Mistake]]:
-    """The configuration, or None, and all that is wrong with it."""
+def read_config(
+    path: str | Path, *, env: Mapping[str, str] | None = None, here: bool = False, insecure: bool = False
+) -> tuple[Config | None, list[Mistake]]:
+    """The configuration, or None, and all that is wrong with it. `here`: also what this machine lacks to serve it."""
     reading = _Reading(Path(path))
     document = _parse(reading)
     if document is None:
@@ -101,6 +124,8 @@ def read_config(path: str | Path, *, env: Mapping[str, str] | None = None) -> tu
     entries = _entries(reading, document, values)
     if settings is not None:
         _check_together(reading, settings, entries)
+        if here:
+            _check_here(reading, settings, entries, insecure)
     if reading.mistakes or settings is None:
         return None, reading.mistakes
     return Config(settings, entries, reading.path), []
@@ -174,7 +199,9 @@ def _settings(reading: _Reading, document: dict[str, Any]) -> Settings | None:
         reading.add((near[0],) if near else (), "there is no 'mcpServers'", f"rename {near[0]!r}" if near else None)
     known = SETTINGS_KEYS | {"mcpServers", "servers", "inputs", "$schema"}
     for key in document:
-        if key not in known and difflib.get_close_matches(str(key), sorted(known), 1, 0.6):
+        if key in _NOT_READ_ABOVE:
+            reading.add((str(key),), "is not read here", _NOT_READ_ABOVE[key])
+        elif key not in known and difflib.get_close_matches(str(key), sorted(known), 1, 0.6):
             _guess(reading, (), str(key), known)
     return _model(reading, (), Settings, given)
 
@@ -211,7 +238,7 @@ def _fields_at(model: type[BaseModel], place: list[str]) -> frozenset[str]:
 
 
 def _entries(reading: _Reading, document: dict[str, Any], env: Mapping[str, str]) -> dict[str, Entry]:
-    place = "mcpServers" if "mcpServers" in document else "servers"
+    place = reading.place = "mcpServers" if "mcpServers" in document else "servers"
     listed = document.get(place)
     entries: dict[str, Entry] = {}
     if not isinstance(listed, dict):
@@ -226,6 +253,9 @@ def _entries(reading: _Reading, document: dict[str, Any], env: Mapping[str, str]
         known = {str(key): value for key, value in cast("dict[Any, Any]", entry).items()}
         plain = {key: value for key, value in known.items() if key not in POLICY_KEYS}
         given = {key: value for key, value in known.items() if key in POLICY_KEYS}
+        for key in [key for key in plain if key in _NOT_READ]:
+            reading.add((*at, key), "is not read from this file", _NOT_READ[key])
+            plain.pop(key)
         strange = [
             key for key in plain if key not in KEYS and difflib.get_close_matches(key, sorted(_OUR_KEYS), 1, 0.7)
         ]
@@ -271,15 +301,32 @@ def _check_together(reading: _Reading, settings: Settings, entries: dict[str, En
             )
     for name, entry in entries.items():
         if entry.policy.pass_headers and not isinstance(entry.server.target, HttpTarget):
-            reading.add(("mcpServers", name, "pass_headers"), "a program takes no headers", "use env instead")
+            reading.add((reading.place, name, "pass_headers"), "a program takes no headers", "use env instead")
         if entry.policy.warm and (entry.policy.reuse != "session" or entry.server.command is None):
-            reading.add(("mcpServers", name, "warm"), "spares are for programs with reuse: session", "leave it out")
+            reading.add((reading.place, name, "warm"), "spares are for programs with reuse: session", "leave it out")
     if settings.store is not None:
         try:
             open_store(settings.store)  # made, not opened: a wrong URL is told here
         except HoldfastError as error:
             reading.add(("store",), error.what, error.remedy)
     if settings.sessions.handles and "holdfast" in entries:
-        reading.add(("mcpServers", "holdfast"), "the handle tools have this name", "rename the server")
+        reading.add((reading.place, "holdfast"), "the handle tools have this name", "rename the server")
     if settings.naming.mode == "prefix" and (clash := too_many_names(entries)):
-        reading.add(("mcpServers", clash[0]), f"its tools would be named like those of {clash[1]!r}", "rename one")
+        reading.add((reading.place, clash[0]), f"its tools would be named like those of {clash[1]!r}", "rename one")
+
+
+def _check_here(reading: _Reading, settings: Settings, entries: dict[str, Entry], insecure: bool) -> None:
+    """What `serve` would refuse, and programs that can't be started, on this machine as it is now."""
+    try:
+        check_bind(settings, insecure)
+    except ConfigError as error:
+        reading.add(("listen", "host"), error.what, error.remedy)
+    for name, entry in entries.items():
+        target = entry.server.target
+        if isinstance(target, CommandTarget):
+            env = environment(cast("dict[str, str]", target.env or {}))
+            try:
+                located(target.command, env, target.cwd)
+            except Missing as missing:
+                key = "cwd" if target.cwd is not None and not Path(target.cwd).is_dir() else "command"
+                reading.add((reading.place, name, key), missing.why, missing.remedy)

@@ -30,31 +30,42 @@ def environment(named: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in {**ours, **named}.items() if not value.startswith("()")}
 
 
+class Missing(Exception):
+    """A command that can't run here: why, and what helps."""
+
+    def __init__(self, why: str, remedy: str) -> None:
+        super().__init__(why)
+        self.why = why
+        self.remedy = remedy
+
+
 def find(command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None, server: str) -> str:
     """The file to run, or `ConnectFailed` that says why there is none."""
-    shown = masked(command, args, env)
+    try:
+        return located(command, env, cwd)
+    except Missing as missing:
+        raise _no(server, masked(command, args, env), missing.why, missing.remedy) from None
+
+
+def located(command: str, env: Mapping[str, str], cwd: str | None) -> str:
+    """The file that a command names, or `Missing`."""
     if cwd is not None and not Path(cwd).is_dir():
-        raise _no(server, shown, f"its cwd {cwd} is not a folder", "give a folder that exists as cwd=")
+        raise Missing(f"its cwd {cwd} is not a folder", "give a folder that exists as cwd")
     path = env.get("PATH", os.defpath)
     if os.sep in command or (os.altsep and os.altsep in command):
         place = Path(cwd or ".", command) if not Path(command).is_absolute() else Path(command)
         if place.is_dir():
-            raise _no(server, shown, f"{command} is a folder", "name the program in it")
+            raise Missing(f"{command} is a folder", "name the program in it")
         if not place.exists():
-            raise _no(server, shown, f"there is no file {place}", "check the path; relative ones begin at cwd")
+            raise Missing(f"there is no file {place}", "check the path; relative ones begin at cwd")
         if not os.access(place, os.X_OK):
-            raise _no(server, shown, f"{place} is not executable", f"chmod +x {place}")
+            raise Missing(f"{place} is not executable", f"chmod +x {place}")
         return str(place.absolute())  # else the system would look for it in PATH, or begin at cwd twice
     found = shutil.which(command, path=path)
     if found is None:
         folders = path.split(os.pathsep)
         looked = ", ".join(folders[:8]) + (f" and {len(folders) - 8} more" if len(folders) > 8 else "")
-        raise _no(
-            server,
-            shown,
-            f"{command!r} was not found in PATH: {looked}",
-            "install it, or give its full path as command=",
-        )
+        raise Missing(f"{command!r} was not found in PATH: {looked}", "install it, or give its full path as command")
     return str(Path(found).absolute())
 
 
