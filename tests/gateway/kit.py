@@ -18,7 +18,7 @@ from holdfast.gateway.program import Program
 from tests.links.kit import FAST
 
 BOTH = "application/json, text/event-stream"
-PATIENT = replace(FAST, answer=20, greet=20, start=30)
+PATIENT = replace(FAST, silence=20, greet=20, start=30)
 
 
 def config_of(folder: Path, servers: Mapping[str, Any], **settings: Any) -> Config:

@@ -48,8 +48,8 @@ async def test_something_that_is_no_target() -> None:
             Link(target)
     with pytest.raises(holdfast.ConfigError, match="era"):
         Options(era="legacy")  # type: ignore[arg-type]
-    with pytest.raises(holdfast.UsageError, match="answer"):
-        Limits(answer=-1)
+    with pytest.raises(holdfast.UsageError, match="silence"):
+        Limits(silence=-1)
     with pytest.raises(holdfast.UsageError, match="in_flight"):
         Limits(in_flight=0)
 

@@ -4,11 +4,12 @@ import asyncio
 import datetime
 import ipaddress
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from aiohttp import web
 from cryptography import x509
@@ -207,6 +208,53 @@ async def test_a_refused_client_is_typed_and_shows_no_secret() -> None:
             assert "s3cret" not in str(caught.value)
             auth.secret_ok = True
             assert (await link.request("tools/list"))["tools"]
+
+
+class SignIn(httpx2.Auth):
+    """An OAuth flow that sends a person to a page, and goes on when they come back."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.signed_in = asyncio.Event()
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        if self.signed_in.is_set():
+            request.headers["authorization"] = "Bearer signed-in"
+        response = yield request
+        if response.status_code == 401:
+            self.asked.set()
+            await self.signed_in.wait()
+            request.headers["authorization"] = "Bearer signed-in"
+            yield request
+
+
+@pytest.mark.promise("link.oauth")
+async def test_a_person_may_take_minutes_to_sign_in_and_that_has_a_limit_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, real, ahead = asyncio.get_running_loop(), asyncio.get_running_loop().time, 0.0
+    async with FaultServer(bearer="signed-in") as server:
+        auth = SignIn()
+        async with link_to(HttpTarget(server.url, auth=auth)) as link:
+            monkeypatch.setattr(loop, "time", lambda: real() + ahead)
+            calls = [asyncio.ensure_future(link.request("tools/list")) for _ in range(2)]
+            await asyncio.wait_for(auth.asked.wait(), 10)
+            for minute in range(1, 10):  # past Limits(resolve=…) and Limits(start=…)
+                ahead = minute * 60.0
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                assert not any(call.done() for call in calls)
+            auth.signed_in.set()
+            assert all(found["tools"] for found in await asyncio.gather(*calls))
+            assert server.sessions.greets == 1
+        nobody = SignIn()
+        async with link_to(HttpTarget(server.url, auth=nobody)) as link:
+            call = asyncio.ensure_future(link.request("tools/list"))
+            await asyncio.wait_for(nobody.asked.wait(), 10)
+            ahead += 601.0
+            with pytest.raises(holdfast.StartTimeout, match="authorize") as caught:
+                await call
+            assert caught.value.phase == "resolve"
 
 
 @pytest.fixture(scope="module")

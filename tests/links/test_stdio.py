@@ -22,7 +22,7 @@ from tests.links.kit import FAST, link_to, text_of, tool, until
 pytestmark = pytest.mark.anyio
 
 QUICK = Limits(
-    connect=2, greet=5, start=20, answer=5, close=2, exit=0.5, tell=2, backoff=0.01, stream_retry=0.02,
+    connect=2, greet=5, start=20, silence=5, close=2, exit=0.5, tell=2, backoff=0.01, stream_retry=0.02,
     message_bytes=1_000_000,
 )  # fmt: skip
 

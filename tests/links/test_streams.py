@@ -298,22 +298,22 @@ async def test_an_answer_of_five_megabytes(form: Any) -> None:
 async def test_a_stream_may_last_longer_than_every_default_timeout() -> None:
     # Every time-out at a thousandth of its default: five minutes of silence become 0.3 s, and the stream lasts longer.
     limits = holdfast.Limits().scaled(0.001)
-    limits = type(limits)(answer=limits.answer, connect=2, greet=2, start=5, close=2, tell=2, stream_retry=0.02)
+    limits = type(limits)(silence=limits.silence, connect=2, greet=2, start=5, close=2, tell=2, stream_retry=0.02)
     ears = Ears()
     async with FaultServer(era="2026") as server, link_to(server.url, limits=limits, on_notification=ears) as link:
         answers = asyncio.ensure_future(link.request("subscriptions/listen", {"notifications": {}}))
         await until(lambda: server.streams == 1)
         begun = asyncio.get_running_loop().time()
-        while asyncio.get_running_loop().time() - begun < 3 * limits.answer:
+        while asyncio.get_running_loop().time() - begun < 3 * limits.silence:
             server.push(CHANGED)
-            await asyncio.sleep(limits.answer / 3)
+            await asyncio.sleep(limits.silence / 3)
         assert not answers.done()
         answers.cancel()
     async with FaultServer(answers="sse") as server, link_to(server.url, limits=limits) as link:
         steps = 8
 
         async def slowly(done: float, total: float | None, message: str | None) -> None:
-            await asyncio.sleep(limits.answer / 4)
+            await asyncio.sleep(limits.silence / 4)
 
         await link.request("tools/call", tool("progress", steps=steps), on_progress=slowly)
 

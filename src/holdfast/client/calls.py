@@ -4,6 +4,7 @@ It owns pages, input rounds (2026's questions inside an answer), parameter heade
 refuses hidden requests: what a listing would tell is used only if somebody listed.
 """
 
+import asyncio
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,8 @@ from holdfast.client.callbacks import Callbacks
 from holdfast.client.runs import current_run, leased, link_at_hand
 from holdfast.client.server import Reuse, Server
 from holdfast.core.eras import HEADER_MISMATCH, Era
-from holdfast.errors import BadAnswer, ErrorAnswer, LimitReached, UsageError
+from holdfast.core.models import check_seconds
+from holdfast.errors import AnswerTimeout, BadAnswer, ErrorAnswer, LimitReached, UsageError
 from holdfast.links.inbound import OnProgress
 from holdfast.links.link import Link
 from holdfast.links.sdk import LinkDispatcher
@@ -76,7 +78,9 @@ async def call_tool(
     *,
     idempotent: bool | None,
     timeout: float | None,
+    silence: float | None,
     on_progress: OnProgress | None,
+    meta: Mapping[str, Any] | None,
     headers: Mapping[str, str] | None,
     reuse: Reuse | None,
 ) -> types.CallToolResult:
@@ -87,13 +91,42 @@ async def call_tool(
             remedy="give a dict of argument names to values",
         )
     params: dict[str, Any] = {"name": name, "arguments": dict(arguments or {})}
+    if meta is not None:
+        params["_meta"] = _checked_meta(server, name, meta)
+    for what, span in (("timeout", timeout), ("silence", silence)):
+        if span is not None:
+            check_seconds(span, f"{what}= of the call of {name!r:.80}", zero=True)
     seconds = timeout if timeout is not None else server.timeout
+    quiet = silence if silence is not None else server.silence
+    if quiet is not None and on_progress is None:
+        on_progress = _sign_of_life
     wanted = reuse or server.tool_reuse.get(name)
     link = link_at_hand(server, wanted)
     if link is not None:
-        return await _call_tool(server, link, name, params, idempotent, seconds, on_progress, headers)
+        return await _call_tool(server, link, name, params, idempotent, seconds, quiet, on_progress, headers)
     async with leased(server, wanted) as link:
-        return await _call_tool(server, link, name, params, idempotent, seconds, on_progress, headers)
+        return await _call_tool(server, link, name, params, idempotent, seconds, quiet, on_progress, headers)
+
+
+async def _sign_of_life(done: float, total: float | None, message: str | None) -> None:
+    """Asks for progress, whose arrival alone extends a call's `silence`."""
+
+
+def _checked_meta(server: Server, name: str, meta: object) -> dict[str, Any]:
+    if not isinstance(meta, Mapping):
+        raise UsageError(
+            f"the meta of {name!r:.80} is a {type(meta).__name__}, not a mapping",
+            server=server.name,
+            remedy="give a dict of names to values, e.g. {'example.com/trace': …}",
+        )
+    known = cast("Mapping[str, Any]", meta)
+    if "progressToken" in known:
+        raise UsageError(
+            f"the meta of {name!r:.80} has a progressToken, which is set by Holdfast",
+            server=server.name,
+            remedy="give on_progress= to hear of progress",
+        )
+    return dict(known)
 
 
 async def _call_tool(
@@ -103,6 +136,7 @@ async def _call_tool(
     params: dict[str, Any],
     idempotent: bool | None,
     seconds: float | None,
+    silence: float | None,
     on_progress: OnProgress | None,
     headers: Mapping[str, str] | None,
 ) -> types.CallToolResult:
@@ -122,6 +156,7 @@ async def _call_tool(
                 safe=safe,
                 headers=extra,
                 timeout=seconds,
+                silence=silence,
                 on_progress=on_progress,
             )
             break
@@ -178,13 +213,16 @@ async def _rounds(
     safe: bool | None = None,
     headers: Mapping[str, str] | None = None,
     timeout: float | None = None,
+    silence: float | None = None,
     on_progress: OnProgress | None = None,
 ) -> dict[str, Any]:
     """A request, and again with answers for as long as the server asks for input inside its answer."""
     end = None if timeout is None else time.monotonic() + timeout
     for _ in range(ROUNDS + 1):
         left = None if end is None else max(0.0, end - time.monotonic())
-        result = await link.request(method, params, safe=safe, headers=headers, timeout=left, on_progress=on_progress)
+        result = await link.request(
+            method, params, safe=safe, headers=headers, timeout=left, silence=silence, on_progress=on_progress
+        )
         if result.get("resultType") != "input_required":
             return result
         params = {key: value for key, value in params.items() if key not in ("inputResponses", "requestState")}
@@ -192,7 +230,7 @@ async def _rounds(
         if isinstance(asked, dict) and asked:
             answers: dict[str, Any] = {}
             for key, question in cast("dict[str, Any]", asked).items():
-                answers[key] = await _answer(server, method, question)
+                answers[key] = await _answer_in_time(server, method, question, end)
             params["inputResponses"] = answers
         if isinstance(result.get("requestState"), str):
             params["requestState"] = result["requestState"]
@@ -203,6 +241,20 @@ async def _rounds(
         phase="call",
         remedy="the server asks on and on; see its documentation",
     )
+
+
+async def _answer_in_time(server: Server, method: str, asked: Any, end: float | None) -> dict[str, Any]:
+    left = None if end is None else max(0.0, end - time.monotonic())
+    try:
+        async with asyncio.timeout(left):
+            return await _answer(server, method, asked)
+    except TimeoutError as error:
+        raise AnswerTimeout(
+            f"{method}: {server.name!r} asked for input, and it was not given within the call's timeout",
+            server=server.name,
+            phase="call",
+            remedy="the call was not finished; raise timeout= to leave time for the answer",
+        ) from error
 
 
 async def _answer(server: Server, method: str, asked: Any) -> dict[str, Any]:
@@ -236,7 +288,7 @@ async def _pages(server: Server, link: Link, method: str, field: str) -> list[An
     cursor: str | None = None
     for _ in range(PAGES):
         params = {"cursor": cursor} if cursor is not None else None
-        result = await link.request(method, params, timeout=server.timeout)
+        result = await link.request(method, params, timeout=server.timeout, silence=server.silence)
         part = result.get(field)
         found.extend(cast("list[Any]", part) if isinstance(part, list) else ())
         following = result.get("nextCursor")
@@ -280,7 +332,9 @@ async def list_prompts(server: Server) -> list[types.Prompt]:
 
 async def read_resource(server: Server, uri: str, timeout: float | None) -> types.ReadResourceResult:
     async with leased(server, None) as link:
-        result = await _rounds(server, link, "resources/read", {"uri": uri}, timeout=timeout or server.timeout)
+        result = await _rounds(
+            server, link, "resources/read", {"uri": uri}, timeout=timeout or server.timeout, silence=server.silence
+        )
     return _parsed(server, "resources/read", types.ReadResourceResult, result)
 
 
@@ -291,7 +345,9 @@ async def get_prompt(
     if arguments:
         params["arguments"] = dict(arguments)
     async with leased(server, None) as link:
-        result = await _rounds(server, link, "prompts/get", params, timeout=timeout or server.timeout)
+        result = await _rounds(
+            server, link, "prompts/get", params, timeout=timeout or server.timeout, silence=server.silence
+        )
     return _parsed(server, "prompts/get", types.GetPromptResult, result)
 
 
@@ -303,7 +359,7 @@ async def complete(
         "argument": {"name": argument, "value": value},
     }
     async with leased(server, None) as link:
-        result = await link.request("completion/complete", params, timeout=server.timeout)
+        result = await link.request("completion/complete", params, timeout=server.timeout, silence=server.silence)
     return _parsed(server, "completion/complete", types.CompleteResult, result)
 
 

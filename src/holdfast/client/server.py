@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mcp import ClientSession
 
     from holdfast.client.callbacks import Callbacks
+    from holdfast.links.inbound import OnProgress
     from holdfast.links.watch import Watch
 
 Reuse: TypeAlias = Literal["run", "process", "call"]
@@ -70,7 +71,9 @@ class Server:
     proxy: str | None = field(default=None, repr=False)
     tls: TLS | None = None
     timeout: float | None = None
-    """Seconds for a call, replays included, where the call names none."""
+    """Seconds for a call in all, replays included, where the call names none; None: as long as it shows life."""
+    silence: float | None = None
+    """Seconds between two signs of life of a call, where the call names none; None: `Limits.silence`."""
     idle: float = IDLE
     max_age: float | None = None
     """Seconds after which a kept link is replaced, once nobody uses it."""
@@ -102,7 +105,7 @@ class Server:
             raise ConfigError(
                 f"Server {self.name!r}: era={self.era!r:.40} is none", remedy="give 'auto', '2025' or '2026'"
             )
-        for span in ("timeout", "idle", "max_age"):
+        for span in ("timeout", "silence", "idle", "max_age"):
             if (value := getattr(self, span)) is not None:
                 check_seconds(value, f"Server {self.name!r}: {span}")
         if self.proxy is not None and not isinstance(self.proxy, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -184,11 +187,15 @@ class Server:
         *,
         idempotent: bool | None = None,
         timeout: float | None = None,
-        on_progress: Any = None,
+        silence: float | None = None,
+        on_progress: "OnProgress | None" = None,
+        meta: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         reuse: Reuse | None = None,
     ) -> "types.CallToolResult":
-        """Call a tool. `idempotent`: it may be repeated (else its annotations decide, if they are known)."""
+        """Call a tool. `idempotent`: it may be repeated (else its annotations decide, if they are known). `timeout` is
+        the total, `silence` the longest span without a sign of life: naming it, or `on_progress`, asks the server for
+        progress. `meta` becomes the request's `_meta`."""
         from holdfast.client import calls
 
         return await calls.call_tool(
@@ -197,7 +204,9 @@ class Server:
             arguments,
             idempotent=idempotent,
             timeout=timeout,
+            silence=silence,
             on_progress=on_progress,
+            meta=meta,
             headers=headers,
             reuse=reuse,
         )

@@ -87,6 +87,7 @@ class Call:
         "_params",
         "_renewed",
         "_safe",
+        "_silence",
         "_started",
         "_until",
     )
@@ -102,8 +103,10 @@ class Call:
         on_progress: OnProgress | None,
         id: str | int | None,
         ears: Ears | None = None,
+        silence: float | None = None,
     ) -> None:
         self._by = by
+        self._silence = by.options.limits.silence if silence is None else silence
         self._ears = ears
         self._method = method
         self._params = params
@@ -167,7 +170,7 @@ class Call:
                 self._method,
                 self._params,
                 self._headers,
-                Patience(self._until, None if self._method == LISTEN else by.options.limits.answer),
+                Patience(self._until, None if self._method == LISTEN else self._silence),
                 self._on_progress,
                 self._id,
                 self._ears,

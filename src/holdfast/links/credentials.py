@@ -4,13 +4,15 @@ It owns callables and OAuth providers. The SDK's providers are httpx2 auth flows
 path, and only the header that they produce rides on requests. It refuses to let a secret into an error.
 """
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, cast
 
 from holdfast.core.eras import VERSIONS, Era
 from holdfast.core.outcome import Seen
-from holdfast.errors import ConfigError, ConnectFailed, HoldfastError, Unauthorized
+from holdfast.errors import ConfigError, ConnectFailed, HoldfastError, StartTimeout, Unauthorized
 from holdfast.links.http_pool import proxy_for
+from holdfast.links.limits import Limits
 from holdfast.links.target import (
     CommandTarget,
     HttpTarget,
@@ -28,9 +30,12 @@ REQUESTS = 20  # of one OAuth flow: discovery at several places, registration, t
 class Credentials:
     """One target's way to its `Resolved`."""
 
-    def __init__(self, name: str, target: Target) -> None:
+    def __init__(self, name: str, target: Target, limits: Limits) -> None:
         self._name = name
         self._target = target
+        self._limits = limits
+        self._authorized = 0.0
+        self._authorizing_since: float | None = None
 
     @property
     def renewable(self) -> bool:
@@ -38,8 +43,44 @@ class Credentials:
         target = self._target
         return isinstance(target, HttpTarget) and (callable(target.headers) or target.auth is not None)
 
+    def authorizing(self) -> float:
+        """Seconds spent in OAuth flows so far. They may wait for a person, so they do not count as start-up time."""
+        since = self._authorizing_since
+        return self._authorized + (0.0 if since is None else asyncio.get_running_loop().time() - since)
+
     async def resolve(self, refused: Seen | None) -> Resolved:
         """The whole of it. `refused` is the 401 or 403 that made us ask again."""
+        try:
+            async with asyncio.timeout(self._limits.resolve):
+                resolved = await self._resolve()
+        except TimeoutError as error:
+            raise StartTimeout(
+                f"URL, headers or env of {self._name!r} were not resolved within {self._limits.resolve:g} s",
+                server=self._name,
+                phase="resolve",
+                remedy="nothing was executed; see what the callable waits for, or raise Limits(resolve=…)",
+            ) from error
+        target = self._target
+        if not isinstance(target, HttpTarget) or target.auth is None or resolved.url is None:
+            return resolved
+        began = self._authorizing_since = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(self._limits.authorize):
+                headers = await self._authorize(target, resolved.url, refused)
+        except TimeoutError as error:
+            raise StartTimeout(
+                f"the OAuth flow of {self._name!r} did not end within {self._limits.authorize:g} s",
+                server=self._name,
+                phase="resolve",
+                remedy="nothing was executed; call again and sign in sooner, or raise Limits(authorize=…)",
+            ) from error
+        finally:
+            self._authorized += asyncio.get_running_loop().time() - began
+            self._authorizing_since = None
+        return Resolved(resolved.url, {**resolved.headers, **headers})
+
+    async def _resolve(self) -> Resolved:
+        """What is declared, or found out by the declaration's callables."""
         target = self._target
         if isinstance(target, ObjectTarget):
             return Resolved()
@@ -50,8 +91,6 @@ class Credentials:
             headers = target.headers
             if callable(headers):
                 headers = check_headers(self._a_mapping(await headers()))
-            if target.auth is not None:
-                headers = {**(headers or {}), **await self._authorize(target, url, refused)}
         except (HoldfastError, TimeoutError):
             raise
         except Exception as error:

@@ -76,7 +76,7 @@ class Exchanger:
     ) -> dict[str, Any]:
         """A request of the link itself, in a generation that nobody else uses yet: the result, or an error at once."""
         until = None if timeout is None else asyncio.get_running_loop().time() + timeout
-        reply = await self.exchange(generation, method, params, NO_HEADERS, Patience(until, self._limits.answer))
+        reply = await self.exchange(generation, method, params, NO_HEADERS, Patience(until, self._limits.silence))
         if reply.seen is not None:
             raise error_for(self._name, method, phase, judge(reply.seen), reply, 1)
         assert reply.message is not None

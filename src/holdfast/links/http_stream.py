@@ -33,7 +33,7 @@ async def listen(endpoint: Endpoint, generation: Generation, receive: Receive, l
             headers.pop("content-type", None)
             if parser.last_id is not None:
                 headers["last-event-id"] = parser.last_id
-            async with asyncio.timeout(endpoint.limits.answer):
+            async with asyncio.timeout(endpoint.limits.silence):
                 response = await endpoint.request("GET", headers, None)
             if response.status == 200 and header(response.headers, "content-type") == "text/event-stream":
                 failures, opened = 0, True

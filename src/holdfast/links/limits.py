@@ -15,14 +15,17 @@ class Limits:
 
     resolve: float = 30.0
     """A credential helper may ask a person's password manager, not a person."""
+    authorize: float = 600.0
+    """For an OAuth flow (`auth=`): a person may have to sign in. That time does not count as `start`."""
     connect: float = 10.0
     """A machine that does not take a connection for ten seconds is down or filtered."""
     greet: float = 30.0
     """Serverless platforms need that long to wake up."""
     start: float = 60.0
     """From first use to ready, retries included: what a call waits before it says `StartTimeout`."""
-    answer: float = 300.0
-    """Of silence. An answer stream that shows life may last for ever; a total deadline is the caller's `timeout=`."""
+    silence: float = 300.0
+    """Between two signs of life of a call: its answer, progress, or anything else on its stream. A call that shows life
+    may last for ever; its total is `timeout=`."""
     close: float = 5.0
     """For each step of closing: a server that is gone must not hold up an exit."""
     exit: float = 2.0
@@ -50,7 +53,10 @@ class Limits:
 
     def scaled(self, factor: float) -> "Limits":
         """All times by a factor, for tests that can't wait for minutes."""
-        spans = ("resolve", "connect", "greet", "start", "answer", "close", "exit", "tell", "backoff", "stream_retry")
+        spans = (
+            "resolve", "authorize", "connect", "greet", "start", "silence", "close", "exit", "tell", "backoff",
+            "stream_retry",
+        )  # fmt: skip
         return replace(self, **{name: getattr(self, name) * factor for name in spans})
 
 

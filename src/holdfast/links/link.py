@@ -162,13 +162,14 @@ class Link:
         safe: bool | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        silence: float | None = None,
         on_progress: OnProgress | None = None,
         id: str | int | None = None,
         ears: Ears | None = None,
     ) -> dict[str, Any]:
         """Send a request and return its result. `safe`: it may be repeated (else the method decides; a tool call may
-        not). `timeout` is a total, replays included; without one, only the server's silence is bounded. `ears` take
-        what the server says on this call's own stream."""
+        not). `timeout` is a total, replays included; `silence` is the longest span without a sign of life, by default
+        `Limits.silence`. `ears` take what the server says on this call's own stream."""
         self._enter_loop()
         _check(method, params, headers, self.name)
         count, limit = self._telling.count, self._options.limits.in_flight
@@ -192,6 +193,7 @@ class Link:
                 on_progress,
                 id,
                 ears,
+                silence,
             )
             result, generation = await call.run()
         finally:

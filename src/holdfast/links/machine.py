@@ -92,8 +92,13 @@ class Machine:
     async def ready(self, what: str, until: float | None) -> Generation:
         """The current generation, or the next. Fifty callers wait for one way up; each keeps its own deadline."""
         loop = asyncio.get_running_loop()
-        limit = loop.time() + self._limits.start
-        stop = limit if until is None else min(until, limit)
+        limit, authorizing = loop.time() + self._limits.start, self._phases.credentials.authorizing
+        spent = authorizing()
+
+        def left() -> float:
+            stop = limit + authorizing() - spent  # a person who signs in takes their time
+            return (stop if until is None else min(until, stop)) - loop.time()
+
         if self._rising is not None and asyncio.current_task() is self._rising:
             raise UsageError(
                 f"{what}: the reseed hook of {self._phases.name!r} used the link that waits for it",
@@ -102,7 +107,7 @@ class Machine:
             )
         while self.generation is None:
             if self._closing is not None:
-                if not (await asyncio.wait((self._closing,), timeout=max(0.0, stop - loop.time())))[0]:
+                if not (await asyncio.wait((self._closing,), timeout=max(0.0, left())))[0]:
                     raise self._late(what, until)
                 continue
             if self.state is LinkState.CLOSED:
@@ -110,8 +115,9 @@ class Machine:
             if self._rising is None:
                 self._rising = self._owner.start(self._rise(), f"rise {self._phases.name}")
             rising = self._rising
-            if not (await asyncio.wait((rising,), timeout=max(0.0, stop - loop.time())))[0]:
-                raise self._late(what, until)
+            while not (await asyncio.wait((rising,), timeout=max(0.0, left())))[0]:
+                if left() <= 0:
+                    raise self._late(what, until)
             if rising.cancelled():
                 raise closed(self._phases.name, what, False)
             outcome = rising.result()

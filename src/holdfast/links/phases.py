@@ -84,7 +84,7 @@ class Phases:
         self.limits = limits
         self.peer = peer
         self.memory = memory
-        self.credentials = Credentials(name, target)
+        self.credentials = Credentials(name, target, limits)
         self.resolved: Resolved | None = None
         self.wire: Wire | None = None
         self._owner = owner
@@ -102,15 +102,7 @@ class Phases:
 
     async def resolve(self, refused: Seen | None) -> None:
         """URL and credentials."""
-        try:
-            async with asyncio.timeout(self.limits.resolve):
-                self.resolved = await self.credentials.resolve(refused)
-        except TimeoutError as error:
-            raise StartTimeout(
-                f"URL or headers of {self.name!r} were not resolved within {self.limits.resolve:g} s",
-                server=self.name,
-                phase="resolve",
-            ) from error
+        self.resolved = await self.credentials.resolve(refused)
 
     async def open(self) -> bool:
         """A wire to where it was resolved; an open one is kept. True if one was opened."""

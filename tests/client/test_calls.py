@@ -1,0 +1,77 @@
+"""Calls as an agent's author makes them: what rides along, how long they may take, what is known of the tools."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from mcp.server.mcpserver import Context, MCPServer
+
+import holdfast
+from holdfast import Server
+from holdfast.testing import FaultServer
+from tests.client.test_runs import FASTER, at, said
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.promise("run.meta")
+@pytest.mark.parametrize("era", ["2025", "2026"])
+async def test_meta_rides_on_the_call_beside_what_is_ours(era: Any) -> None:
+    async with FaultServer(era=era) as http:
+        async with holdfast.run():
+            await at(http).call_tool("echo", {"text": "x"}, meta={"example.com/trace": {"id": 7}}, silence=5)
+            for wrong in (["x"], {"progressToken": 1}):
+                with pytest.raises(holdfast.UsageError):
+                    await at(http).call_tool("echo", meta=wrong)  # type: ignore[arg-type]
+        [called] = [request.message for request in http.requests if request.method == "tools/call"]
+    assert called is not None
+    meta = called["params"]["_meta"]
+    assert meta["example.com/trace"] == {"id": 7}
+    assert "progressToken" in meta
+
+
+@pytest.mark.promise("run.silence")
+@pytest.mark.parametrize("era", ["2025", "2026"])
+async def test_progress_extends_silence_and_not_the_timeout(era: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, real, ahead = asyncio.get_running_loop(), asyncio.get_running_loop().time, 0.0
+    monkeypatch.setattr(loop, "time", lambda: real() + ahead)  # hours pass in this test, and nobody waits
+    going, told, begun = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    app = MCPServer("slow")
+
+    @app.tool()
+    async def work(context: Context[Any, Any], steps: int) -> str:
+        for step in range(steps):
+            begun.set()
+            await going.wait()
+            going.clear()
+            await context.report_progress(step + 1, steps)
+            told.set()
+        begun.set()
+        await going.wait()
+        return "done"
+
+    async def pass_time(seconds: float) -> None:
+        nonlocal ahead
+        await asyncio.wait_for(begun.wait(), 10)
+        ahead += seconds
+        begun.clear()
+
+    server = Server("slow", app=app, era=era, limits=FASTER, silence=1000)
+    async with holdfast.run():
+        for spans in ({}, {"silence": 900, "timeout": 10_000}):
+            call = asyncio.ensure_future(server.call_tool("work", {"steps": 3}, **spans))
+            for _ in range(3):
+                await pass_time(600)  # 1,800 in all
+                told.clear()
+                going.set()
+                await asyncio.wait_for(told.wait(), 10)
+            await asyncio.wait_for(begun.wait(), 10)
+            going.set()
+            assert said(await call) == "done"
+            going.clear()
+        for spans in ({}, {"silence": 30_000, "timeout": 1001}):
+            begun.clear()
+            call = asyncio.ensure_future(server.call_tool("work", {"steps": 0}, **spans))
+            await pass_time(1001)
+            with pytest.raises(holdfast.AnswerTimeout):
+                await call
