@@ -15,6 +15,7 @@ from holdfast.state.figures import totals
 from holdfast.state.genealogy import graphviz, mermaid
 from holdfast.state.insight import Convergence
 from holdfast.state.log import KIND
+from holdfast.stores.archive import archive_of
 from tests.state.test_companions import Draft, Studio, Style, Writer, drafted, round_of
 from tests.state.test_found import lasts
 
@@ -109,6 +110,19 @@ async def test_a_helper_ends_with_its_session_also_by_expiry_and_its_use_keeps_t
 
         await records.end_orphans(store)
         assert await store.count(kind=KIND) == 0
+
+        # A session whose row is damaged may live: its helper stays, and those of the others still go.
+        damaged, other = [await sessions.begin(ALICE) for _ in range(2)]
+        for each in (damaged, other):
+            await drafted(writers, each)
+        archive = archive_of(store)
+        row = await archive.row(KIND, damaged.handle)
+        assert row is not None
+        await archive.put(row._replace(body=b"\0", idle=None, max_age=None))
+        clock.advance(61)
+        await records.end_orphans(store)
+        assert await store.count(kind=KIND) == 2
+        assert await store.get(KIND, f"{other.handle}.{Writer.kind}") is None
 
     sessions = holdfast.Sessions(Studio, idle=1.0)
     session = await sessions.begin(ALICE)

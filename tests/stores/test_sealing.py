@@ -209,3 +209,28 @@ async def test_a_log_put_out_of_order_is_noticed(tmp_path: Path, key: str) -> No
         for newest in (False, True):
             with pytest.raises(holdfast.CorruptRecord, match="out of order"):
                 await store.log("k", "a", newest_first=newest)
+
+
+@pytest.mark.promise("store.corrupt")
+async def test_one_flipped_bit_in_a_sealed_body_hides_no_other_row(any_url: str, key: str) -> None:
+    async with holdfast.open_store(any_url, keys=[key]) as store:
+        for id in "abc":
+            await store.commit(Record("k", id, data=id), expect=0)
+        archive, seen = archive_of(store), 0
+        row = await archive.row("k", "b")
+        assert row is not None
+        assert row.body is not None
+        for place in range(len(row.body)):
+            flipped = bytearray(row.body)
+            flipped[place] ^= 1 << place % 8
+            await archive.put(row._replace(body=bytes(flipped)))
+            page = await store.scan(kind="k")
+            told = [error.id for error in page.corrupt]
+            assert sorted([*(record.id for record in page.records), *told]) == ["a", "b", "c"]
+            assert [record.data for record in page.records if record.id == "b"] in ([], ["b"])
+            seen += bool(told)
+        assert seen > len(row.body) / 2
+    # Another ring reads none of it, and that is an error of who opened it, not an empty store.
+    async with holdfast.open_store(any_url, keys=[new_key()]) as store:
+        with pytest.raises(holdfast.ConfigError, match="not among the 1 keys"):
+            await store.scan(kind="k")

@@ -5,7 +5,9 @@ import resource
 import sqlite3
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import aiosqlite
 import pytest
@@ -173,6 +175,72 @@ async def test_a_damaged_log_or_claim_is_corrupt(path: Path, url: str) -> None:
             await store.holder("k", "a")
         assert await store.end("k", "a") is True
         assert await store.holder("k", "a") is None
+
+
+def _plain_file(path: Path, url: str) -> None:
+    """Everything in the one file, so that a bit of it can be flipped."""
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA journal_mode = DELETE")
+    db.close()
+
+
+@pytest.mark.promise("store.corrupt")
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE holdfast_records SET id = CAST(x'62ff' AS TEXT) WHERE id = 'b'",
+        "UPDATE holdfast_records SET id = CAST('b' AS BLOB) WHERE id = 'b'",
+        "UPDATE holdfast_records SET kind = CAST('k' AS BLOB) WHERE id = 'b'",
+        "UPDATE holdfast_records SET id = 'b' || char(7) WHERE id = 'b'",
+        "UPDATE holdfast_records SET principal = CAST(x'ff' AS TEXT) WHERE id = 'b'",
+        "UPDATE holdfast_records SET rev = CAST(x'ff' AS TEXT) WHERE id = 'b'",
+    ],
+)
+async def test_a_row_with_damaged_text_is_told_once_and_paged_over(path: Path, url: str, damage: str) -> None:
+    async with holdfast.open_store(url) as store:
+        for id in "abc":
+            await store.commit(Record("k", id), expect=0, entries=["e"])
+        _tamper(path, damage)
+        found: list[str] = []
+        corrupt: list[holdfast.CorruptRecord] = []
+        after: str | None = None
+        for _ in range(4):
+            page = await store.scan(state=None, limit=1, after=after)
+            found += [record.id for record in page.records]
+            corrupt += page.corrupt
+            after = page.next
+            if after is None:
+                break
+        assert after is None
+        assert (found, len(corrupt)) == (["a", "c"], 1)
+        _tamper(path, "UPDATE holdfast_records SET ended = 1.0, body = NULL")
+        assert (await store.reap(ended_for=0)).tombstones == 3
+        assert await store.count(state=None) == 0
+
+
+@pytest.mark.promise("store.corrupt")
+async def test_any_flipped_bit_is_told_in_an_error_of_ours(path: Path, url: str) -> None:
+    async with holdfast.open_store(url) as store:
+        for id in "abc":
+            await store.commit(Record("k", id, data=1, idle=1e9), expect=0, entries=["e"])
+    _plain_file(path, url)
+    whole = path.read_bytes()
+    random = Random(15)
+    schema_text = whole.find(b"CREATE TABLE holdfast_meta")
+    places = [schema_text - 100, *(whole.find(text) for text in (b"CREATE", b"holdfast_records", b"token"))]
+    spots = [place + random.randrange(60) for place in places for _ in range(12)]
+    spots += [random.randrange(len(whole)) for _ in range(30)]
+    for spot in spots:
+        flipped = bytearray(whole)
+        flipped[spot] ^= random.choice((1, 2, 4, 8, 16, 32, 64, 128))
+        path.write_bytes(flipped)
+        for extra in ("-wal", "-shm"):
+            path.with_name(path.name + extra).unlink(missing_ok=True)
+        with suppress(holdfast.HoldfastError):
+            async with holdfast.open_store(url) as store:
+                for work in (store.scan(state=None), store.get("k", "a"), store.log("k", "b"), store.reap()):
+                    with suppress(holdfast.HoldfastError):
+                        await work
 
 
 @pytest.mark.promise("store.corrupt")

@@ -18,6 +18,8 @@ from holdfast.stores.base import Store
 from holdfast.stores.update import update
 
 STEP_SECONDS = 10.0  # a healthy store needs milliseconds for each step
+READ_AT_ONCE = 500  # records of a page, under one deadline each
+SHOWN = 5  # damaged rows named in the report
 SCRATCH_SECONDS = 600.0  # what an interrupted check could not remove
 
 
@@ -47,9 +49,9 @@ async def check_store(store: Store) -> AsyncGenerator[Checked, None]:
             start = time.perf_counter()
             why = ""
             try:
-                async with asyncio.timeout(STEP_SECONDS):
+                async with asyncio.timeout(None if step is _read_everything else STEP_SECONDS):
                     await step(store, kind)
-                cleaned = step is _clean_up
+                cleaned = cleaned or step is _clean_up
             except TimeoutError:
                 why = f"no answer within {STEP_SECONDS:g} s"
             except (HoldfastError, _Failed) as error:
@@ -141,6 +143,21 @@ async def _notices(store: Store, kind: str) -> None:
         _expect(found == Notice(kind, {"n": 1}), f"heard {found}")
 
 
+async def _read_everything(store: Store, kind: str) -> None:
+    """Every record that is there, not only ours."""
+    corrupt: list[str] = []
+    after = None
+    while True:
+        async with asyncio.timeout(STEP_SECONDS):
+            page = await store.scan(state=None, after=after, limit=READ_AT_ONCE)
+        corrupt += [str(error) for error in page.corrupt]
+        after = page.next
+        if after is None:
+            break
+    more = f"; and {len(corrupt) - SHOWN} more" if len(corrupt) > SHOWN else ""
+    _expect(not corrupt, f"{len(corrupt)} rows can't be read: {'; '.join(corrupt[:SHOWN])}{more}")
+
+
 async def _clean_up(store: Store, kind: str) -> None:
     after = None
     while True:
@@ -165,4 +182,5 @@ _STEPS: tuple[tuple[str, Callable[[Store, str], Awaitable[None]]], ...] = (
     ("end for good", _end),
     ("deliver a notice", _notices),
     ("scan, reap and clean up", _clean_up),
+    ("read every record", _read_everything),
 )

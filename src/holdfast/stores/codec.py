@@ -65,6 +65,10 @@ class Codec:
         except UsageError as error:  # a name or span that no record can have
             raise corrupt(row.kind, row.id, error.what) from None
 
+    def read(self, now: float, found: Sequence[object]) -> Record:
+        """What a reader sees of a row as a database has it: kind, id, and the fields of `checked_row`."""
+        return self.record(checked_row(found[0], found[1], found[2:]), now)
+
     def entries(self, kind: str, id: str, principal: str, row: LogRow) -> list[LogEntry]:
         """The log entries of one commit."""
         found = self._decode(kind, id, principal, row.rev, "entries", row.body)
@@ -135,8 +139,9 @@ def check_fence(fence: int | None) -> None:
         raise UsageError(f"fence must be the token of a claim, not {fence!r:.80}", remedy="give claim.token")
 
 
-def corrupt(kind: str, id: str, why: str) -> CorruptRecord:
+def corrupt(kind: object, id: object, why: str) -> CorruptRecord:
     """Something is there, and it is not ours. Never to be mistaken for absent."""
+    kind, id = (str(name).encode("utf-8", "backslashreplace").decode() for name in (kind, id))  # a log must take it
     return CorruptRecord(
         f"{kind}/{id} is not a record that Holdfast wrote: {why}",
         kind=kind,
@@ -151,7 +156,7 @@ def checked_row(kind: object, id: object, fields: Sequence[object]) -> Row:
     `fields` in order: principal, rev, body, last, created, touched, idle, max_age, ended, nonce.
     """
     if tuple(map(type, fields)) not in _SHAPES:
-        raise corrupt(str(kind), str(id), f"its fields are {', '.join(type(field).__name__ for field in fields)}")
+        raise corrupt(kind, id, f"its fields are {', '.join(type(field).__name__ for field in fields)}")
     row = Row(cast("str", kind), cast("str", id), *fields)  # type: ignore[arg-type]  # checked just above
     if row.rev < 1 or row.last < 0:
         raise corrupt(row.kind, row.id, f"rev {row.rev}, last entry {row.last}")

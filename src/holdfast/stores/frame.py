@@ -15,11 +15,12 @@ from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.events import Event, ListenerFailed, Sink, StoreClosed
 from holdfast.core.models import Record
 from holdfast.core.records import Row, Write, settle
-from holdfast.errors import HoldfastError, LeaseClosed, StoreDown, UsageError, WriteUnsettled
+from holdfast.errors import CorruptRecord, HoldfastError, LeaseClosed, StoreDown, UsageError, WriteUnsettled
 from holdfast.stores.codec import Codec
 from holdfast.stores.notices import Listeners
 
 T = TypeVar("T")
+REPORTED = 1_000  # damaged rows that are logged: beyond it the store is a loss, and the log would be, too
 
 Look: TypeAlias = tuple[float, Row | None]
 """What was read, and when by the store's clock."""
@@ -37,6 +38,7 @@ class Frame:
         self._on_event = on_event
         self._listeners = Listeners()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._reported: set[tuple[str | None, str | None]] = set()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url} {'open' if self._loop else 'closed'}>"
@@ -95,6 +97,13 @@ class Frame:
     def _unsettled(self, lost: StoreDown) -> WriteUnsettled:
         """The same for a write that no nonce can settle."""
         return WriteUnsettled(f"{lost.what}; whether it was done is unknown", store=self.url)
+
+    def _report_corrupt(self, error: CorruptRecord) -> None:
+        """Log a row that is not a record, once for as long as the store is open: reapers scan every minute."""
+        name = error.kind, error.id
+        if name not in self._reported and len(self._reported) < REPORTED:
+            self._reported.add(name)
+            _log.error("%s: a scan leaves out what is not a record: %s", self.url, error)
 
     def _listener_failed(self, why: str) -> None:
         self._tell(lambda at: ListenerFailed(at, self.url, why))

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 from holdfast.core import values
 from holdfast.core.clock import Clock
@@ -29,7 +30,7 @@ from holdfast.core.values import JSON
 from holdfast.stores.base import PAGE, TOMBSTONE_SECONDS
 from holdfast.stores.codec import Codec, check_fence
 from holdfast.stores.frame import Frame
-from holdfast.stores.paging import check_after, check_ages, check_filters, check_limit, cursor, position
+from holdfast.stores.paging import Reading, check_after, check_ages, check_filters, check_limit, cursor, position
 
 _Key = tuple[str, str]
 
@@ -152,10 +153,10 @@ class MemoryStore(Frame):
         found = [row for row in rows if start is None or (row.kind, row.id) > start][: limit + 1]
         more = len(found) > limit
         found = found[:limit]
-        return Page(
-            tuple(self._codec.record(row, now) for row in found),
-            cursor(found[-1].kind, found[-1].id) if more else None,
-        )
+        reading = Reading(self._report_corrupt)
+        for row in found:
+            reading.take(partial(self._codec.record, row, now))
+        return reading.page(cursor(found[-1].kind, found[-1].id) if more else None)
 
     async def count(
         self, *, kind: str | None = None, principal: str | None = None, state: State | None = "live"

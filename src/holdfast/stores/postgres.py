@@ -30,13 +30,13 @@ from holdfast.core.records import (
     refuse_commit,
 )
 from holdfast.core.values import JSON
-from holdfast.errors import Busy, ConfigError, CorruptRecord, StoreDown
+from holdfast.errors import Busy, ConfigError, StoreDown
 from holdfast.stores import postgres_sql as sql
 from holdfast.stores import schema
 from holdfast.stores.base import PAGE, TOMBSTONE_SECONDS
 from holdfast.stores.codec import Codec, check_fence, checked_log, checked_row
 from holdfast.stores.frame import Frame, Look
-from holdfast.stores.paging import check_after, check_ages, check_filters, check_limit, cursor, position
+from holdfast.stores.paging import Reading, check_after, check_ages, check_filters, check_limit, cursor, position
 from holdfast.stores.postgres_ear import CHANNEL, PostgresEar
 from holdfast.stores.postgres_pool import AnswerLost, Connection, PostgresPool
 from holdfast.stores.sql_archive import SqlArchive
@@ -299,15 +299,11 @@ class PostgresStore(Frame):
         condition, given = sql.matching(kind, principal, state)
         statement = sql.scan_sql(condition, len(given), start is not None)
         found = await self._rows(statement, *given, *(start or ()), limit + 1)
-        records: list[Record] = []
-        broken: list[CorruptRecord] = []
-        for now, row_kind, row_id, *fields in found[:limit]:
-            try:
-                records.append(self._codec.record(checked_row(row_kind, row_id, fields), now))
-            except CorruptRecord as error:
-                broken.append(error)
+        reading = Reading(self._report_corrupt)
+        for now, *row in found[:limit]:
+            reading.take(partial(self._codec.read, now, row))
         more = len(found) > limit
-        return Page(tuple(records), cursor(found[limit - 1][1], found[limit - 1][2]) if more else None, tuple(broken))
+        return reading.page(cursor(found[limit - 1][1], found[limit - 1][2]) if more else None)
 
     async def count(
         self, *, kind: str | None = None, principal: str | None = None, state: State | None = "live"

@@ -30,7 +30,7 @@ from holdfast.errors import ConfigError, CorruptRecord
 from holdfast.stores.base import PAGE, TOMBSTONE_SECONDS
 from holdfast.stores.codec import Codec, check_fence, corrupt
 from holdfast.stores.frame import Frame, Look
-from holdfast.stores.paging import check_after, check_ages, check_filters, check_limit, cursor, position
+from holdfast.stores.paging import Reading, check_after, check_ages, check_filters, check_limit, cursor, position
 from holdfast.stores.redis_archive import RedisArchive
 from holdfast.stores.redis_ear import RedisEar
 from holdfast.stores.redis_pool import AnswerLost, RedisPool
@@ -242,36 +242,32 @@ class RedisStore(Frame):
         check_limit(limit)
         check_filters(kind, principal, state)
         self._check_open()
-        start = position(after)
-        records: list[Record] = []
-        broken: list[CorruptRecord] = []
+        start = position(after, damaged=True)
+        reading = Reading(self._report_corrupt)
         last = ("", "")
-
-        def full() -> bool:
-            return len(records) + len(broken) == limit
-
         index = key_of_index(self._prefix, principal)
         while True:
             moment, *found = await self._run("page", index, *bounds(kind, start), str(BATCH), str(BATCH_BYTES))
             now = float(moment)
             if not found:
-                return Page(tuple(records), None, tuple(broken))
+                return reading.page(None)
             for name, fields in zip(found[::2], found[1::2], strict=True):
-                row_kind, _, row_id = name.decode().partition(SEPARATOR)
+                row_kind, _, row_id = name.decode("utf-8", "surrogateescape").partition(SEPARATOR)
                 start = row_kind, row_id
                 if all(field is None for field in fields):
                     continue  # the server forgot it, and its index will be reaped
                 try:
                     row = row_from(row_kind, row_id, fields)
+                except CorruptRecord as error:
+                    if len(reading) == limit:
+                        return reading.page(cursor(*last))
+                    reading.refuse(error)
+                else:
                     if not matches(row.state(now), state) or row.principal != (principal or row.principal):
                         continue
-                    if full():
-                        return Page(tuple(records), cursor(*last), tuple(broken))
-                    records.append(self._codec.record(row, now))
-                except CorruptRecord as error:
-                    if full():
-                        return Page(tuple(records), cursor(*last), tuple(broken))
-                    broken.append(error)
+                    if len(reading) == limit:
+                        return reading.page(cursor(*last))
+                    reading.take(partial(self._codec.record, row, now))
                 last = start
 
     async def count(

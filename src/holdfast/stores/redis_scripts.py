@@ -276,7 +276,7 @@ def bounds(kind: str | None, after: tuple[str, str] | None) -> tuple[bytes, byte
     if kind is not None:
         low, high = b"[" + kind.encode() + b"\x1f", b"(" + kind.encode() + b"\x20"
     if after is not None:
-        behind = b"(" + name_of(*after).encode()
+        behind = b"(" + name_of(*after).encode("utf-8", "surrogateescape")
         low = behind if kind is None or behind[1:] >= low[1:] else low
     return low, high
 

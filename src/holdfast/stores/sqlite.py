@@ -9,6 +9,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -25,7 +26,15 @@ from holdfast.stores import schema, sqlite_steps
 from holdfast.stores.base import CLOSE_SECONDS, PAGE, TOMBSTONE_SECONDS
 from holdfast.stores.codec import Codec, check_fence, checked_log, checked_row
 from holdfast.stores.frame import Frame, Look
-from holdfast.stores.paging import check_after, check_ages, check_filters, check_limit, cursor, position
+from holdfast.stores.paging import (
+    Reading,
+    check_after,
+    check_ages,
+    check_filters,
+    check_limit,
+    cursor,
+    position_in_file,
+)
 from holdfast.stores.sql_archive import SqlArchive
 from holdfast.stores.sqlite_thread import FileReplaced, SqliteThread
 
@@ -76,7 +85,7 @@ class SqliteStore(Frame):
     async def _open_thread(self, thread: SqliteThread) -> None:
         try:
             await thread.open()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._translate(error) from error
         await self._on(thread, self._prepare)
 
@@ -224,20 +233,15 @@ class SqliteStore(Frame):
     ) -> Page:
         check_limit(limit)
         check_filters(kind, principal, state)
-        start = position(after)
+        start = position_in_file(after)
         now = self._clock.now()
         condition, given = sqlite_steps.matching(kind, principal, state, now)
-        sql = sqlite_steps.scan_sql(condition, start is not None)
-        found = await self._read(sql, (*given, *(start or ()), limit + 1))
-        more = len(found) > limit
-        records: list[Record] = []
-        broken: list[CorruptRecord] = []
+        sql, behind = sqlite_steps.scan_sql(condition, start)
+        found = await self._read(sql, (*given, *behind, limit + 1))
+        reading = Reading(self._report_corrupt)
         for row in found[:limit]:
-            try:
-                records.append(self._codec.record(checked_row(row[0], row[1], row[2:]), now))
-            except CorruptRecord as error:
-                broken.append(error)
-        return Page(tuple(records), cursor(found[limit - 1][0], found[limit - 1][1]) if more else None, tuple(broken))
+            reading.take(partial(self._codec.read, now, row))
+        return reading.page(cursor(*found[limit - 1][:2]) if len(found) > limit else None)
 
     async def count(
         self, *, kind: str | None = None, principal: str | None = None, state: State | None = "live"
@@ -321,7 +325,7 @@ class SqliteStore(Frame):
         self._check_open()
         try:
             return await self._reader.read(sql, given)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._translate(error) from error
 
     async def _write(self, step: _Step[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -338,7 +342,7 @@ class SqliteStore(Frame):
     async def _on(self, thread: SqliteThread, work: Callable[[sqlite3.Connection], _T]) -> _T:
         try:
             return await thread.run(work)
-        except (sqlite3.Error, FileReplaced) as error:
+        except (sqlite3.Error, FileReplaced, UnicodeDecodeError) as error:
             raise self._translate(error) from error
 
     def _translate(self, error: Exception) -> HoldfastError:
@@ -348,6 +352,8 @@ class SqliteStore(Frame):
             return StoreDown(
                 f"{path} was removed or replaced while it was open", store=self.url, remedy="open the store again"
             )
+        if isinstance(error, UnicodeDecodeError):  # SQLite's own message quotes the damaged place
+            return self._damaged("its schema can't be read")
         match getattr(error, "sqlite_errorcode", 0) & 0xFF:
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
                 return StoreDown(
@@ -370,9 +376,12 @@ class SqliteStore(Frame):
                     remedy="give this user the right to write the file and its folder",
                 )
             case sqlite3.SQLITE_CORRUPT:
-                return CorruptRecord(f"{path} is damaged: {error}", store=self.url, remedy="restore it from a backup")
+                return self._damaged(str(error))
             case _:
                 return StoreDown(f"{path}: {error}", store=self.url)
+
+    def _damaged(self, why: str) -> CorruptRecord:
+        return CorruptRecord(f"{self._path} is damaged: {why}", store=self.url, remedy="restore it from a backup")
 
 
 class _AnswerLost(StoreDown):

@@ -184,14 +184,16 @@ def reap_some(
     with transaction(db):
         now = clock.now()
         rows = db.execute(
-            "SELECT kind, id, ended FROM holdfast_records WHERE (? IS NULL OR kind = ?) AND "
+            "SELECT rowid, ended FROM holdfast_records WHERE (? IS NULL OR kind = ?) AND "
             "((+ended IS NULL AND expires <= ?) OR ended <= ?) LIMIT ?",
             (kind, kind, now - expired_for, now - ended_for, REAP_ROWS),
         ).fetchall()
-        keys = [(row[0], row[1]) for row in rows]
-        db.executemany(_DROP_LOG, keys)
-        db.executemany("DELETE FROM holdfast_records WHERE kind = ? AND id = ?", keys)
-        tombstones = sum(row[2] is not None for row in rows)
+        keys = [(row[0],) for row in rows]  # by number: a damaged name can't be given back
+        db.executemany(
+            "DELETE FROM holdfast_log WHERE (kind, id) = (SELECT kind, id FROM holdfast_records WHERE rowid = ?)", keys
+        )
+        db.executemany("DELETE FROM holdfast_records WHERE rowid = ?", keys)
+        tombstones = sum(row[1] is not None for row in rows)
         more = len(rows) == REAP_ROWS
         if not more:
             # Tokens come from one counter that only grows, so a forgotten claim can't make an old token good again.
@@ -228,9 +230,16 @@ def matching(kind: str | None, principal: str | None, state: State | None, now: 
     return " AND ".join(parts), given
 
 
-def scan_sql(condition: str, resumes: bool) -> str:
-    further = " AND (kind, id) > (?, ?)" if resumes else ""
-    return f"SELECT kind, id, {_FIELDS} FROM holdfast_records WHERE {condition}{further} ORDER BY kind, id LIMIT ?"
+def scan_sql(condition: str, start: tuple[Any, Any] | None) -> tuple[str, list[object]]:
+    """A page behind a name, and the values for that name. Damaged text can be given to SQLite as bytes only."""
+    further = ""
+    given: list[object] = []
+    if start is not None:
+        is_text = [isinstance(part, str) for part in start]
+        further = f" AND (kind, id) > ({', '.join('CAST(? AS TEXT)' if text else '?' for text in is_text)})"
+        given += (part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part for part in start)
+    sql = f"SELECT kind, id, {_FIELDS} FROM holdfast_records WHERE {condition}{further} ORDER BY kind, id LIMIT ?"
+    return sql, given
 
 
 def claim_on(db: sqlite3.Connection, kind: str, id: str) -> Claim | None:

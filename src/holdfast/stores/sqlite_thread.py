@@ -19,6 +19,11 @@ class FileReplaced(Exception):
     """The file that we have open is no longer the file at the path: what we wrote nobody would find."""
 
 
+def _text(raw: bytes) -> str:
+    """Text as it stands in the file. What is damaged must not keep a query from the rows that are not."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
 class SqliteThread:
     """A connection in autocommit mode. `run` puts a function on its thread; functions run one after another."""
 
@@ -41,6 +46,7 @@ class SqliteThread:
             while thread.is_alive():
                 await asyncio.sleep(0.001)
             raise
+        connection.text_factory = _text
         self._file = self._identity()
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:

@@ -109,7 +109,18 @@ class ScanContract(Contract):
 
     @contract("store.bad-input")
     async def test_a_foreign_cursor_is_refused(self, given: Given) -> None:
-        for bad in ("", "x", "[]", "[1,2]", '["a"]', '["a","b","c"]', '["a","\\n"]', "{}", "[" * 5000):
+        for bad in (
+            "",
+            "x",
+            "[]",
+            "[1,2]",
+            '["a"]',
+            '["a","b","c"]',
+            '["a","\\u0000"]',
+            '["a","\\ud800"]',
+            "{}",
+            "[" * 5000,
+        ):
             await refused(UsageError, given.store.scan(after=bad))
         for bad in (0, -1, 10_001, True, 1.5):
             await refused(UsageError, given.store.scan(limit=bad))  # type: ignore[arg-type]
