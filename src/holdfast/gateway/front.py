@@ -83,6 +83,8 @@ class Front:
         principal = self.callers.principal(request.header(b"authorization"))
         if principal is None:
             raise Refused(401, "a valid bearer token is needed", www_authenticate='Bearer realm="holdfast"')
+        if request.doubled:
+            self._refuse_doubles(request.doubled)
         if request.method == "POST":
             await self._post(request, principal)
         elif request.method == "GET":
@@ -91,6 +93,14 @@ class Front:
             await self._delete(request, principal)
         else:
             raise Refused(405, "GET, POST and DELETE are served", allow="GET, POST, DELETE")
+
+    def _refuse_doubles(self, doubled: frozenset[bytes]) -> None:
+        """A header that goes to a backend, or names a session, says one thing."""
+        deciding = {name for backend in self._gateway.backends.values() for name in backend.policy.pass_headers}
+        deciding.add((self._gateway.settings.sessions.header or "").lower())
+        for name in sorted(doubled):
+            if name.decode("latin-1") in deciding:
+                raise Refused(400, f"the header {name.decode('latin-1')} stands here twice")
 
     # POST
 

@@ -33,6 +33,7 @@ _SINGLE = frozenset(
         b"mcp-protocol-version",
         b"mcp-session-id",
         b"origin",
+        b"traceparent",
     }
 )
 _STREAM_HEADERS = [
@@ -66,7 +67,7 @@ class Refused(Exception):
 class Request:
     """One HTTP request. Headers by lower-case name; the body is read when asked for."""
 
-    __slots__ = ("_extra", "_receive", "_scope", "_send", "headers", "method")
+    __slots__ = ("_extra", "_receive", "_scope", "_send", "doubled", "headers", "method")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope = scope
@@ -76,18 +77,23 @@ class Request:
         self.method: str = scope["method"]
         raw: list[tuple[bytes, bytes]] = scope["headers"]
         self.headers: dict[bytes, bytes] = dict(raw)
+        self.doubled: frozenset[bytes] = frozenset()
+        """Headers that stand there more than once."""
         if len(self.headers) != len(raw):
             self._refuse_doubles(raw)
 
     def _refuse_doubles(self, raw: list[tuple[bytes, bytes]]) -> None:
         seen: set[bytes] = set()
+        doubled: set[bytes] = set()
         for name, _ in raw:
             if name in seen:
+                doubled.add(name)
                 if name in _SINGLE or name.startswith(b"mcp-param-"):
                     raise Refused(400, f"the header {name.decode('latin-1')} stands here twice")
                 if name == b"accept":
                     self.headers[name] = b", ".join(each for header, each in raw if header == name)
             seen.add(name)
+        self.doubled = frozenset(doubled)
 
     @property
     def streams(self) -> bool:

@@ -6,6 +6,7 @@ back too late for them starts where the stream stands.
 
 import asyncio
 import itertools
+import re
 import secrets
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Mapping
@@ -15,6 +16,7 @@ from holdfast.links.codec import encode_known
 
 KEPT_EVENTS = 256  # of one stream: what a client misses while it reconnects
 KEPT_STREAMS = 16  # of answers that ended: one per call that a client may come back for
+_NUMBER = re.compile(r"[0-9]{1,15}", re.ASCII).fullmatch  # int() refuses thousands of digits
 OWN = "own"
 """The stream that a client opens with GET: what concerns no call."""
 
@@ -111,7 +113,7 @@ class Streams:
         resumes the client's own stream, with all that was not taken yet."""
         name, _, number = last_event_id.rpartition("-")
         stream = self.own if name == self.own.id else self._answers.get(name)
-        if stream is None or not number.isascii() or not number.isdigit() or int(number[:12]) > stream.last:
+        if stream is None or not _NUMBER(number) or int(number) > stream.last:
             return self.own, self.own.delivered
         return stream, int(number)
 

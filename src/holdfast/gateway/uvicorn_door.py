@@ -6,14 +6,19 @@ of uvicorn is a public attribute; where one is missing, plain ASGI does the work
 """
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-HEAD_BYTES = 128 * 1024  # of a request's first line and headers
-_UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+HEAD_BYTES = 128 * 1024  # of a request's first line and headers, of its trailers, and between two pieces of its body
+PIPELINED = 16  # requests on a connection that were not answered when the next one came
+_FRAMING = (b"content-length", b"transfer-encoding")
+_REFUSED = {
+    400: b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+    431: b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+}
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 
 
@@ -60,36 +65,123 @@ class Corked:
         return getattr(self._transport, name)
 
 
-class Protocol(HttpToolsProtocol):
-    """uvicorn's, with an end to headers (its parser takes them however long they are), and one write an answer."""
+class _TooMuch(Exception):
+    """A client sends requests faster than it could be answered."""
 
-    _head = 0
+
+class Protocol(HttpToolsProtocol):
+    """uvicorn's protocol with our own reading: the parser alone decides where a message ends, whatever it offers.
+
+    httptools ends a request that offers an upgrade (`Upgrade`, and `Connection: upgrade`; or CONNECT) at its head, so
+    that its body would be parsed as the next request. Nobody here upgrades: the head is given to the parser a second
+    time without the offer, and what follows is that request's body.
+    """
+
+    _again = False  # the parser reads a head for the second time
     _past_head = False
+    _unframed = 0  # bytes read since the last byte of a body, or since the last end of a head or of a message
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._parser: Any = self.parser
+        self._earlier: list[RequestResponseCycle] = []  # requests that were not answered when the next one came
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(Corked(transport, self.loop))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
     def data_received(self, data: bytes) -> None:
-        if not self._past_head:
-            self._head += len(data)
-            if b"pgrade:" in data:
-                # Java's client offers h2c with every POST. Whoever does not upgrade goes on in HTTP/1.1, but the parser
-                # would end the message at its head.
-                end = data.find(b"\r\n\r\n")
-                data = _UPGRADE.sub(b"\r\nx-not-upgraded:", data, count=1) if end >= 0 else data
-        super().data_received(data)
-        if self._head > HEAD_BYTES and not self._past_head and not self.transport.is_closing():
-            self.transport.write(b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n")
-            self.transport.close()
+        self._unset_keepalive_if_required()
+        self._unframed += len(data)
+        try:
+            while True:
+                try:
+                    self._parser.feed_data(data)
+                    break
+                except httptools.HttpParserUpgrade as upgrade:
+                    self._read_head_again()
+                    data = data[upgrade.args[0] :]
+        except httptools.HttpParserError:
+            self._refuse(400)
+            return
+        if self._unframed > HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(431)
+
+    def _read_head_again(self) -> None:
+        """Give the parser what frames the body, without what offered an upgrade. The method frames nothing."""
+        framing = [b"%s: %s\r\n" % (name, value) for name, value in self.headers if name in _FRAMING]
+        version = self.scope["http_version"].encode()
+        self._again = True
+        try:
+            self._parser.feed_data(b"POST / HTTP/%s\r\n%s\r\n" % (version, b"".join(framing)))
+        finally:
+            self._again = False
+
+    def _refuse(self, status: int) -> None:
+        """Nothing more is read from this connection. Whose answer is on its way must not find this in its midst."""
+        if self.transport.is_closing():
+            return
+        cycle = self._last
+        if cycle is not None and self._past_head:
+            may_answer = not cycle.response_started and not self.pipeline
+        else:
+            may_answer = cycle is None or cycle.response_complete
+        self._hang_up_on_cycles()
+        if may_answer:
+            self.transport.write(_REFUSED[status])
+        self.transport.close()
+
+    @property
+    def _last(self) -> RequestResponseCycle | None:
+        """The last request, which uvicorn does not declare as missing."""
+        return self.cycle
+
+    def _hang_up_on_cycles(self) -> None:
+        """Every request that is not answered yet learns that its client is gone: uvicorn tells the last one only."""
+        for cycle in (*self._earlier, *(cycle for cycle, _ in self.pipeline), self._last):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._hang_up_on_cycles()
+        self._earlier.clear()
+        self.pipeline.clear()
+        super().connection_lost(exc)
+        self._parser = None  # it holds us, too
+
+    # The parser calls these.
 
     def on_message_begin(self) -> None:
-        self._head, self._past_head = 0, False
+        if self._again:
+            return
+        self._unframed, self._past_head = 0, False
         super().on_message_begin()
 
+    def on_url(self, url: bytes) -> None:
+        if not self._again:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._past_head:  # a trailer says nothing: whoever checks headers has done so
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        self._past_head = True
+        if self._again:
+            return
+        self._unframed, self._past_head = 0, True
+        before = self._last
         super().on_headers_complete()
+        if before is not None and not before.response_complete:
+            self._earlier = [each for each in (*self._earlier, before) if not each.response_complete]
+            if len(self._earlier) > PIPELINED:
+                raise _TooMuch
+
+    def on_body(self, body: bytes) -> None:
+        self._unframed = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._head, self._past_head = 0, False
+        if not self._again and self._parser.should_upgrade():
+            return  # only its head is: see data_received
+        self._unframed, self._past_head = 0, False
         super().on_message_complete()
