@@ -51,6 +51,19 @@ FIELD: list[tuple[str, Seen, Verdict]] = [
         Seen(Y5, True, status=200, code=-32001, text="Session not found"),
         V.ANSWER,
     ),
+    ("200 lost, Python's words", Seen(Y5, True, status=200, code=-32600, text="Session not found"), V.SESSION_LOST),
+    (
+        "200 lost, TypeScript's words",
+        Seen(Y5, True, status=200, code=-32000, text="Bad Request: No valid session ID provided"),
+        V.SESSION_LOST,
+    ),
+    ("200 lost, 2025 without an id", Seen(Y5, False, status=200, code=-32600, text="Session not found"), V.ANSWER),
+    ("200 lost, 2026", Seen(Y6, False, status=200, code=-32600, text="Session not found"), V.ANSWER),
+    (
+        "200 with an application's error about a session of its own",
+        Seen(Y5, True, status=200, code=-32000, text="browser session not found: log in first"),
+        V.ANSWER,
+    ),
     ("200 method not found", Seen(Y5, True, status=200, code=-32601, text="Method not found"), V.ANSWER),
     # 2025, no id was ever given
     ("404 without an id", Seen(Y5, False, status=404), V.REJECTED),

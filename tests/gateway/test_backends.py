@@ -74,6 +74,21 @@ async def test_with_all_down_a_session_still_opens_and_the_error_names_the_backe
             assert text == "1"
 
 
+@pytest.mark.promise("link.handshake-failed")
+async def test_a_handshake_that_fails_is_told_as_nothing_executed(tmp_path: Path) -> None:
+    async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
+        assert program.gateway is not None
+        await until(lambda: program.gateway is not None and program.gateway.table.tools)
+        http.plan(Fault.STATUS, status=502, body=b"<html>bad gateway", times=1000)
+        async with Raw(program.url) as client:
+            assert (await client.initialize()).status == 200
+            refused = await client.call("counter__count")
+            assert refused.result["isError"]
+            assert refused.result["_meta"]["dev.holdfast/error"]["family"] == "Unavailable"
+            assert "may have been executed" not in refused.text
+            http.lift()
+
+
 @pytest.mark.promise("gateway.replaced")
 @pytest.mark.parametrize("refusal", LOST_SESSION[:4] + LOST_SESSION[4:5], ids=lambda each: each.name)
 async def test_a_lost_session_is_told_once_and_then_works(tmp_path: Path, refusal: Refusal) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from json import dumps
 from typing import Any, Literal
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import holdfast
 from holdfast import Link
 from holdfast.testing import LOST_SESSION, OTHER_REFUSALS, Fault, FaultServer, Refusal
+from holdfast.testing.fault_plan import error_body
 from tests.links.kit import FAMILIES, FAST, link_to, text_of, tool, until
 
 pytestmark = pytest.mark.anyio
@@ -86,6 +88,40 @@ async def test_every_shape_of_a_lost_session_is_healed(refusal: Refusal, form: A
         assert link.session_id != first
         assert link.statistics().replacements == 1
         assert link.generation == 2
+
+
+@pytest.mark.promise("link.matrix")
+@pytest.mark.parametrize("code", [-32600, -32000])
+async def test_a_lost_session_told_under_http_200_is_healed_and_told(code: int) -> None:
+    lost = Refusal("a proxy that always says 200", 200, error_body(code, "Session not found"))
+    async with FaultServer(era="2025", lost=lost) as server, link_to(server.url) as link:
+        await link.request("tools/list")
+        server.plan(Fault.FORGET, method="tools/call")
+        assert await _one_call(link, "x", False) == "answer"
+        server.plan(Fault.FORGET, method="tools/call")
+        with pytest.raises(holdfast.SessionReplaced):  # it had answered an unsafe call
+            await link.request("tools/call", tool("effect", call="y"))
+        assert server.effects["y"] == 0
+        assert link.generation == 3
+
+
+@pytest.mark.promise("link.matrix")
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+@pytest.mark.parametrize("status", [201, 202, 203, 206])
+async def test_the_answer_to_a_call_is_one_under_any_success(status: int, kind: str) -> None:
+    async with FaultServer() as server, link_to(server.url) as link:
+        await link.request("tools/list")
+        body = dumps({"jsonrpc": "2.0", "id": "mine", "result": {"content": []}})
+        body = body if kind == "application/json" else f"data: {body}\n\n"
+        headers = {"content-type": kind}
+        server.plan(Fault.STATUS, method="tools/call", effect=True, status=status, headers=headers, body=body.encode())
+        assert await link.request("tools/call", tool("effect", call="x"), id="mine") == {"content": []}
+        assert server.effects["x"] == 1
+        if kind == "application/json":  # a server that is wrong about the status has answered all the same
+            server.plan(Fault.STATUS, method="tools/call", status=status + 299, headers=headers, body=body.encode())
+            assert await link.request("tools/call", tool("echo"), id="mine") == {"content": []}
+        server.plan(Fault.STATUS, method="tools/call", status=status, headers={"content-type": "text/html"}, body=b"x")
+        assert await _one_call(link, "y", False) == "OutcomeUnknown"  # it took the call, and said nothing of it
 
 
 @pytest.mark.promise("link.matrix")

@@ -94,6 +94,17 @@ NO_SUCH_SESSION = (
 _OF_TRANSPORT = (None, -32600, -32000, -32001)
 """The codes of refusals that a transport makes; an application's own -32602 may speak of sessions too."""
 
+SESSION_LOST_AS_ANSWER = (
+    r"^(bad request:? *|error:? *)?("
+    r"(mcp )?session( id)? (was )?(not found|terminated|expired)"
+    r"|(invalid|unknown|expired|missing) (mcp )?session( id)?"
+    r"|(no|not a) valid session( id)?( provided)?"
+    r"|no such session"
+    r"|(server )?not initialized"
+    r")[.!]?$"
+)
+"""The same as a whole message, for an answer under HTTP 200: an application's error may speak of its own sessions."""
+
 _Y2025, _Y2026 = Era.Y2025, Era.Y2026
 _V, _B = Verdict, Broke
 
@@ -120,6 +131,7 @@ ROWS: tuple[Row, ...] = (
     Row("400 that asks for a session where none was given at the greeting", _V.SESSION_LOST, era=_Y2025, session_sent=False, status=(400,), codes=_OF_TRANSPORT, text=NO_SUCH_SESSION),  # noqa: E501
     Row("400 that no longer speaks our version: the server came back in 2026", _V.SESSION_LOST, era=_Y2025, status=(400,), codes=(UNSUPPORTED_VERSION,)),  # noqa: E501
     Row("400 that wants a 2026 envelope", _V.SESSION_LOST, era=_Y2025, status=(400,), text=r"io\.modelcontextprotocol/|mcp-method"),  # noqa: E501
+    Row("200 whose error is that the session is not known: a proxy or framework that always says 200", _V.SESSION_LOST, era=_Y2025, session_sent=True, status=range(200, 300), codes=(-32600, -32000), text=SESSION_LOST_AS_ANSWER),  # noqa: E501
     # 2026: the server came back in 2025 and asks for what only that era has.
     Row("400 that asks a 2026 request for a session", _V.SESSION_LOST, era=_Y2026, status=(400, 404), codes=_OF_TRANSPORT, text=NO_SUCH_SESSION),  # noqa: E501
     Row("400 that no longer speaks our version", _V.SESSION_LOST, era=_Y2026, status=(400,), codes=(UNSUPPORTED_VERSION,)),  # noqa: E501

@@ -17,8 +17,10 @@ from holdfast.errors import (
     HoldfastError,
     LimitReached,
     NotFound,
+    OutcomeUnknown,
     Rejected,
     SessionReplaced,
+    StartTimeout,
     Unauthorized,
 )
 from holdfast.links.wire import Generation, Reply
@@ -97,6 +99,17 @@ def _unknown(server: str, what: str, seen: Seen, reply: Reply, tries: str, field
                 f"{what}: the connection to {server!r} broke {seen.broke.value}{tries}: {reply.what}",
                 **_with(fields, MAYBE),
             )
+
+
+def not_started(error: HoldfastError) -> HoldfastError:
+    """An error on the way up, as what it means for the call that waited: nothing of it was sent, so `Unavailable`."""
+    if not isinstance(error, OutcomeUnknown):
+        return error
+    kind = StartTimeout if isinstance(error, AnswerTimeout) else ConnectFailed
+    told = kind(error.what)
+    told.__dict__.update(error.__dict__)
+    told.remedy = "nothing was executed; the server did not complete the handshake: see its log, then try again"
+    return told
 
 
 def _rejected(server: str, what: str, seen: Seen, reply: Reply, fields: Fields) -> HoldfastError:

@@ -92,7 +92,7 @@ class HttpWire:
 class _Call:
     """One request under way."""
 
-    __slots__ = ("_answering", "_generation", "_id", "_message", "_patience", "_receive", "_sent", "_wire")
+    __slots__ = ("_answering", "_generation", "_id", "_message", "_patience", "_receive", "_sent", "_status", "_wire")
 
     def __init__(
         self, wire: HttpWire, generation: Generation, message: Message, patience: Patience, receive: Receive
@@ -105,6 +105,7 @@ class _Call:
         self._receive = receive
         self._sent = False
         self._answering = False
+        self._status = 200
 
     async def run(self, extra: Mapping[str, str]) -> Reply:
         generation, message = self._generation, self._message
@@ -120,16 +121,17 @@ class _Call:
             async with asyncio.timeout_at(self._patience.next(now())) as timer:
                 response = await self._wire.endpoint.request("POST", headers, body)
                 self._sent = True
-                if response.status == 200:
+                self._status = response.status
+                if 200 <= response.status < 300:  # a body that is the answer is one, whatever success it is called
                     kind = header(response.headers, "content-type")
+                    if response.status == 204 or (response.status == 202 and response.content_length == 0):
+                        return self._broken(Broke.NOT_AN_ANSWER, f"HTTP {response.status} without an answer")
                     if kind == "application/json":
                         return await self._read_json(response)
                     if kind == "text/event-stream":
                         return await self._read_stream(response, timer)
                     return await self._read_foreign(response, kind)
-                if response.status in (202, 204):
-                    return self._broken(Broke.NOT_AN_ANSWER, f"HTTP {response.status} without an answer")
-                return await self._wire.endpoint.read_refusal(response, generation)
+                return await self._wire.endpoint.read_refusal(response, generation, self._id)
         except FAILURES as error:
             return failed(generation, error, body.sent, self._answering)
         finally:
@@ -144,10 +146,10 @@ class _Call:
         else:
             self._wire.owner.start(_drain(response), f"drain {self._wire.endpoint.name}")
 
-    def _broken(self, broke: Broke, what: str, status: int | None = 200) -> Reply:
+    def _broken(self, broke: Broke, what: str) -> Reply:
         generation = self._generation
         seen = Seen(
-            era=generation.era, session_sent=generation.session is not None, broke=broke, status=status, text=what
+            era=generation.era, session_sent=generation.session is not None, broke=broke, status=self._status, text=what
         )
         return Reply(seen=seen, what=what)
 
@@ -170,7 +172,7 @@ class _Call:
             message = decode(raw)
         except ValueError:
             return self._broken(Broke.NOT_AN_ANSWER, "the answer is not valid JSON")
-        answer = await self._sort(message)
+        answer = _error_to_nobody(message) or await self._sort(message)
         if answer is None:
             return self._broken(Broke.NOT_AN_ANSWER, "the answer is not a JSON-RPC answer to this request")
         return self._answered(answer, response)
@@ -182,7 +184,8 @@ class _Call:
 
     async def _read_foreign(self, response: Answer, kind: str) -> Reply:
         return self._broken(
-            Broke.NOT_AN_ANSWER, f"HTTP 200 with {kind or 'no content type'}, not JSON and not an event stream"
+            Broke.NOT_AN_ANSWER,
+            f"HTTP {response.status} with {kind or 'no content type'}, not JSON and not an event stream",
         )
 
     def _answered(self, answer: Message, response: Answer | None) -> Reply:
@@ -195,7 +198,7 @@ class _Call:
         seen = Seen(
             era=generation.era,
             session_sent=generation.session is not None,
-            status=200,
+            status=self._status,
             code=code if isinstance(code, int) else 0,
             text=str(error.get("message", "")),
             data=error.get("data"),
@@ -283,6 +286,15 @@ class _Call:
             return response
         response.close()
         return None
+
+
+def _error_to_nobody(message: Any) -> Message | None:
+    """An error that a server's transport made before it knew whose request it was: as the one body of a response it
+    answers that request. The specification gives it the id null, Python's SDK "server-error"."""
+    if not isinstance(message, dict):
+        return None
+    known = cast("Message", message)
+    return known if isinstance(known.get("error"), dict) and known.get("id") in (None, "server-error") else None
 
 
 async def _drain(response: Answer) -> None:

@@ -100,14 +100,17 @@ class Endpoint:
             return Reply(session=response.headers.get("mcp-session-id"))
         return await self.read_refusal(response, generation)
 
-    async def read_refusal(self, response: Answer, generation: Generation) -> Reply:
-        """Any answer other than 200: what its status, headers and body say."""
+    async def read_refusal(self, response: Answer, generation: Generation, id: object = None) -> Reply:
+        """Any answer that is no success: what its status, headers and body say. A body that is the result of the
+        request with this id is one all the same."""
         status = response.status
         raw = b""
         async for chunk in response.content.iter_any():
             raw += chunk
             if len(raw) > FOREIGN_BODY:
                 break
+        if id is not None and (answer := _result_of(raw, id)) is not None:
+            return Reply(answer, session=response.headers.get("mcp-session-id"))
         code, text, data = _error_of(raw)
         where = Broke.REDIRECTED if 300 <= status < 400 else Broke.NOWHERE
         if where is Broke.REDIRECTED:
@@ -131,6 +134,15 @@ def failed(generation: Generation, error: BaseException, sent: bool, answering: 
     broke = where_it_broke(error, sent, answering)
     seen = Seen(era=generation.era, session_sent=generation.session is not None, broke=broke)
     return Reply(seen=seen, what=describe(error))
+
+
+def _result_of(raw: bytes, id: object) -> Message | None:
+    try:
+        message = decode(raw)
+    except ValueError:
+        return None
+    known = cast("Message", message) if isinstance(message, dict) else {}
+    return known if known.get("id") == id and isinstance(known.get("result"), dict) else None
 
 
 def _error_of(raw: bytes) -> tuple[int | None, str, object]:

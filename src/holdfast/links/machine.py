@@ -24,7 +24,7 @@ from holdfast.core.outcome import Seen, Verdict
 from holdfast.core.retry import backoff
 from holdfast.errors import ConnectFailed, HoldfastError, StartTimeout, UsageError
 from holdfast.links.exchange import Exchanger
-from holdfast.links.failures import closed
+from holdfast.links.failures import closed, not_started
 from holdfast.links.inbound import Inbound, Params
 from holdfast.links.options import Options
 from holdfast.links.owner import Owner
@@ -159,7 +159,8 @@ class Machine:
                     renewed, self._refused = True, needed.seen
                     self._step(LinkEvent.AUTH_NEEDED)
         except HoldfastError as error:
-            return error if self._closing is not None else await self._fell(error)
+            told = not_started(error)
+            return told if self._closing is not None else await self._fell(told)
         except Exception as error:
             what = f"{self._phases.name!r} did not come up: {error!r:.300}"
             return await self._fell(ConnectFailed(what, server=self._phases.name, phase=self.state.value))
