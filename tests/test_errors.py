@@ -12,7 +12,7 @@ FAMILIES = {
     "OutcomeUnknown": "ConnectionLost AnswerTimeout BadAnswer ChildDied WriteUnsettled",
     "Rejected": "ErrorAnswer Unauthorized SessionReplaced SessionExpired Forbidden NotFound Conflict WrongPhase Ended "
     "LimitReached CorruptRecord",
-    "UsageError": "LeaseClosed UnstorableValue ConfigError",
+    "UsageError": "LeaseClosed CallbackFailed UnstorableValue ConfigError",
 }
 _ALL = [name for members in FAMILIES.values() for name in members.split()]
 

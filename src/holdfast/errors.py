@@ -303,6 +303,12 @@ class LeaseClosed(UsageError):
     summary = "was called after its run had ended"
 
 
+class CallbackFailed(UsageError):
+    """A function of the author's, given to answer the server's questions, raised or returned something else."""
+
+    summary = "asked this client for input, and the client's callback for it failed"
+
+
 class UnstorableValue(UsageError):
     """The value would not survive the round trip; `path` says where it stands."""
 

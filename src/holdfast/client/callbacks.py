@@ -4,11 +4,13 @@ It owns the translation between the SDK's typed parameters and the wire, in both
 server's requests and a 2026 server's input rounds. It refuses to promise a server what nobody here can do.
 """
 
+import inspect
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from holdfast.errors import ErrorAnswer
+from holdfast.errors import CallbackFailed, ConfigError, ErrorAnswer
 
 if TYPE_CHECKING:
     import mcp_types as types
@@ -18,21 +20,49 @@ if TYPE_CHECKING:
     Roots: TypeAlias = "Sequence[str] | Callable[[], Awaitable[Sequence[types.Root]]]"
 
 METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+
+log = logging.getLogger("holdfast.client")
 
 
 @dataclass(frozen=True)
 class Callbacks:
-    """On a run, or on one server. `roots` are URIs, or an async callable that returns `Root`s."""
+    """On a run, or on one server. `roots` are URIs, or an async callable that returns `Root`s.
+
+    `elicit`, `sample` and such a `roots` are async functions; `on_log` and `on_notification` are plain ones.
+    """
 
     elicit: "Elicit | None" = None
     sample: "Sample | None" = None
     roots: "Roots | None" = None
     on_log: Callable[[Mapping[str, Any]], None] | None = None
     on_notification: Callable[[str, Mapping[str, Any] | None], None] | None = None
+    log_level: str = "debug"
+    """What servers are asked to send to `on_log`: this level and above."""
 
     def __post_init__(self) -> None:
-        if self.roots is not None and not callable(self.roots):
+        for name in ("elicit", "sample"):
+            if (given := getattr(self, name)) is not None:
+                check_async(given, f"Callbacks: {name}=", "params")
+        if callable(self.roots):
+            check_async(self.roots, "Callbacks: roots=")
+        elif self.roots is not None:
+            if isinstance(self.roots, str) or not all(isinstance(uri, str) for uri in self.roots):  # pyright: ignore[reportUnnecessaryIsInstance]
+                kind = type(self.roots).__name__
+                raise ConfigError(
+                    f"Callbacks: roots= is a {kind} and not a list of URIs",
+                    remedy="give roots=['file:///srv/project']",
+                )
             object.__setattr__(self, "roots", tuple(self.roots))  # so that equal declarations stay equal
+        if self.on_log is not None:
+            _check_plain(self.on_log, "Callbacks: on_log=", "params")
+        if self.on_notification is not None:
+            _check_plain(self.on_notification, "Callbacks: on_notification=", "method", "params")
+        if self.log_level not in LEVELS:
+            raise ConfigError(
+                f"Callbacks: log_level={self.log_level!r:.40} is not a level", remedy=f"give one of {', '.join(LEVELS)}"
+            )
 
     def over(self, other: "Callbacks | None") -> "Callbacks":
         """These, and where they are silent the other's."""
@@ -44,6 +74,7 @@ class Callbacks:
             self.roots if self.roots is not None else other.roots,
             self.on_log or other.on_log,
             self.on_notification or other.on_notification,
+            self.log_level if self.on_log is not None else other.log_level,
         )
 
     @property
@@ -58,21 +89,53 @@ class Callbacks:
             found["roots"] = {"listChanged": False}
         return found
 
-    async def answer(self, method: str, params: Mapping[str, Any] | None, id: str | int = "") -> dict[str, Any]:
-        """Answer a server's question. `ErrorAnswer` if nobody can."""
+    @property
+    def asked_level(self) -> str | None:
+        """The log level to ask servers for; None if nobody listens. A 2026 server that is not asked sends nothing."""
+        return self.log_level if self.on_log is not None else None
+
+    async def answer(
+        self, method: str, params: Mapping[str, Any] | None, id: str | int = "", *, server: str = ""
+    ) -> dict[str, Any]:
+        """Answer a server's question. `ErrorAnswer` if nobody can, or the callback refuses; `CallbackFailed` if it
+        raised or returned something else, after its traceback was logged."""
         import mcp_types as types
-        from pydantic import TypeAdapter
+        from pydantic import TypeAdapter, ValidationError
 
         given = dict(params or {})
-        if method == "elicitation/create" and self.elicit is not None:
-            adapter: Any = TypeAdapter(types.ElicitRequestParams)
-            return _plain(await self.elicit(adapter.validate_python(given)))
-        if method == "sampling/createMessage" and self.sample is not None:
-            return _plain(await self.sample(types.CreateMessageRequestParams.model_validate(given)))
-        if method == "roots/list" and self.roots is not None:
-            roots = await self.roots() if callable(self.roots) else [types.Root(uri=uri) for uri in self.roots]  # type: ignore[arg-type]
-            return _plain(types.ListRootsResult(roots=list(roots)))
-        raise ErrorAnswer(f"nobody answers {method}", code=METHOD_NOT_FOUND, message=f"{method} is not supported here")
+        asked: list[Any] = []
+        try:
+            if method == "elicitation/create" and self.elicit is not None:
+                name, callback, expected = "elicit", self.elicit, types.ElicitResult
+                adapter: Any = TypeAdapter(types.ElicitRequestParams)
+                asked.append(adapter.validate_python(given))
+            elif method == "sampling/createMessage" and self.sample is not None:
+                name, callback = "sample", self.sample
+                expected = (types.CreateMessageResult, types.CreateMessageResultWithTools)
+                asked.append(types.CreateMessageRequestParams.model_validate(given))
+            elif method == "roots/list" and self.roots is not None:
+                name, callback, expected = "roots", self._list_roots, types.ListRootsResult
+            else:
+                raise ErrorAnswer(
+                    f"nobody answers {method}", code=METHOD_NOT_FOUND, message=f"{method} is not supported here"
+                )
+        except ValidationError as error:
+            raise ErrorAnswer(
+                f"{method} can't be read: {error}"[:400],
+                code=INVALID_PARAMS,
+                message=f"the params of {method} are invalid",
+            ) from error
+        return await _called(name, cast("Any", callback), asked, expected, server)
+
+    async def _list_roots(self) -> Any:
+        import mcp_types as types
+
+        roots: Any = await self.roots() if callable(self.roots) else self.roots
+        if isinstance(roots, types.ErrorData):
+            return roots
+        return types.ListRootsResult(
+            roots=[types.Root(uri=cast("Any", root)) if isinstance(root, str) else root for root in roots]
+        )
 
     def heard(self, method: str, params: Mapping[str, Any] | None) -> None:
         """A notification."""
@@ -82,5 +145,80 @@ class Callbacks:
             self.on_notification(method, params)
 
 
-def _plain(model: Any) -> dict[str, Any]:
-    return model.model_dump(by_alias=True, mode="json", exclude_none=True)
+async def _called(
+    name: str, callback: Callable[..., Awaitable[Any]], arguments: list[Any], expected: Any, server: str
+) -> dict[str, Any]:
+    from mcp import MCPError
+    from mcp_types import ErrorData
+
+    try:
+        result = await callback(*arguments)
+        if isinstance(result, ErrorData):
+            raise ErrorAnswer(result.message, message=result.message, code=result.code, data=result.data)
+        if not isinstance(result, expected):
+            wanted = expected if isinstance(expected, type) else expected[0]
+            raise TypeError(f"it returned {type(result).__name__}, not {wanted.__name__}")
+        return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    except ErrorAnswer:
+        raise
+    except MCPError as error:  # how the SDK's callbacks refuse
+        raise ErrorAnswer(error.message, message=error.message, code=error.code, data=error.data) from error
+    except Exception as error:
+        log.exception("%s: the callback %s= failed", server or "a server", name)
+        raise CallbackFailed(
+            f"{server!r} asked for input, and Callbacks({name}=) failed: {error!r:.200}",
+            server=server,
+            phase="call",
+            remedy="see its traceback in the log, and correct the function",
+        ) from error
+
+
+def failed_callback(error: ErrorAnswer, server: str) -> CallbackFailed | None:
+    """Ours, if a 2025 server handed the error of our own callback on as its answer to the call."""
+    data: Any = error.data
+    if not isinstance(data, dict) or cast("dict[str, Any]", data).get("kind") != CallbackFailed.__name__:
+        return None
+    return CallbackFailed(
+        f"{server!r} asked for input, and the callback for it failed",
+        server=server,
+        phase="call",
+        remedy="see its traceback in the log, and correct the function",
+    )
+
+
+def check_async(function: object, what: str, *names: str) -> None:
+    """Refuse, when it is declared, what could not be awaited when it is needed."""
+    plain = inspect.unwrap(function) if callable(function) else function
+    if not (inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(getattr(plain, "__call__", None))):  # noqa: B004
+        raise ConfigError(
+            f"{what} is not an async function, but {function!r:.80}",
+            remedy=f"write `async def answer({', '.join(names)}): …`",
+        )
+    _check_signature(function, what, names, "async def")
+
+
+def _check_plain(function: object, what: str, *names: str) -> None:
+    if inspect.iscoroutinefunction(function):
+        raise ConfigError(
+            f"{what} is an async function, which nobody would await",
+            remedy=f"write `def take({', '.join(names)}): …`, which may put what it hears into a queue",
+        )
+    _check_signature(function, what, names, "def")
+
+
+def _check_signature(function: Any, what: str, names: tuple[str, ...], word: str) -> None:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return  # a builtin that does not say
+    except TypeError:
+        signature = None
+    try:
+        if signature is not None:
+            signature.bind(*names)
+            return
+        problem = f"it is a {type(function).__name__}"
+    except TypeError as error:
+        problem = str(error)
+    called = ", ".join(names)
+    raise ConfigError(f"{what} can't be called with ({called}): {problem}", remedy=f"write `{word} …({called}): …`")

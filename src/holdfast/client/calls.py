@@ -18,7 +18,7 @@ from mcp.shared.dispatcher import OnNotify, OnNotifyIntercept, OnRequest
 from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
 from pydantic import BaseModel, ValidationError
 
-from holdfast.client.callbacks import Callbacks
+from holdfast.client.callbacks import INVALID_PARAMS, METHOD_NOT_FOUND, Callbacks, check_async, failed_callback
 from holdfast.client.runs import current_run, leased, link_at_hand
 from holdfast.client.server import Reuse, Server
 from holdfast.core.eras import HEADER_MISMATCH, Era
@@ -98,7 +98,9 @@ async def call_tool(
             check_seconds(span, f"{what}= of the call of {name!r:.80}", zero=True)
     seconds = timeout if timeout is not None else server.timeout
     quiet = silence if silence is not None else server.silence
-    if quiet is not None and on_progress is None:
+    if on_progress is not None:
+        check_async(on_progress, f"on_progress= of the call of {name!r:.80}", "progress", "total", "message")
+    elif quiet is not None:
         on_progress = _sign_of_life
     wanted = reuse or server.tool_reuse.get(name)
     link = link_at_hand(server, wanted)
@@ -161,6 +163,8 @@ async def _call_tool(
             )
             break
         except ErrorAnswer as error:
+            if (ours := failed_callback(error, server.name)) is not None:
+                raise ours from error
             if error.code != HEADER_MISMATCH or listed:
                 raise
             # The tool wants parameters in headers, and we did not know, or knew it wrong: list once and repeat.
@@ -266,13 +270,21 @@ async def _answer(server: Server, method: str, asked: Any) -> dict[str, Any]:
         callbacks = server.callbacks.over(callbacks)
     try:
         return await callbacks.answer(
-            str(question.get("method")), cast("dict[str, Any]", params) if isinstance(params, dict) else None
+            str(question.get("method")),
+            cast("dict[str, Any]", params) if isinstance(params, dict) else None,
+            server=server.name,
         )
-    except ValidationError as error:
-        raise BadAnswer(
-            f"{method}: {server.name!r} asked what can't be read: {error}"[:400], server=server.name, phase="call"
-        ) from error
     except ErrorAnswer as error:
+        if error.code == INVALID_PARAMS and isinstance(error.__cause__, ValidationError):
+            raise BadAnswer(
+                f"{method}: {server.name!r} asked what can't be read: {error.what}"[:400],
+                server=server.name,
+                phase="call",
+                remedy="the server is at fault; the call was not finished",
+            ) from error.__cause__
+        if error.code != METHOD_NOT_FOUND:  # the callback's own refusal
+            error.server, error.phase = server.name, "call"
+            raise
         raise ErrorAnswer(
             f"{method}: {server.name!r} needs input that nobody gives: {error.message}",
             message=error.message,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -87,7 +88,7 @@ class Hub:
         return asked
 
     async def answer(self, method: str, params: Mapping[str, Any] | None, id: str | int) -> dict[str, Any]:
-        return await self._callbacks().answer(method, params, id)
+        return await self._callbacks().answer(method, params, id, server=self.server.name)
 
     def heard(self, method: str, params: Mapping[str, Any] | None) -> None:
         self._callbacks().heard(method, params)
@@ -194,7 +195,8 @@ class Run:
     async def _lease(self, server: Server, reuse: Reuse) -> Lease:
         shared = reuse == "process" and not self.durable
         asked = server.callbacks.over(self.callbacks) if server.callbacks is not None else self.callbacks
-        scope: object = frozenset(asked.capabilities) if shared else self
+        # What a link promises and asks for is said once, so runs share one only if theirs is the same.
+        scope: object = frozenset((*asked.capabilities, f"log level {asked.asked_level}")) if shared else self
         memory = self._memory_for(server)
 
         def make() -> Link:
@@ -203,7 +205,7 @@ class Run:
                     server, self.principal, self.callbacks, memory, lambda event: self.heard(server, event)
                 )
             hub = Hub(server)
-            link = link_of(server, self.principal, memory, asked.capabilities, hub.answer, hub.heard, hub.event)
+            link = link_of(server, self.principal, memory, asked, hub.answer, hub.heard, hub.event)
             _hubs[link] = hub
             return link
 
@@ -419,14 +421,14 @@ def make_link(
 ) -> Link:
     """A link as a server's declaration has it, for one run."""
     asked = server.callbacks.over(callbacks) if server.callbacks is not None else callbacks
-    return link_of(server, principal, memory, asked.capabilities, asked.answer, asked.heard, sink)
+    return link_of(server, principal, memory, asked, partial(asked.answer, server=server.name), asked.heard, sink)
 
 
 def link_of(
     server: Server,
     principal: Principal,
     memory: Memory | None,
-    capabilities: Mapping[str, Any],
+    asked: Callbacks,
     on_request: OnRequest,
     on_notification: OnNotification,
     on_event: Sink | None,
@@ -434,7 +436,8 @@ def link_of(
     options = Options(
         era=server.era,
         stateful=server.stateful,
-        capabilities=capabilities,
+        capabilities=asked.capabilities,
+        log_level=asked.asked_level,
         principal=principal,
         memory=memory,
         limits=server.limits,

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
+from holdfast.core.disclosure import rpc_error
 from holdfast.core.eras import METHOD_NOT_FOUND, SUBSCRIPTION_ID
 from holdfast.errors import ErrorAnswer, HoldfastError
 from holdfast.links.owner import Owner
@@ -43,6 +44,8 @@ class Inbound:
         self.on_request: OnRequest | None = None
         self.on_notification: OnNotification | None = None
         self.stray: Callable[[str], None] = lambda what: None
+        self.failed: Callable[[str, Exception], None] = lambda what, error: None
+        """Takes the news that a handler raised."""
         self.progress: dict[str | int, OnProgress] = {}
         self.early: Callable[[Message], Awaitable[object]] | None = None
         """Answers a ping that comes before the greeting is done."""
@@ -112,7 +115,7 @@ class Inbound:
             try:
                 taker(method, params)
             except Exception as error:
-                self.stray(f"the handler of {method!r:.80} raised {error!r:.200}")
+                self.failed(f"the handler of {method!r:.80}", error)
 
     def _acknowledge(self, params: Mapping[str, Any]) -> bool:
         meta = params.get("_meta")
@@ -136,7 +139,7 @@ class Inbound:
                 message if isinstance(message, str) else None,
             )
         except Exception as error:
-            self.stray(f"a progress callback raised {error!r:.200}")
+            self.failed("a progress callback", error)
         return True
 
     async def _answer(
@@ -153,8 +156,11 @@ class Inbound:
             except ErrorAnswer as error:
                 said: dict[str, Any] = {"code": error.code or INTERNAL_ERROR, "message": error.message or error.what}
                 answer["error"] = said if error.data is None else {**said, "data": error.data}
+            except HoldfastError as error:
+                self.stray(f"{method!r:.80} was not answered: {error.what:.200}")
+                answer["error"] = rpc_error(error)
             except Exception as error:
-                self.stray(f"the handler of {method!r:.80} raised {error!r:.200}")
+                self.failed(f"the handler of {method!r:.80}", error)
                 answer["error"] = {"code": INTERNAL_ERROR, "message": "Internal error"}
         try:
             reply = await self._tell(generation, answer)

@@ -50,7 +50,7 @@ class Link:
         self._telling = Telling(self.name, options.on_event, options.clock)
         self._owner = Owner(self._telling.task_failed)
         self._inbound = Inbound(self._owner, self._tell)
-        self._inbound.stray = self._telling.strayed
+        self._inbound.stray, self._inbound.failed = self._telling.strayed, self._telling.handler_failed
         self.handle(options.on_request, options.on_notification)
         peer = peer_of(where)
         self._phases = Phases(
