@@ -1,6 +1,7 @@
 """Memory: a saved session is adopted without a round trip, verified by use, and shared by compare-and-swap."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from json import dumps, loads
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from aiohttp import web
 
 import holdfast
-from holdfast import HttpMemory, Memory, Principal, Record, StoreMemory
+from holdfast import HttpMemory, Limits, Memory, Principal, Record, StoreMemory
 from holdfast.core import events
 from holdfast.testing import Fault, FaultServer
 from tests.links.kit import link_to, text_of, tool, until
@@ -253,4 +254,138 @@ async def test_a_401_does_not_cost_the_saved_session(memories: Any) -> None:
             with pytest.raises(holdfast.BadAnswer):
                 await link.request("tools/call", tool("count"))
             assert text_of(await link.request("tools/call", tool("count"))) == "3"
+            await link.close(end=True)
+
+
+class Away(StoreMemory):
+    """A memory whose store can be out of reach."""
+
+    down = False
+
+    def _reach(self) -> None:
+        if self.down:
+            raise holdfast.StoreDown("the store is out of reach")
+
+    async def load(self) -> Any:
+        self._reach()
+        return await super().load()
+
+    async def save(self, saved: Any, token: object) -> object:
+        self._reach()
+        return await super().save(saved, token)
+
+
+@pytest.mark.promise("link.state-loss")
+async def test_a_loss_that_only_a_safe_call_met_is_told_after_a_restart(memories: Any) -> None:
+    async with FaultServer() as server:
+        first = link_to(server.url, memory=memories(), stream=False)
+        await first.request("tools/call", tool("count"))
+        server.sessions.sessions.clear()
+        await first.request("tools/list")
+        # As if it had been killed: nothing is closed before the others are done.
+        async with link_to(server.url, memory=memories(), stream=False) as second:
+            await second.request("tools/list")
+            with pytest.raises(holdfast.SessionReplaced):
+                await second.request("tools/call", tool("count", call="x"))
+            assert server.effects["x"] == 0
+            assert text_of(await second.request("tools/call", tool("count"))) == "1"
+        async with link_to(server.url, memory=memories(), stream=False) as third:
+            assert text_of(await third.request("tools/call", tool("count"))) == "2"  # it was told
+        await first.close()
+
+
+@pytest.mark.promise("link.state-loss")
+async def test_a_loss_stays_to_be_reported_until_it_is_confirmed(store: holdfast.Store) -> None:
+    async with FaultServer() as server:
+        options: dict[str, Any] = {"stream": False, "confirm_losses": True}
+        async with link_to(server.url, memory=StoreMemory(store, "one"), **options) as first:
+            await first.request("tools/call", tool("count"))
+            server.sessions.sessions.clear()
+            for _ in range(2):  # met by the call itself, then remembered
+                with pytest.raises(holdfast.SessionReplaced):
+                    await first.request("tools/call", tool("count"))
+        async with link_to(server.url, memory=StoreMemory(store, "one"), **options) as second:
+            with pytest.raises(holdfast.SessionReplaced):
+                await second.request("tools/call", tool("count"))
+            assert second.unreported_loss is not None
+            second.loss_reported(second.unreported_loss)
+            assert text_of(await second.request("tools/call", tool("count"))) == "1"
+        async with link_to(server.url, memory=StoreMemory(store, "one"), **options) as third:
+            assert text_of(await third.request("tools/call", tool("count"))) == "2"
+
+
+@pytest.mark.promise("link.state-loss")
+async def test_a_new_program_where_one_was_saved_is_told_as_a_replacement(store: holdfast.Store) -> None:
+    notebook = holdfast.CommandTarget(sys.executable, ("-m", "holdfast.gateway.demo.notebook"))
+    heard: list[events.Event] = []
+
+    def link() -> holdfast.Link:
+        return link_to(notebook, memory=StoreMemory(store, "one"), era="2025", on_event=heard.append, limits=Limits())
+
+    async with link() as first:
+        assert text_of(await first.request("tools/call", tool("write", text="a"))) == "noted, 1 so far"
+    async with link() as second:
+        assert await second.request("tools/call", tool("read"), safe=True)
+        with pytest.raises(holdfast.SessionReplaced):
+            await second.request("tools/call", tool("write", text="b"))
+        assert text_of(await second.request("tools/call", tool("write", text="b"))) == "noted, 1 so far"
+        assert second.statistics().replacements == 1
+        await second.close(end=True)
+    assert sum(isinstance(event, events.SessionWasReplaced) for event in heard) == 1
+    async with link() as third:  # the second was ended, so nothing is missed
+        assert text_of(await third.request("tools/call", tool("write", text="c"))) == "noted, 1 so far"
+        await third.close(end=True)
+
+
+@pytest.mark.promise("link.state-loss")
+async def test_a_saved_session_that_can_not_be_taken_up_is_told_as_lost(store: holdfast.Store) -> None:
+    async with FaultServer() as server:
+        async with link_to(server.url, memory=StoreMemory(store, "one"), capabilities={"roots": {}}) as first:
+            await first.request("tools/call", tool("count"))
+        async with link_to(server.url, memory=StoreMemory(store, "one")) as lesser:
+            with pytest.raises(holdfast.SessionReplaced):
+                await lesser.request("tools/call", tool("count"))
+
+
+@pytest.mark.promise("link.memory")
+async def test_a_session_that_could_not_be_saved_is_saved_later(store: holdfast.Store) -> None:
+    heard: list[events.Event] = []
+    async with FaultServer() as server:
+        memory = Away(store, "one")
+        memory.down = True
+        async with link_to(server.url, memory=memory, stream=False, on_event=heard.append) as link:
+            assert text_of(await link.request("tools/call", tool("count"))) == "1"
+            memory.down = False
+        assert sum(isinstance(event, events.MemoryFailed) for event in heard) <= 2
+        async with link_to(server.url, memory=StoreMemory(store, "one"), stream=False) as next_one:
+            assert text_of(await next_one.request("tools/call", tool("count"))) == "2"
+
+
+@pytest.mark.promise("link.memory")
+async def test_after_an_outage_one_of_two_sessions_stands_and_the_other_is_told(store: holdfast.Store) -> None:
+    async with FaultServer() as server:
+        memories = Away(store, "one"), Away(store, "one")
+        links = [link_to(server.url, memory=memory, stream=False) for memory in memories]
+        for number, link in enumerate(links):
+            assert text_of(await link.request("tools/call", tool("count"))) == str(number + 1)
+        for memory in memories:
+            memory.down = True
+        server.sessions.sessions.clear()
+        for link in links:
+            with pytest.raises(holdfast.SessionReplaced):
+                await link.request("tools/call", tool("count"))
+            assert text_of(await link.request("tools/call", tool("count"))) == "1"
+        assert len(server.sessions.sessions) == 2  # nobody can know, yet
+        for memory in memories:
+            memory.down = False
+        await until(lambda: len(server.sessions.sessions) == 1)
+        told, counts = 0, list[str]()
+        for link in links * 2:
+            try:
+                counts.append(text_of(await link.request("tools/call", tool("count"))))
+            except holdfast.SessionReplaced:
+                told += 1
+        assert told == 1
+        assert counts == ["2", "3", "4"]
+        for link in links:
             await link.close(end=True)

@@ -58,6 +58,8 @@ class Saved:
     principal: Principal = ANONYMOUS
     log_level: str | None = None
     subscriptions: tuple[str, ...] = ()
+    unreported_loss: bool = False
+    """It replaced a session that kept something, and no caller has been told yet."""
 
     def to_json(self) -> dict[str, JSON]:
         return {
@@ -70,6 +72,7 @@ class Saved:
             "principal": self.principal,
             "log_level": self.log_level,
             "subscriptions": list(self.subscriptions),
+            "unreported_loss": self.unreported_loss,
         }
 
     @classmethod
@@ -101,6 +104,7 @@ class Saved:
             principal=Principal(str(document.get("principal") or ANONYMOUS)),
             log_level=level if isinstance(level, str) else None,
             subscriptions=tuple(cast("list[str]", uris)),
+            unreported_loss=document.get("unreported_loss") is True,
         )
 
     def fits(self, ours: Ours, principal: Principal, era: Era | None) -> bool:

@@ -131,9 +131,14 @@ class Call:
             generation = machine.generation
             if generation is None or self._by.peer.circuit.state is not CircuitState.CLOSED:
                 generation = await self._come_up()
-            if machine.untold is not None and not self._safe:
-                lost, machine.untold = machine.untold, None
-                raise replaced(self._by.name, self._method, lost, generation, self._attempts)
+            if not self._safe and (generation.unsaved or machine.loss is not None):
+                if generation.unsaved:
+                    await machine.settle(generation)
+                    if machine.generation is not generation:
+                        continue  # another link's session stands, and ours was given up
+                if (loss := machine.loss) is not None:
+                    machine.loss_raised()
+                    raise replaced(self._by.name, self._method, loss, generation, self._attempts)
             self._attempts += 1
             reply = await self._try(generation)
             if reply.seen is None:
@@ -260,8 +265,8 @@ class Call:
             tries_left=self._attempts <= by.options.limits.replays,
         )
         if decision is Replacement.TELL:
-            if by.machine.untold is generation and not self._safe:
-                by.machine.untold = None
+            if not self._safe and by.machine.loss is not None and by.machine.loss.generation == generation.number:
+                by.machine.loss_raised()
             raise replaced(by.name, self._method, generation, new, self._attempts)
 
     async def _pause(self, verdict: Verdict, seen: Seen, reply: Reply, generation: Generation) -> None:

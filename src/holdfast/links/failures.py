@@ -23,7 +23,7 @@ from holdfast.errors import (
     StartTimeout,
     Unauthorized,
 )
-from holdfast.links.wire import Generation, Reply
+from holdfast.links.wire import Generation, Loss, Reply
 
 MAYBE = "it may have been executed; repeat it only if that is harmless, or call with safe=True"
 
@@ -142,7 +142,7 @@ def _rejected(server: str, what: str, seen: Seen, reply: Reply, fields: Fields) 
     return Rejected(said, **fields)
 
 
-def replaced(server: str, what: str, old: Generation, new: Generation | None, attempts: int) -> SessionReplaced:
+def replaced(server: str, what: str, old: Generation | Loss, new: Generation | None, attempts: int) -> SessionReplaced:
     """The call met a lost session, was not executed, and may not run in the new one without the caller's word."""
     fields = Fields(server=server, phase="call", attempts=attempts)
     if old.session is not None:

@@ -12,6 +12,7 @@ from typing import Any, Self, cast
 from holdfast.core.eras import Era
 from holdfast.core.greeting import Greeting, Ours, includes
 from holdfast.core.lifecycle import LinkState
+from holdfast.core.models import Principal
 from holdfast.core.outcome import judge
 from holdfast.core.retry import is_safe
 from holdfast.errors import Busy, UsageError
@@ -20,6 +21,7 @@ from holdfast.links.exchange import NO_HEADERS, Exchanger
 from holdfast.links.failures import closed, error_for
 from holdfast.links.inbound import Ears, Inbound, OnNotification, OnProgress, OnRequest
 from holdfast.links.machine import Machine
+from holdfast.links.memory import Memory
 from holdfast.links.options import LinkStatistics, Options
 from holdfast.links.owner import Owner
 from holdfast.links.peer import peer_of
@@ -27,7 +29,7 @@ from holdfast.links.phases import Phases
 from holdfast.links.target import Target, check_headers, target_of
 from holdfast.links.telling import Telling
 from holdfast.links.watch import Watch
-from holdfast.links.wire import Generation, Message
+from holdfast.links.wire import Generation, Loss, Message
 
 
 class Link:
@@ -45,6 +47,7 @@ class Link:
         self._options = options
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watches = 0
+        self._memory = options.memory
         self._touch_every = None if options.memory is None else options.memory.touch_every
         self._touched = float("-inf")
         self._telling = Telling(self.name, options.on_event, options.clock)
@@ -280,11 +283,25 @@ class Link:
             )
         self.ours = Ours(info, {**self.ours.capabilities, **capabilities})
 
+    def keep_in(self, memory: Memory, principal: Principal) -> None:
+        """Keep the session in this memory from now on: the link came up before anybody knew whose it would be."""
+        self._memory, self._touch_every = memory, memory.touch_every
+        self._machine.keep_in(memory, principal)
+
+    @property
+    def unreported_loss(self) -> Loss | None:
+        """What the next unsafe call will be told: that a session was replaced."""
+        return self._machine.loss
+
+    def loss_reported(self, loss: Loss) -> None:
+        """A caller has read of it; see `Options.confirm_losses`."""
+        self._machine.loss_reported(loss)
+
     async def close(self, *, end: bool | None = None) -> None:
         """Let go of everything, in bounded time. `end=False` leaves the server's session alive for whoever adopts it;
         the default ends it, unless a memory keeps it."""
         self._enter_loop()
-        await self._machine.close(self._options.memory is None if end is None else end)
+        await self._machine.close(self._memory is None if end is None else end)
 
     def _enter_loop(self) -> None:
         loop = asyncio.get_running_loop()
@@ -307,7 +324,7 @@ class Link:
         return await self._exchanger.tell(generation, message)
 
     def _touch(self) -> None:
-        now, memory = asyncio.get_running_loop().time(), self._options.memory
+        now, memory = asyncio.get_running_loop().time(), self._memory
         if memory is not None and self._touch_every is not None and now - self._touched >= self._touch_every:
             self._touched = now
             self._owner.start(self._phases.touch(), "touch")
@@ -321,7 +338,7 @@ class Link:
             self.subscriptions[uri] = None
         elif method == "resources/unsubscribe" and isinstance(uri, str):
             self.subscriptions.pop(uri, None)
-        self._phases.save_soon(generation, self)
+        self._phases.saver.soon(generation)
 
 
 def _check(method: object, params: object, headers: Mapping[str, str] | None, server: str) -> None:

@@ -20,19 +20,22 @@ from holdfast.core.events import (
     StreamDropped,
 )
 from holdfast.core.lifecycle import LINK, LinkEvent, LinkState
+from holdfast.core.models import Principal
 from holdfast.core.outcome import Seen, Verdict
 from holdfast.core.retry import backoff
 from holdfast.errors import ConnectFailed, HoldfastError, StartTimeout, UsageError
 from holdfast.links.exchange import Exchanger
 from holdfast.links.failures import closed, not_started
 from holdfast.links.inbound import Inbound, Params
+from holdfast.links.memory import Memory
 from holdfast.links.options import Options
 from holdfast.links.owner import Owner
 from holdfast.links.phases import AuthNeeded, Phases, StartFailed, Wants
 from holdfast.links.reseed import Reseeding
 from holdfast.links.telling import Telling
-from holdfast.links.wire import Generation, Wire
+from holdfast.links.wire import Generation, Loss, Wire
 
+SUPERSEDED_SECONDS = 30.0  # that calls of a session that was given up have to end before it is ended at the server
 CLAIM_SECONDS = 30.0  # a dead process's claim on the server's stream ends after that
 
 
@@ -53,14 +56,15 @@ class Machine:
         self.generation: Generation | None = None
         self.numbers = 0
         self.epoch = 0
-        self.untold: Generation | None = None
-        """A lost session that kept something, whose loss no unsafe call has been told yet."""
+        self.loss: Loss | None = None
+        """A lost session that kept something, whose loss has still to be reported to an unsafe call."""
         self.changed = asyncio.Event()
         """Set, and replaced by a new one, whenever a generation begins or ends."""
         self._options = options
         self._wants_stream = options.stream
         self._limits = options.limits
         self._phases = phases
+        phases.saver.superseded = self._superseded
         self._exchanger = exchanger
         self._inbound = inbound
         self._owner = owner
@@ -85,6 +89,7 @@ class Machine:
         self._exchanger.closing = False
         self._owner.abandon()
         self._discarded.clear()
+        self._phases.saver.abandon()
         self._phases.drop()
 
     # Up
@@ -217,7 +222,9 @@ class Machine:
             assert phases.resolved is not None
             old.wire.dress(old, phases.resolved)
             return old
-        generation = await phases.greet(self.numbers + 1, old, self._wants, self._inbound)
+        kept = old is not None and old.keeps_state and old.answered_unsafe
+        lost = self._options.stateful and (kept or self.loss is not None)
+        generation = await phases.greet(self.numbers + 1, old, self._wants, self._inbound, lost)
         self.numbers += 1
         self._telling.count["adoptions" if generation.adopted else "greets"] += 1
         self._telling.event(
@@ -234,34 +241,52 @@ class Machine:
     async def _settle_in(self, old: Generation | None, new: Generation) -> None:
         """Before anybody's call: restore what the lost session had been told, then let the hook put back more."""
         await self._restore(new)
-        if old is None or not old.keeps_state:
-            return
+        if (old is not None and old.keeps_state) or (new.unreported_loss and not new.adopted):
+            await self._replaced(old, new)
+        elif new.unreported_loss:  # an earlier life, or another process, has logged it
+            self.loss = self.loss or Loss()
+        if not self._options.stateful:
+            self.loss = None
+        if new.unreported_loss is (self.loss is None):
+            new.unreported_loss = self.loss is not None
+            self._phases.saver.soon(new)
+
+    async def _replaced(self, old: Generation | None, new: Generation) -> None:
+        """A session that kept something, here or in an earlier life, is over. Ask the hook, tell everybody."""
         name = self._phases.name
+        before, kept = (None, True) if old is None else (old.session, old.answered_unsafe)
+        reseeded = False
         if self._options.reseed is not None:
 
             async def send(method: str, params: Params, timeout: float | None) -> dict[str, Any]:
                 return await self._exchanger.send(new, method, params, timeout, "reseed")
 
-            hook = Reseeding(name, old.session, new.session, new.number, old.answered_unsafe, send)
+            hook = Reseeding(name, before, new.session, new.number, kept, send)
             try:
-                old.reseeded = bool(await self._options.reseed(hook))
+                reseeded = bool(await self._options.reseed(hook))
             except Exception as error:
                 self._telling.strayed(f"the reseed hook raised {error!r:.300}")
-        gone = old.answered_unsafe and not old.reseeded
+        if old is not None:
+            old.reseeded = reseeded
+        gone = kept and not reseeded
         self._telling.count["replacements"] += 1
         self._telling.warn(
-            f"session {_shown(old)} was replaced by {_shown(new)}{'; what it kept is gone' if gone else ''}"
+            f"session {_shown(before)} was replaced by {_shown(new.session)}{'; what it kept is gone' if gone else ''}"
         )
         self._telling.event(
             SessionWasReplaced,
-            old=old.session,
+            old=before,
             new=new.session,
             generation=new.number,
-            kept_state=old.answered_unsafe,
-            reseeded=old.reseeded,
+            kept_state=kept,
+            reseeded=reseeded,
         )
-        if gone and self._options.stateful:
-            self.untold = old
+        if reseeded:
+            self.loss = None
+        elif kept:
+            self.loss = Loss(before, 0 if old is None else old.number)
+        elif new.unreported_loss:
+            self.loss = self.loss or Loss()
 
     async def _restore(self, generation: Generation) -> None:
         if generation.era is Era.Y2026:
@@ -277,6 +302,46 @@ class Machine:
             except HoldfastError as error:
                 self._telling.strayed(f"not restored in the new session: {error.what}")
 
+    def loss_raised(self) -> None:
+        """An unsafe call is being told of the loss."""
+        if not self._options.confirm_losses and self.loss is not None:
+            self.loss_reported(self.loss)
+
+    def loss_reported(self, loss: Loss) -> None:
+        """A caller knows of it: that is part of the saved session, too."""
+        if self.loss is not loss:
+            return
+        self.loss = None
+        generation = self.generation or self._last
+        if generation is not None and generation.unreported_loss:
+            generation.unreported_loss = False
+            self._phases.saver.soon(generation)
+
+    def keep_in(self, memory: Memory, principal: Principal) -> None:
+        self._phases.keep_in(memory, principal)
+        if self.generation is not None:
+            self.generation.unsaved = True
+            self._phases.saver.soon(self.generation)
+
+    async def settle(self, generation: Generation) -> None:
+        """Have a session saved before an unsafe call relies on it, as far as the memory lets us."""
+        await self._phases.saver.settle(generation)
+
+    def _superseded(self, generation: Generation) -> None:
+        """The memory came back and has another link's session: that one stands, and ours ends after its calls."""
+        self._telling.warn(
+            f"session {_shown(generation.session)} could not be saved, and another was: that one is used"
+        )
+        self.lose(generation, LinkEvent.SESSION_LOST)
+        self._owner.start(self._end_superseded(generation), "end superseded")
+
+    async def _end_superseded(self, generation: Generation) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + SUPERSEDED_SECONDS
+        while self._telling.count["in_flight"] and loop.time() < until:
+            await asyncio.sleep(SUPERSEDED_SECONDS / 100)
+        await generation.wire.end(generation, self._limits.close)
+
     def lose(self, generation: Generation, event: LinkEvent, refused: Seen | None = None) -> None:
         """Somebody learned that a generation is over, or its credentials are. Of an old one that is no news."""
         if self.generation is not generation:
@@ -287,6 +352,7 @@ class Machine:
         if event is LinkEvent.AUTH_NEEDED:
             return
         generation.lost = True
+        self._phases.saver.lost(generation.session)
         self._tell_change()
         if self._stream is not None:
             self._stream.cancel()
@@ -346,7 +412,7 @@ class Machine:
         async def read() -> None:
             await generation.wire.listen(generation, self._inbound.of(generation), lost, dropped)
 
-        memory = self._options.memory
+        memory = self._phases.memory
         if memory is None or generation.wire.child:
             await read()
             return
@@ -389,15 +455,15 @@ class Machine:
     async def _shut(self, generation: Generation | None, end: bool) -> None:
         failures, ended = 0, False
         try:
-            await self._phases.flush(self._limits.close)
+            await self._phases.saver.flush(self._limits.close)
             if self._rising is not None and self.greeting:
                 # The server may be making a session right now: wait for its name, so that it can be ended.
                 await asyncio.wait((self._rising,), timeout=self._limits.close / 2)
             failures += await self._owner.close(self._limits.close)
             self._rising = self._stream = None
             for live in (generation, self._phases.begun):
-                if not end or live is None or live.lost or live.session is None:
-                    continue
+                if live is None or live.lost or live.session is None or not (end or live.unsaved):
+                    continue  # what could not be saved is ended as well: nobody could find it
                 reply = await live.wire.end(live, self._limits.close)
                 # 404: gone already. 405: the server ends its sessions itself.
                 ended = reply.seen is None or reply.seen.status in (404, 405)
@@ -410,7 +476,7 @@ class Machine:
         finally:
             failures += await self._let_go()
             self._telling.count["close_failures"] += failures
-            self._last = self.untold = self._phases.begun = self.generation = None
+            self._last = self.loss = self._phases.begun = self.generation = None
             if self.state is not LinkState.CLOSED:
                 self._step(LinkEvent.CLOSED)
             self._exchanger.closing = False
@@ -420,7 +486,7 @@ class Machine:
 
     async def _let_go(self) -> int:
         failures = 0
-        memory = self._options.memory
+        memory = self._phases.memory
         self._discard(self._phases.drop())
         if self._discarded:
             # A child has three times `exit` to end, and its descendants some more.
@@ -436,6 +502,6 @@ class Machine:
         return failures + await self._owner.close(self._limits.close)
 
 
-def _shown(generation: Generation) -> str:
+def _shown(session: str | None) -> str:
     """A session in a log: enough to tell two apart, not enough to use it."""
-    return "without an id" if generation.session is None else f"{generation.session[:4]}…"
+    return "without an id" if session is None else f"{session[:4]}…"

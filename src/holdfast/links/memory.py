@@ -22,6 +22,8 @@ class Kept(NamedTuple):
 
     saved: Saved | None
     token: object
+    lost: bool = False
+    """Something was kept here that can't be given back, and nobody has been told: the next session says so."""
 
 
 class Memory(Protocol):

@@ -53,6 +53,9 @@ class Options:
     on_notification: OnNotification | None = None
     on_event: Sink | None = None
     reseed: Reseed | None = None
+    confirm_losses: bool = False
+    """True: a loss stays to be reported until `Link.loss_reported()` says that a caller has read of it. A gateway's
+    case, whose answer has still to reach the client; else raising `SessionReplaced` is the report."""
     clock: Clock = SYSTEM
 
     def __post_init__(self) -> None:

@@ -27,6 +27,7 @@ from holdfast.links.limits import Limits
 from holdfast.links.memory import Kept, Memory
 from holdfast.links.owner import Owner
 from holdfast.links.peer import Peer
+from holdfast.links.saving import Saver
 from holdfast.links.stdio import StdioChannel
 from holdfast.links.target import CommandTarget, HttpTarget, ObjectTarget, Target
 from holdfast.links.telling import Telling
@@ -83,10 +84,12 @@ class Phases:
         self.target = target
         self.limits = limits
         self.peer = peer
-        self.memory = memory
         self.credentials = Credentials(name, target, limits)
         self.resolved: Resolved | None = None
         self.wire: Wire | None = None
+        self.saver = Saver(owner, telling, self._saved, self._fits)
+        self.saver.memory = memory
+        self._wants: Wants | None = None
         self._owner = owner
         self._era = era
         self._principal = principal
@@ -95,10 +98,15 @@ class Phases:
         self._forgetting = telling.forgetting
         self._opened_url: str | None = None
         self._try_first: Era | None = None
-        self._saving: asyncio.Task[None] | None = None
-        self._unsaved = False
         self.begun: Generation | None = None
         """A session that the server has given us and no call knows yet."""
+
+    @property
+    def memory(self) -> Memory | None:
+        return self.saver.memory
+
+    def keep_in(self, memory: Memory, principal: Principal) -> None:
+        self.saver.memory, self._principal = memory, principal
 
     async def resolve(self, refused: Seen | None) -> None:
         """URL and credentials."""
@@ -149,9 +157,13 @@ class Phases:
             self.resolved = None  # a program's environment is found out whenever it is started
         return wire
 
-    async def greet(self, number: int, old: Generation | None, wants: Wants, inbound: Inbound) -> Generation:
-        """A generation: the saved session, if there is one that is not the lost one, else a new greeting."""
+    async def greet(
+        self, number: int, old: Generation | None, wants: Wants, inbound: Inbound, lost: bool
+    ) -> Generation:
+        """A generation: the saved session, if there is one that is not the lost one, else a new greeting. `lost`: `old`
+        kept something, or a loss before it is still to be reported; that is saved with the session that replaces it."""
         assert self.wire is not None
+        self._wants = wants
         kept = await self._load()
         if (adopted := self._adopt(kept, number, old, wants)) is not None:
             return adopted
@@ -160,21 +172,37 @@ class Phases:
             wants.log_level = wants.log_level or kept.saved.log_level
             wants.subscriptions.update(dict.fromkeys(kept.saved.subscriptions))
         generation = await self._greet(number, wants, inbound)
-        if self.memory is None or kept is None or self.wire.child:
+        generation.unreported_loss = lost or (kept is not None and self._is_lost(kept, old))
+        if self.memory is None or (self.wire.child and not generation.keeps_state):
             return generation
-        saved = self.saved(generation, wants)
+        generation.unsaved = True
         try:
-            await self.memory.save(saved, kept.token)
+            if kept is not None:
+                await self.memory.save(self._saved(generation), kept.token)
+                self.saver.saved(generation)
         except Conflict:
             # Another link was faster. One session is enough: take theirs, and end the one that nobody knows yet.
             if (adopted := self._adopt(await self._load(), number, old, wants)) is not None:
                 self.begun = None
                 self._owner.start(self._end(generation), f"end {self.name}")
                 return adopted
-            self._forgetting("another link saved a session that does not fit this one; ours is not saved")
         except HoldfastError as error:
             self._forgetting(str(error))
+        if generation.unsaved:
+            self.saver.soon(generation)
         return generation
+
+    def _is_lost(self, kept: Kept, old: Generation | None) -> bool:
+        """Was there something that this new session does not have, which `old` does not know of?"""
+        assert self.wire is not None
+        saved = kept.saved
+        if saved is None or saved.principal != self._principal:
+            return kept.lost
+        if kept.lost or saved.unreported_loss:
+            return True
+        if old is not None and old.session == saved.session:
+            return False
+        return saved.session is not None or (self.wire.child and saved.greeting.era is Era.Y2025)
 
     async def _end(self, generation: Generation) -> None:
         await generation.wire.end(generation, self.limits.close)
@@ -182,7 +210,13 @@ class Phases:
     def _begins(self, generation: Generation) -> None:
         self.begun = generation
 
-    def saved(self, generation: Generation, wants: Wants) -> Saved:
+    def _fits(self, saved: Saved) -> bool:
+        assert self._wants is not None
+        return saved.fits(self._wants.ours, self._principal, self._era)
+
+    def _saved(self, generation: Generation) -> Saved:
+        wants = self._wants
+        assert wants is not None
         return Saved(
             generation.session,
             generation.greeting,
@@ -190,34 +224,8 @@ class Phases:
             self._principal,
             wants.log_level,
             tuple(wants.subscriptions),
+            generation.unreported_loss,
         )
-
-    def save_soon(self, generation: Generation, wants: Wants) -> None:
-        """What a session was told has changed: keep that too, aside from the call that told it."""
-        self._unsaved = True
-        if self._saving is None and self.memory is not None and not generation.wire.child:
-            self._saving = self._owner.start(self._save(generation, wants), "save")
-
-    async def _save(self, generation: Generation, wants: Wants) -> None:
-        assert self.memory is not None
-        try:
-            while self._unsaved:
-                self._unsaved = False
-                kept = await self.memory.load()
-                if kept.saved is not None and kept.saved.session == generation.session:
-                    try:
-                        await self.memory.save(self.saved(generation, wants), kept.token)
-                    except Conflict:
-                        self._unsaved = True
-        except HoldfastError as error:
-            self._forgetting(str(error))
-        finally:
-            self._saving = None
-
-    async def flush(self, seconds: float) -> None:
-        """Wait for what is being saved."""
-        if self._saving is not None:
-            await asyncio.wait((self._saving,), timeout=seconds)
 
     async def touch(self) -> None:
         if self.memory is not None:
@@ -253,6 +261,7 @@ class Phases:
         greeting = saved.greeting
         generation = Generation(number, greeting.era, greeting.version, greeting, self.wire, saved.session)
         generation.adopted = True
+        generation.unreported_loss = saved.unreported_loss
         generation.keeps_state = generation.answered_unsafe = saved.session is not None
         # What we had told the lost session, and whoever began this one did not know.
         if wants.log_level not in (None, saved.log_level):

@@ -43,7 +43,20 @@ class Generation:
     untold: list[tuple[str, dict[str, Any]]] = field(default_factory=list[tuple[str, dict[str, Any]]])
     """What the session must be told before anybody's call."""
     lost: bool = False
+    unreported_loss: bool = False
+    """Its session replaced one that kept something, and no caller has been told yet."""
+    unsaved: bool = False
+    """There is a memory, and it does not have this session yet."""
     successor: "Generation | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A session is gone with what it kept, and no caller has been told yet."""
+
+    session: BackSessionId | None = field(default=None, repr=False)
+    generation: int = 0
+    """The number of the generation that was lost here; 0 if it was an earlier life's."""
 
 
 @dataclass(slots=True)
