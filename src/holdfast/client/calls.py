@@ -18,8 +18,10 @@ from mcp.shared.dispatcher import OnNotify, OnNotifyIntercept, OnRequest
 from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
 from pydantic import BaseModel, ValidationError
 
+from holdfast.client import hints
 from holdfast.client.callbacks import INVALID_PARAMS, METHOD_NOT_FOUND, Callbacks, check_async, failed_callback
-from holdfast.client.runs import current_run, leased, link_at_hand
+from holdfast.client.hints import Hints
+from holdfast.client.runs import current_run, leased, link_at_hand, pool
 from holdfast.client.server import Reuse, Server
 from holdfast.core.eras import HEADER_MISMATCH, Era
 from holdfast.core.models import check_seconds
@@ -38,11 +40,12 @@ M = TypeVar("M", bound=BaseModel)
 class Known:
     """What a link's server told of its tools, for as long as its session stands."""
 
-    __slots__ = ("generation", "tools")
+    __slots__ = ("generation", "hints", "tools")
 
     def __init__(self) -> None:
         self.generation = 0
         self.tools: dict[str, types.Tool] = {}
+        self.hints: Hints | None = None
 
 
 _known: "weakref.WeakKeyDictionary[Link, Known]" = weakref.WeakKeyDictionary()
@@ -50,13 +53,27 @@ _sessions: dict[int, ClientSession] = {}
 """By the id of their link, for as long as that is open: a session holds its link."""
 
 
-def _tools_of(link: Link) -> dict[str, types.Tool]:
+def _known_of(link: Link) -> Known:
     known = _known.get(link)
     if known is None:
         known = _known[link] = Known()
     if known.generation != link.generation:
-        known.generation, known.tools = link.generation, {}
-    return known.tools
+        known.generation, known.tools, known.hints = link.generation, {}, None
+    return known
+
+
+def _version(link: Link) -> object:
+    """What the server calls itself; None before it was greeted."""
+    return None if link.greeting is None else (link.greeting.server_info or {})
+
+
+def _may_repeat(server: Server, link: Link, name: str, definition: types.Tool | None) -> bool:
+    """By the listing of this session, else by an earlier one, else by a saved definition."""
+    known = _known_of(link).hints
+    if known is None or known.revoked:
+        known = hints.of(server, link.principal, _version(link), pool.clock.monotonic())
+    told = None if known is None else known.harmless.get(name)
+    return _is_harmless(definition) if told is None else told
 
 
 def _parsed(server: Server, method: str, model: type[M], result: dict[str, Any]) -> M:
@@ -83,6 +100,7 @@ async def call_tool(
     meta: Mapping[str, Any] | None,
     headers: Mapping[str, str] | None,
     reuse: Reuse | None,
+    definition: types.Tool | None,
 ) -> types.CallToolResult:
     if arguments is not None and not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(
@@ -105,9 +123,13 @@ async def call_tool(
     wanted = reuse or server.tool_reuse.get(name)
     link = link_at_hand(server, wanted)
     if link is not None:
-        return await _call_tool(server, link, name, params, idempotent, seconds, quiet, on_progress, headers)
+        return await _call_tool(
+            server, link, name, params, idempotent, seconds, quiet, on_progress, headers, definition
+        )
     async with leased(server, wanted) as link:
-        return await _call_tool(server, link, name, params, idempotent, seconds, quiet, on_progress, headers)
+        return await _call_tool(
+            server, link, name, params, idempotent, seconds, quiet, on_progress, headers, definition
+        )
 
 
 async def _sign_of_life(done: float, total: float | None, message: str | None) -> None:
@@ -141,13 +163,14 @@ async def _call_tool(
     silence: float | None,
     on_progress: OnProgress | None,
     headers: Mapping[str, str] | None,
+    definition: types.Tool | None,
 ) -> types.CallToolResult:
-    tool = _tools_of(link).get(name)
-    safe = idempotent if idempotent is not None else _is_safe(tool)
+    tool = _known_of(link).tools.get(name)
+    safe = idempotent if idempotent is not None else _may_repeat(server, link, name, definition)
     listed = False
     while True:
         extra = headers
-        if tool is not None and (mirrored := _param_headers(link, tool, params["arguments"])):
+        if mirrored := _param_headers(link, tool or definition, params["arguments"]):
             extra = {**mirrored, **(headers or {})}
         try:
             result = await _rounds(
@@ -169,13 +192,14 @@ async def _call_tool(
                 raise
             # The tool wants parameters in headers, and we did not know, or knew it wrong: list once and repeat.
             await _list_tools(server, link)
-            tool, listed = _tools_of(link).get(name), True
+            tool, listed = _known_of(link).tools.get(name), True
     return _checked(server, tool, _parsed(server, "tools/call", types.CallToolResult, result))
 
 
-def _is_safe(tool: types.Tool | None) -> bool:
-    hints = tool.annotations if tool is not None else None
-    return hints is not None and (hints.read_only_hint is True or hints.idempotent_hint is True)
+def _is_harmless(tool: types.Tool | None) -> bool:
+    """May a call of it be repeated, by its own annotations?"""
+    told = tool.annotations if tool is not None else None
+    return told is not None and (told.read_only_hint is True or told.idempotent_hint is True)
 
 
 def _param_headers(link: Link, tool: types.Tool | None, arguments: Mapping[str, Any]) -> dict[str, str]:
@@ -314,9 +338,10 @@ async def _list_tools(server: Server, link: Link) -> list[types.Tool]:
     tools = [
         _parsed(server, "tools/list", types.Tool, each) for each in await _pages(server, link, "tools/list", "tools")
     ]
-    known = _tools_of(link)
-    known.clear()
-    known.update({tool.name: tool for tool in tools})
+    known = _known_of(link)
+    known.tools = {tool.name: tool for tool in tools}
+    listed = ((tool.name, _is_harmless(tool)) for tool in tools)
+    known.hints = hints.learn(server, link.principal, _version(link), listed, pool.clock.monotonic())
     return tools
 
 

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from holdfast.client import hints
 from holdfast.client.callbacks import Callbacks
 from holdfast.client.durable import RunRecord
 from holdfast.client.pool import Lease, Pool
@@ -433,6 +434,11 @@ def link_of(
     on_notification: OnNotification,
     on_event: Sink | None,
 ) -> Link:
+    def heard(method: str, params: Mapping[str, Any] | None) -> None:
+        if method == "notifications/tools/list_changed":
+            hints.forget(server, principal)
+        on_notification(method, params)
+
     options = Options(
         era=server.era,
         stateful=server.stateful,
@@ -443,7 +449,7 @@ def link_of(
         limits=server.limits,
         rows=server.rows,
         on_request=on_request,
-        on_notification=on_notification,
+        on_notification=heard,
         on_event=on_event,
     )
     return Link(server.target, options, name=server.name)

@@ -192,10 +192,12 @@ class Server:
         meta: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         reuse: Reuse | None = None,
+        definition: "types.Tool | None" = None,
     ) -> "types.CallToolResult":
         """Call a tool. `idempotent`: it may be repeated (else its annotations decide, if they are known). `timeout` is
         the total, `silence` the longest span without a sign of life: naming it, or `on_progress`, asks the server for
-        progress. `meta` becomes the request's `_meta`."""
+        progress. `meta` becomes the request's `_meta`. `definition` is the tool's saved definition: its annotations
+        count where the server was not listed."""
         from holdfast.client import calls
 
         return await calls.call_tool(
@@ -209,6 +211,7 @@ class Server:
             meta=meta,
             headers=headers,
             reuse=reuse,
+            definition=definition,
         )
 
     async def list_tools(self) -> "list[types.Tool]":

@@ -59,6 +59,7 @@ class McpTool(BaseTool):
 
     server: Any
     original: str
+    definition: Any = None
     errors: str = "message"
     response_format: Literal["content", "content_and_artifact"] = "content_and_artifact"
 
@@ -72,7 +73,7 @@ class McpTool(BaseTool):
 
     async def _arun(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         try:
-            result = await self.server.call_tool(self.original, args[0]["arguments"])
+            result = await self.server.call_tool(self.original, args[0]["arguments"], definition=self.definition)
         except HoldfastError as error:
             if self.errors == "raise":
                 raise
@@ -101,6 +102,7 @@ def _tool(server: Server, tool: types.Tool, name: str, errors: Errors) -> BaseTo
         metadata=metadata,
         server=server,
         original=tool.name,
+        definition=tool,
         errors=errors,
     )
 

@@ -85,6 +85,11 @@ class Link:
     # What it is
 
     @property
+    def principal(self) -> Principal:
+        """For whom it calls."""
+        return self._options.principal
+
+    @property
     def phase(self) -> LinkState:
         return self._machine.state
 

@@ -39,6 +39,9 @@ class Sessions:
         self.asked: dict[str, asyncio.Future[Message]] = {}
         self.bad_session_id: str | None = None
         self.release = asyncio.Event()
+        self.read_only: set[str] = set()
+        """Tools that the listing calls read-only."""
+        self.version = "1"
 
     def greet(self, message: Message) -> tuple[Message, str | None]:
         """The answer to `initialize`, and the new session's id."""
@@ -48,7 +51,7 @@ class Sessions:
         result = {
             "protocolVersion": VERSION_2025,
             "capabilities": {"tools": {"listChanged": True}, "logging": {}, "resources": {"subscribe": True}},
-            "serverInfo": {"name": "faulty", "version": "1"},
+            "serverInfo": {"name": "faulty", "version": self.version},
         }
         return _result(message, result), self.bad_session_id or session.id
 
@@ -68,7 +71,11 @@ class Sessions:
         method, params = message["method"], members(message.get("params"))
         token = members(params.get("_meta")).get("progressToken")
         if method == "tools/list":
-            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in TOOLS]
+            tools = [
+                {"name": name, "inputSchema": {"type": "object"}}
+                | ({"annotations": {"readOnlyHint": True}} if name in self.read_only else {})
+                for name in TOOLS
+            ]
             cache = {"ttlMs": 0, "cacheScope": "private"} if session is None else {}
             yield _result(message, {"resultType": "complete", "tools": tools, **cache})
         elif method == "tools/call":

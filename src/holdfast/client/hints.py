@@ -1,0 +1,71 @@
+"""Which tools may be called again after a fault: what a server's listing said of them, kept for the whole process.
+
+It owns these hints, by server and principal: they outlive the session and the run that listed the tools. They end when
+the server says that its tools changed, greets as another version, or after `HINT_SECONDS`. It refuses to keep anything
+else of a listing.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from holdfast.client.server import Server
+from holdfast.core.models import Principal
+
+HINT_SECONDS = (
+    3_600.0  # a server may be redeployed with other tools and say nothing: within the hour they are asked for
+)
+SERVERS = 256  # hints of so many servers are kept, the latest used: declarations with a token of their own have no end
+TOOLS = 1_000  # of one server
+NAME_BYTES = 256  # of one tool; with the two above, at most 64 MiB from servers that list nonsense
+
+
+@dataclass(slots=True, eq=False)
+class Hints:
+    """What one listing said: tool by tool, may it be repeated?"""
+
+    harmless: Mapping[str, bool]
+    listed: float
+    version: object
+    revoked: bool = False
+    """The server said that its tools changed, or was listed again."""
+
+
+_kept: OrderedDict[tuple[Server, Principal], Hints] = OrderedDict()
+
+
+def learn(
+    server: Server, principal: Principal, version: object, listed: Iterable[tuple[str, bool]], now: float
+) -> Hints:
+    """Keep what a whole listing says, by tool: may it be repeated? In place of an earlier one."""
+    forget(server, principal)
+    known: dict[str, bool] = {}
+    for name, harmless in listed:
+        if len(known) >= TOOLS:
+            break
+        if len(name.encode("utf-8", "replace")) <= NAME_BYTES:
+            known[name] = harmless
+    hints = _kept[server, principal] = Hints(known, now, version)
+    while len(_kept) > SERVERS:
+        _kept.popitem(last=False)
+    return hints
+
+
+def forget(server: Server, principal: Principal) -> None:
+    """They no longer hold."""
+    old = _kept.pop((server, principal), None)
+    if old is not None:
+        old.revoked = True
+
+
+def of(server: Server, principal: Principal, version: object, now: float) -> Hints | None:
+    """What is known of a server's tools. `version` is what it calls itself now; None if it was not greeted yet."""
+    key = (server, principal)
+    hints = _kept.get(key)
+    if hints is None:
+        return None
+    if now - hints.listed > HINT_SECONDS or (version is not None and version != hints.version):
+        forget(server, principal)
+        return None
+    _kept.move_to_end(key)
+    return hints

@@ -1,0 +1,119 @@
+"""Which tools may be repeated after a fault, for how long that is known, and for whom."""
+
+import pytest
+
+import holdfast
+from holdfast import ManualClock, Server
+from holdfast.client import hints
+from holdfast.client.runs import pool
+from holdfast.integrations.langchain import definitions, tools
+from holdfast.testing import Fault, FaultServer
+from tests.client.test_runs import FASTER, at
+from tests.links.kit import until
+
+pytestmark = pytest.mark.anyio
+
+
+async def repeats(http: FaultServer, server: Server) -> bool:
+    """Is a call that may have been executed sent again?"""
+    http.plan(Fault.CLOSE, method="tools/call")
+    try:
+        await server.call_tool("echo", {"text": "x"})
+    except holdfast.OutcomeUnknown:
+        return False
+    return True
+
+
+@pytest.mark.promise("run.annotations")
+@pytest.mark.parametrize("era", ["2025", "2026"])
+async def test_hints_outlive_the_session_and_the_run_that_listed_the_tools(era: str) -> None:
+    async with FaultServer(era=era) as http:
+        http.sessions.read_only.add("echo")
+        server = at(http)
+        async with holdfast.run():
+            assert not await repeats(http, server)  # nobody listed yet
+            await server.list_tools()
+            assert await repeats(http, server)
+            await http.restart()
+            await server.call_tool("echo")
+            assert await repeats(http, server)
+        async with holdfast.run():
+            assert await repeats(http, server)
+            assert await repeats(http, server)
+        assert await repeats(http, server)  # and outside a run
+        async with holdfast.run(principal="somebody else"):  # may be shown other tools
+            assert not await repeats(http, server)
+        async with holdfast.run():
+            assert not await repeats(http, at(http, "another"))
+
+
+@pytest.mark.promise("run.annotations")
+async def test_hints_end_with_another_listing_version_or_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr(pool, "clock", clock)
+    async with FaultServer() as http:
+        http.sessions.read_only.add("echo")
+        server = at(http)
+        async with holdfast.run():
+            await server.list_tools()
+            http.sessions.read_only.clear()
+            await server.list_tools()
+            assert not await repeats(http, server)
+            http.sessions.read_only.add("echo")
+            await server.list_tools()
+        async with holdfast.run():
+            clock.advance(hints.HINT_SECONDS + 1)
+            assert not await repeats(http, server)
+            await server.list_tools()
+            assert await repeats(http, server)
+        http.sessions.version = "2"
+        async with holdfast.run():
+            await server.ping()
+            assert not await repeats(http, server)
+
+
+@pytest.mark.promise("run.annotations")
+async def test_hints_end_when_the_server_says_that_its_tools_changed() -> None:
+    async with FaultServer() as http:
+        http.sessions.read_only.add("echo")
+        server = at(http)
+        async with holdfast.run():
+            await server.list_tools()
+            assert await repeats(http, server)
+            await until(lambda: http.push({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}))
+            await until(lambda: hints.of(server, holdfast.ANONYMOUS, None, 0.0) is None)
+            assert not await repeats(http, server)
+
+
+@pytest.mark.promise("run.annotations")
+async def test_saved_definitions_bring_their_hints_and_a_listing_knows_better() -> None:
+    async with FaultServer() as http:
+        http.sessions.read_only.add("echo")
+        async with holdfast.run():
+            saved = await definitions([at(http)])
+        server = at(http).with_(labels={"as": "in another process"})
+        built = {tool.name: tool for tool in await tools([server], definitions=saved, errors="raise")}
+        async with holdfast.run():
+            http.plan(Fault.CLOSE, method="tools/call")
+            await built["it__echo"].ainvoke({"text": "x"})
+            http.plan(Fault.CLOSE, method="tools/call")
+            with pytest.raises(holdfast.OutcomeUnknown):
+                await built["it__count"].ainvoke({})
+            http.sessions.read_only.clear()
+            await server.list_tools()
+            http.plan(Fault.CLOSE, method="tools/call")
+            with pytest.raises(holdfast.OutcomeUnknown):
+                await built["it__echo"].ainvoke({"text": "x"})
+
+
+@pytest.mark.promise("run.annotations")
+def test_what_is_kept_of_listings_is_bounded() -> None:
+    server = Server("many", url="http://127.0.0.1:1/", limits=FASTER)
+    for number in range(hints.SERVERS + 1):
+        one = server.with_(headers={"authorization": str(number)})
+        hints.learn(one, holdfast.ANONYMOUS, None, [("x" * 300, True), *((str(n), True) for n in range(2000))], 0.0)
+    assert len(hints._kept) == hints.SERVERS
+    kept = hints.of(one, holdfast.ANONYMOUS, None, 0.0)
+    assert kept is not None
+    assert len(kept.harmless) == hints.TOOLS
+    hints._kept.clear()
