@@ -6,7 +6,9 @@ It owns the answer to "whose request is this?". It refuses a wrong token like no
 import hashlib
 import hmac
 import ipaddress
+import math
 import secrets
+import time
 from urllib.parse import urlsplit
 
 from holdfast.core.models import ANONYMOUS, Principal
@@ -51,6 +53,7 @@ class Callers:
         tokens = auth.tokens if isinstance(auth, Auth) else ()
         self._open = not isinstance(auth, Auth)
         self._principals = {token.hash: Principal(token.principal) for token in tokens}
+        self._expires = {token.hash: token.expires.timestamp() for token in tokens if token.expires is not None}
         self._hosts = frozenset(host.lower() for host in listen.hosts)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in listen.origins)
         self._any_host = not is_loopback(listen.host) and not listen.hosts
@@ -66,8 +69,12 @@ class Callers:
         presented = hash_of(token.strip())
         for known, principal in self._principals.items():
             if hmac.compare_digest(known, presented):
-                return principal
+                return principal if time.time() < self._expires.get(known, math.inf) else None
         return None
+
+    def expired_between(self, start: float, end: float) -> bool:
+        """Has a token expired in that time?"""
+        return any(start <= moment <= end for moment in self._expires.values())
 
     def host_is_fine(self, host: str | None) -> bool:
         """A page that resolves its own name to our address must not reach us under that name."""

@@ -5,6 +5,7 @@ naming lines is `config_file.py`'s.
 """
 
 import re
+from datetime import UTC, datetime
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -84,6 +85,17 @@ class Token(Part):
 
     hash: str = Field(description="`sha256:…`, as `holdfast token new` prints it.", repr=False)
     principal: str = Field(min_length=1, max_length=200, description="Who shows this token.")
+
+    expires: datetime | None = Field(
+        default=None,
+        strict=False,
+        description="When the token ends, as `2027-01-31T12:00:00Z`; what its caller has open ends then, too.",
+    )
+
+    @field_validator("expires")
+    @classmethod
+    def _in_utc(cls, value: datetime | None) -> datetime | None:
+        return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
 
     @field_validator("principal")
     @classmethod

@@ -18,6 +18,7 @@ from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.greeting import BadGreeting, client_of, greeting
 from holdfast.gateway.http import PostVoice, Receive, Refused, Request, Scope, Send, event_of
 from holdfast.gateway.methods import Asking
+from holdfast.gateway.open_requests import OpenRequests
 from holdfast.gateway.session import Session
 from holdfast.gateway.streams import Streams
 from holdfast.links.codec import decode
@@ -37,7 +38,23 @@ class Front:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._2026 = Front2026(gateway)
-        self.callers = Callers(gateway.settings.auth, gateway.settings.listen)
+        self.open = OpenRequests()
+        self._callers = Callers(gateway.settings.auth, gateway.settings.listen)
+
+    @property
+    def callers(self) -> Callers:
+        return self._callers
+
+    @callers.setter
+    def callers(self, callers: Callers) -> None:
+        self._callers = callers
+        self.end_refused()
+
+    def end_refused(self) -> None:
+        """End every request whose token has been taken away or has expired."""
+        ended = self.open.end_refused(self._callers)
+        if ended:
+            log.warning("%d open requests end: the tokens that let them in are no longer valid", ended)
 
     @property
     def _path(self) -> str:
@@ -80,9 +97,23 @@ class Front:
             if request.method == "OPTIONS":
                 await request.reply(204, headers=[(b"access-control-max-age", b"600")])
                 return
-        principal = self.callers.principal(request.header(b"authorization"))
+        authorization = request.header(b"authorization")
+        principal = self._callers.principal(authorization)
         if principal is None:
-            raise Refused(401, "a valid bearer token is needed", www_authenticate='Bearer realm="holdfast"')
+            raise _unauthorized()
+        with self.open.keep(request, principal, authorization):
+            try:
+                await self._serve(request, principal)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if not request.revoked or task is None:
+                    raise
+                task.uncancel()
+                if not request.begun:
+                    raise _unauthorized() from None
+                request.hang_up()
+
+    async def _serve(self, request: Request, principal: Principal) -> None:
         if request.doubled:
             self._refuse_doubles(request.doubled)
         if request.method == "POST":
@@ -245,7 +276,8 @@ class Front:
         except HoldfastError as error:
             answer["error"] = rpc_error(error)
         except asyncio.CancelledError:
-            if not task.cancelling():
+            if request.revoked or not task.cancelling():
+                voice.drop()
                 raise
             task.uncancel()
             answer["error"] = {"code": CANCELLED, "message": "Request cancelled"}
@@ -284,6 +316,10 @@ class Front:
             self._gateway.report(error)
             raise Refused.because(error) from None
         await request.reply(204)
+
+
+def _unauthorized() -> Refused:
+    return Refused(401, "a valid bearer token is needed", www_authenticate='Bearer realm="holdfast"')
 
 
 def _bare(scope: Scope, receive: Receive, send: Send) -> Request:

@@ -141,7 +141,8 @@ class Front2026:
             code = answer["error"]["code"]
             status = 404 if code == METHOD_NOT_FOUND and error.status is None else ERROR_CODE_HTTP_STATUS.get(code, 200)
         except asyncio.CancelledError:
-            if not task.cancelling():
+            if request.revoked or not task.cancelling():
+                voice.drop()
                 raise
             task.uncancel()
             if watching and watching[0].done():

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from holdfast.core.disclosure import INTERNAL_ERROR, disclosed
 from holdfast.errors import HoldfastError, LimitReached, OutcomeUnknown, Unavailable
 from holdfast.gateway.streams import Stream, Streams
-from holdfast.gateway.uvicorn_door import json_at_once
+from holdfast.gateway.uvicorn_door import hang_up, json_at_once
 from holdfast.links.codec import encode_known
 
 Scope: TypeAlias = dict[str, Any]
@@ -67,13 +67,17 @@ class Refused(Exception):
 class Request:
     """One HTTP request. Headers by lower-case name; the body is read when asked for."""
 
-    __slots__ = ("_extra", "_receive", "_scope", "_send", "doubled", "headers", "method")
+    __slots__ = ("_extra", "_receive", "_scope", "_send", "begun", "doubled", "headers", "method", "revoked")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope = scope
         self._receive = receive
         self._send = send
         self._extra: tuple[tuple[bytes, bytes], ...] = ()
+        self.begun = False
+        """The answer's head is written."""
+        self.revoked = False
+        """The token that let it in is no longer valid: whoever answers it is cancelled and must not go on."""
         self.method: str = scope["method"]
         raw: list[tuple[bytes, bytes]] = scope["headers"]
         self.headers: dict[bytes, bytes] = dict(raw)
@@ -150,6 +154,7 @@ class Request:
             pass
 
     async def reply(self, status: int, body: bytes = b"", headers: list[tuple[bytes, bytes]] | None = None) -> None:
+        self.begun = True
         sent = [*(headers or ()), *self._extra]
         if status != 204:
             sent.append((b"content-length", b"%d" % len(body)))
@@ -169,6 +174,7 @@ class Request:
         await self.reply_json(refused.status, message, refused.headers)
 
     async def begin_stream(self, headers: list[tuple[bytes, bytes]] | None = None) -> None:
+        self.begun = True
         sent = [*_STREAM_HEADERS, *(headers or ()), *self._extra]
         await self._send({"type": "http.response.start", "status": 200, "headers": sent})
 
@@ -177,6 +183,10 @@ class Request:
 
     async def end_stream(self) -> None:
         await self._send({"type": "http.response.body", "body": b""})
+
+    def hang_up(self) -> None:
+        """End the connection, in the midst of an answer or not."""
+        hang_up(self._send)
 
     async def stream(self, events: AsyncGenerator[bytes]) -> None:
         """An event stream, until it ends or the client hangs up. Silence is filled with comments."""
@@ -250,7 +260,11 @@ class PostVoice:
         assert self._queue is not None
         assert self._pump is not None
         self._queue.put_nowait(None)
-        await asyncio.shield(self._pump)
+        try:
+            await asyncio.shield(self._pump)
+        except asyncio.CancelledError:
+            self.drop()
+            raise
 
     def drop(self) -> None:
         """Nobody is there any more."""

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import signal
 import socket
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ from holdfast.stores import open_store
 
 log = logging.getLogger("holdfast.gateway")
 
-LOOK_SECONDS = 1.0  # between two looks at the configuration file
+LOOK_SECONDS = 1.0  # between two looks at the configuration file, and at tokens that expire
 BACKLOG = 1024
 
 
@@ -67,14 +68,18 @@ class Program:
                 async with gateway.running():
                     server = _Server(_settings(self.front, self.config.settings.sessions.drain))
                     serving = asyncio.create_task(server.serve(sockets=[sock]), name="uvicorn")
-                    watching = asyncio.create_task(self._watch_file(), name="watch configuration")
+                    watching = [
+                        asyncio.create_task(self._watch_file(), name="watch configuration"),
+                        asyncio.create_task(self._watch_tokens(self.front), name="watch tokens"),
+                    ]
                     try:
                         while not server.started and not serving.done():
                             await asyncio.sleep(0.005)
                         yield self
                     finally:
                         gateway.draining = True
-                        watching.cancel()
+                        for task in watching:
+                            task.cancel()
                         gateway.end_streams()
                         server.should_exit = True
                         drain = self.config.settings.sessions.drain
@@ -98,6 +103,16 @@ class Program:
             await self._stop.wait()
 
     # Reload
+
+    async def _watch_tokens(self, front: Front) -> None:
+        """What a token let in ends when the token expires."""
+        last = time.time()
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            now = time.time()
+            if front.callers.expired_between(last, now):
+                front.end_refused()
+            last = now
 
     async def _watch_file(self) -> None:
         path = self.config.path
@@ -131,6 +146,7 @@ class Program:
             if getattr(config.settings, key) not in (getattr(self.config.settings, key), None)
         ]
         read = Config(kept, config.entries, path)
+        self.front.callers = Callers(kept.auth, kept.listen)  # first: who may no longer call waits for nothing
         try:
             async with self._reloading:
                 await gateway.reload(read)
@@ -138,7 +154,6 @@ class Program:
             log.error("the configuration stays as it was: %s", error)
             return False
         self.config = read
-        self.front.callers = Callers(kept.auth, kept.listen)
         if restart:
             log.warning("%s changed: that takes effect with a restart", " and ".join(restart))
         return True

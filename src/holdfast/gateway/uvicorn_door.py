@@ -39,6 +39,15 @@ def json_at_once(send: Callable[[dict[str, Any]], Awaitable[None]], body: bytes)
     return True
 
 
+def hang_up(send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+    """End the connection of a request. Plain ASGI has no way to say that: an application that returns does it."""
+    cycle = getattr(send, "__self__", None)
+    if type(cycle) is RequestResponseCycle:
+        cycle.disconnected = True
+        cycle.message_event.set()
+        cycle.transport.close()
+
+
 class Corked:
     """A transport that sends what is written in one turn of the loop together: uvicorn writes head and body apart."""
 
