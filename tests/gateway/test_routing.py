@@ -103,7 +103,8 @@ async def test_a_clash_is_refused_at_start_where_nobody_said_who_wins(tmp_path: 
 def test_a_catalogue_comes_back_from_its_json_and_odd_data_does_not_hurt() -> None:
     whole = Catalogue(tools=({"name": "a"},), resources=({"uri": "x:y"},), instructions="hi", era="2025")
     assert Catalogue.from_json(whole.to_json()) == whole
-    assert Catalogue.from_json({"tools": [{"name": 7}, 3, {"name": "a"}, {"name": "a"}]}) == Catalogue(
-        tools=({"name": "a"},)
-    )  # type: ignore[dict-item]
+    odd = '{"tools":[{"name":7},3,{"name":"a"},{"name":"a"}]}'
+    assert Catalogue.from_json({"text": odd}) == Catalogue(tools=({"name": "a"},))
+    for wrong in ({"text": "{"}, {"text": "[]"}, {"text": 7}, {"tools": [{"name": "a"}]}):
+        assert Catalogue.from_json(wrong) is None
     assert Catalogue.from_json("nonsense") is None

@@ -12,7 +12,7 @@ from holdfast.core.greeting import Greeting, Ours, Saved
 from holdfast.core.models import BackSessionId
 from holdfast.links.wire import Generation, Resolved
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import FAST, link_to, tool
+from tests.links.kit import FAST, link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -211,12 +211,23 @@ async def test_messages_over_the_cap_in_either_direction() -> None:
 
 
 @pytest.mark.promise("link.bad-input")
-@pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}, "\ud800", b"x"])
+@pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}, b"x"])
 async def test_parameters_that_are_not_json(value: Any) -> None:
     async with FaultServer() as server, link_to(server.url) as link:
         with pytest.raises(holdfast.UsageError, match="not JSON"):
             await link.request("tools/call", tool("echo", text=value))
         await link.request("tools/list")
+
+
+@pytest.mark.promise("link.values")
+@pytest.mark.parametrize("era", ["2025", "2026"])
+async def test_half_a_character_is_no_lost_call(era: Any) -> None:
+    async with FaultServer(era=era) as server, link_to(server.url) as link:
+        answer = await link.request("tools/call", tool("echo", text="half \ud83d"))
+        assert text_of(answer) == "half \ufffd"  # as it stands in Python: only a gateway passes it on as it is
+        assert server.requests[-1].message is not None
+        assert server.requests[-1].message["params"]["arguments"] == {"text": "half \ud83d"}
+        await link.request("tools/call", tool("\ud83d"))  # 2026 has the name in a header, too: the server's to judge
 
 
 @pytest.mark.promise("link.values")

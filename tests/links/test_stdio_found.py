@@ -143,9 +143,14 @@ async def test_a_close_while_the_program_is_being_started_leaves_nothing(tmp_pat
 
 
 @pytest.mark.promise("stdio.framing")
-@pytest.mark.parametrize("how", ["nan", "surrogate"])
-async def test_an_answer_that_is_not_json_fails_its_call_at_once(how: str) -> None:
-    async with link_to(program(how), era="2025", limits=QUICK) as link:
+async def test_half_a_character_in_an_answer_is_replaced() -> None:
+    async with link_to(program("surrogate"), era="2025", limits=QUICK) as link:
+        assert await link.request("x/y", {}) == {"v": "\ufffd"}
+
+
+@pytest.mark.promise("stdio.framing")
+async def test_an_answer_that_is_not_json_fails_its_call_at_once() -> None:
+    async with link_to(program("nan"), era="2025", limits=QUICK) as link:
         start = time.monotonic()
         with pytest.raises(holdfast.BadAnswer):
             await link.request("x/y", {})

@@ -230,6 +230,9 @@ def backends(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False
                 printable(str(each.get("why") or "")),
             )
         out.print(table)
+        for name, each in members(data.get("backends")).items():
+            for what in each.get("left_out") or ():
+                out.print(f"  {printable(name)}: left out of its lists: {printable(str(what))}")
 
 
 @token.command("new")

@@ -72,7 +72,8 @@ def header_value(value: str) -> str:
     """A value as it may stand in an `Mcp-*` header: plain where that is safe and unambiguous, else encoded."""
     if _PLAIN_HEADER(value) and value == value.strip() and not _ENCODED_HEADER(value):
         return value
-    return f"=?base64?{base64.b64encode(value.encode()).decode()}?="
+    # A lone surrogate is no UTF-8: the server refuses it, as it should.
+    return f"=?base64?{base64.b64encode(value.encode('utf-8', 'surrogatepass')).decode()}?="
 
 
 def headers_2026(method: str, params: Mapping[str, Any], version: str) -> dict[str, str]:

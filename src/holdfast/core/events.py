@@ -251,6 +251,15 @@ class BackendChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class BackendItemLeftOut:
+    """A backend listed something that nobody can be offered; `what` names its place and the reason."""
+
+    at: float
+    backend: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class GatewaySessionBegan:
     """A client's session stands. `session` names its record; whoever knows only that can't use it."""
 
@@ -332,6 +341,7 @@ Event: TypeAlias = (
     | BackendClosed
     | BackendReplaced
     | BackendChanged
+    | BackendItemLeftOut
     | GatewaySessionBegan
     | GatewaySessionEnded
     | ServerCounted

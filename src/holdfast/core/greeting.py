@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from holdfast.core.eras import SERVER_INFO, Era
 from holdfast.core.models import ANONYMOUS, BackSessionId, Principal
-from holdfast.core.values import JSON
+from holdfast.core.values import JSON, members
 
 
 def _empty() -> Mapping[str, Any]:
@@ -34,18 +34,22 @@ class Greeting:
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
-        return self.result.get("capabilities") or {}
+        return members(self.result.get("capabilities"))
 
     @property
     def server_info(self) -> Mapping[str, Any] | None:
         if self.era is Era.Y2025:
-            return self.result.get("serverInfo")
-        meta = cast("Mapping[str, Any]", self.result.get("_meta") or {})
-        return meta.get(SERVER_INFO)
+            return _members_or_none(self.result.get("serverInfo"))
+        return _members_or_none(members(self.result.get("_meta")).get(SERVER_INFO))
 
     @property
     def instructions(self) -> str | None:
-        return self.result.get("instructions")
+        said = self.result.get("instructions")
+        return said if isinstance(said, str) else None
+
+
+def _members_or_none(value: object) -> Mapping[str, Any] | None:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NoReturn, TypeAlias, cast
 
+from holdfast.core.exact import Number, is_unicode
 from holdfast.errors import UnstorableValue
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
@@ -75,7 +76,7 @@ def _refuse(value: object, path: str) -> NoReturn:
 def _faults(value: object, path: str, depth: int) -> Iterator[tuple[str, str]]:
     kind = type(value)
     if kind is str:
-        if not _is_unicode(cast("str", value)):
+        if not is_unicode(cast("str", value)):
             yield path, "text with a lone surrogate"
     elif kind is int:
         if cast("int", value).bit_length() > MAX_INT_BITS:
@@ -89,22 +90,16 @@ def _faults(value: object, path: str, depth: int) -> Iterator[tuple[str, str]]:
         for key, item in cast("dict[object, object]", value).items():
             if type(key) is not str:
                 yield f"{path}[{key!r}]", f"a key of type {type(key).__name__}"
-            elif not _is_unicode(key):
+            elif not is_unicode(key):
                 yield f"{path}[{key!r}]", "a key with a lone surrogate"
             yield from _faults(item, f"{path}.{key}", depth - 1)
     elif kind is list:
         for index, item in enumerate(cast("list[object]", value)):
             yield from _faults(item, f"{path}[{index}]", depth - 1)
+    elif kind is Number:
+        yield path, f"the number {value!r:.40} can't be kept exactly"
     elif kind not in _LEAVES:
         yield path, kind.__name__
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def members(value: object) -> dict[str, Any]:

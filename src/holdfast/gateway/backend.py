@@ -18,6 +18,7 @@ from holdfast.core.events import (
     BackendChanged,
     BackendClosed,
     BackendFailed,
+    BackendItemLeftOut,
     BackendReplaced,
     BackendStarted,
     Event,
@@ -399,6 +400,7 @@ class Backend:
         self.fetched = time.monotonic()
         self.noted(None)
         if found != self.catalogue:
+            self._note_left_out(found)
             self.catalogue = found
             self._changed(self)
             try:
@@ -406,6 +408,13 @@ class Backend:
             except HoldfastError as error:
                 log.warning("%s: its lists are not kept: %s", self.name, error.what)
         return found
+
+    def _note_left_out(self, found: Catalogue) -> None:
+        known = self.catalogue.left_out if self.catalogue is not None else ()
+        for what in found.left_out:
+            if what not in known:
+                log.warning("backend %r: left out of its lists: %s", self.name, what)
+                self.tell(BackendItemLeftOut(time.time(), self.name, what))
 
     async def _keep(self, found: Catalogue) -> None:
         for _ in range(3):

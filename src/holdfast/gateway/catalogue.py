@@ -1,20 +1,30 @@
 """What one backend offers: its tools, prompts, resources and templates, as it told them. Frozen, and plain JSON.
 
-It owns the fetching of all pages over a link, and the form in which a store keeps it. It refuses what is not a list of
-objects with names: what a backend sends is data.
+It owns the fetching of all pages over a link, and the form in which a store keeps it. What can't be offered (an object
+without a name, a list without an end) is left out and named in `left_out`; the rest is offered all the same.
 """
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
+from holdfast.core.exact import is_unicode
 from holdfast.core.values import JSON
-from holdfast.errors import ErrorAnswer, LimitReached
+from holdfast.errors import ErrorAnswer
+from holdfast.links.codec import decode_exactly, encode_known
 from holdfast.links.link import Link
 
 Item: TypeAlias = Mapping[str, Any]
 PAGES = 100  # of one listing: a backend whose cursor never ends is at fault
 ITEMS = 10_000  # of one listing: what a model could never read
+LIST_BYTES = 8 * 1024 * 1024  # of one listing: it is kept in memory and in the store, and goes to every client
+ITEM_DEPTH = 100  # levels of one item: far beyond real schemas, and no client's parser stumbles over it
+NAME_LENGTH = 8_192  # characters of a name or URI, as much as a call may have
+INSTRUCTIONS_LENGTH = 64 * 1024  # characters of instructions: they go into every client's handshake
+LISTS_SECONDS = 120.0  # for all lists of one backend, however many pages they have
+REASONS = 20  # kept of what was left out: enough to find the fault
+_TEXT = "text"
 
 
 @dataclass(frozen=True)
@@ -29,53 +39,80 @@ class Catalogue:
     era: str | None = None
     keeps_sessions: bool = True
     """The backend remembers something for each session, as far as its greeting tells."""
+    left_out: tuple[str, ...] = ()
+    """What the backend sent and nobody is offered, each with the reason."""
     tools_by_name: Mapping[str, Item] = field(default_factory=dict[str, Item], compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tools_by_name", {str(tool["name"]): tool for tool in self.tools})
 
     def to_json(self) -> JSON:
-        return cast(
-            "JSON",
-            {
-                "tools": list(self.tools),
-                "prompts": list(self.prompts),
-                "resources": list(self.resources),
-                "templates": list(self.templates),
-                "instructions": self.instructions,
-                "era": self.era,
-                "keeps_sessions": self.keeps_sessions,
-            },
-        )
+        """Definitions as text: a store keeps only what it can give back equal, and they may hold any number."""
+        lists = {"tools": self.tools, "prompts": self.prompts, "resources": self.resources, "templates": self.templates}
+        return {
+            _TEXT: encode_known({name: list(items) for name, items in lists.items()}).decode(),
+            "instructions": self.instructions,
+            "era": self.era,
+            "keeps_sessions": self.keeps_sessions,
+            "left_out": list(self.left_out),
+        }
 
     @classmethod
     def from_json(cls, value: JSON) -> "Catalogue | None":
         """None if it is not what we wrote: then it is fetched anew."""
-        if not isinstance(value, dict):
+        text = value.get(_TEXT) if isinstance(value, dict) else None
+        if not isinstance(value, dict) or not isinstance(text, str):
             return None
-        lists: dict[str, Any] = {
-            name: _items(value.get(name), by)
-            for name, by in (("tools", "name"), ("prompts", "name"), ("resources", "uri"), ("templates", "uriTemplate"))
-        }
-        instructions, era = value.get("instructions"), value.get("era")
+        try:
+            kept = decode_exactly(text.encode())
+        except ValueError:
+            return None
+        if not isinstance(kept, dict):
+            return None
+        known = cast("dict[str, Any]", kept)
+        lists: dict[str, Any] = {name: _offered(known.get(name), by, name, []) for _, _, _, name, by in _LISTS}
+        instructions, era, left_out = value.get("instructions"), value.get("era"), value.get("left_out")
         return cls(
             **lists,
             instructions=instructions if isinstance(instructions, str) else None,
             era=era if isinstance(era, str) else None,
             keeps_sessions=value.get("keeps_sessions") is not False,
+            left_out=tuple(str(each) for each in left_out) if isinstance(left_out, list) else (),
         )
 
 
-def _items(value: object, by: str) -> tuple[Item, ...]:
-    """The objects that have a name, each name once: a second one could never be called."""
+def _offered(value: object, by: str, kind: str, left_out: list[str]) -> tuple[Item, ...]:
+    """The objects that can be offered, each name once: a second one could never be called."""
     found: dict[str, Item] = {}
-    for each in cast("list[object]", value) if isinstance(value, list) else ():
-        if isinstance(each, dict):
-            item = cast("dict[str, Any]", each)
-            name = item.get(by)
-            if isinstance(name, str) and name:
-                found.setdefault(name, item)
+    for number, each in enumerate(cast("list[object]", value) if isinstance(value, list) else ()):
+        item = cast("dict[str, Any]", each) if isinstance(each, dict) else {}
+        name = item.get(by)
+        if not isinstance(each, dict):
+            why = "is not an object"
+        elif not isinstance(name, str) or not name:
+            why = f"has no {by}"
+        elif len(name) > NAME_LENGTH or not is_unicode(name):
+            why = f"has a {by} of more than {NAME_LENGTH} characters, or with half a character"
+        elif name in found:
+            why = f"has the {by} of another, {name!r:.100}"
+        elif _is_deeper(item, ITEM_DEPTH):
+            why = f"({name!r:.100}) is nested deeper than {ITEM_DEPTH} levels"
+        else:
+            found[name] = item
+            continue
+        left_out.append(f"{kind}[{number}] {why}")
     return tuple(found.values())
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    inner: list[object]
+    if isinstance(value, dict):
+        inner = list(cast("dict[str, object]", value).values())
+    elif isinstance(value, list):
+        inner = cast("list[object]", value)
+    else:
+        return False
+    return levels == 0 or any(_is_deeper(each, levels - 1) for each in inner)
 
 
 _LISTS = (
@@ -87,36 +124,65 @@ _LISTS = (
 
 
 async def fetch(link: Link, *, timeout: float, headers: Mapping[str, str] | None = None) -> Catalogue:
-    """All that the link's server offers, by its capabilities."""
+    """All that the link's server offers, by its capabilities. `timeout` is for each page."""
+    until = asyncio.get_running_loop().time() + LISTS_SECONDS
     greeting = await link.open(timeout=timeout)
     found: dict[str, Any] = {}
+    left_out: list[str] = []
     for capability, method, key, name, by in _LISTS:
         if capability not in greeting.capabilities:
             continue
         try:
-            found[name] = _items(await _pages(link, method, key, timeout, headers), by)
+            items = await _pages(link, method, key, timeout, until, headers, left_out)
         except ErrorAnswer:  # it said that it has them, and has no such list
             continue
+        found[name] = _offered(items, by, name, left_out)
+    instructions = greeting.instructions
+    if instructions is not None and len(instructions) > INSTRUCTIONS_LENGTH:
+        left_out.append(f"instructions of {len(instructions)} characters, more than {INSTRUCTIONS_LENGTH}")
+        instructions = None
+    if len(left_out) > REASONS:
+        left_out[REASONS:] = [f"and {len(left_out) - REASONS} more"]
     return Catalogue(
         **found,
-        instructions=greeting.instructions,
+        instructions=instructions,
         era=greeting.era.value,
         keeps_sessions=link.keeps_state,
+        left_out=tuple(left_out),
     )
 
 
-async def _pages(link: Link, method: str, key: str, timeout: float, headers: Mapping[str, str] | None) -> list[object]:
+async def _pages(
+    link: Link,
+    method: str,
+    key: str,
+    timeout: float,
+    until: float,
+    headers: Mapping[str, str] | None,
+    left_out: list[str],
+) -> list[object]:
+    """One list, as far as it has an end that we can reach."""
     items: list[object] = []
     cursor: str | None = None
+    seen: set[str] = set()
+    size = 0
     for _ in range(PAGES):
         params = {"cursor": cursor} if cursor is not None else None
-        result = await link.request(method, params, timeout=timeout, headers=headers)
-        part = result.get(key)
-        items.extend(cast("list[object]", part) if isinstance(part, list) else ())
-        following = result.get("nextCursor")
-        if not isinstance(following, str) or following == cursor:
+        left = max(0.1, until - asyncio.get_running_loop().time())
+        result = await link.request(method, params, timeout=min(timeout, left), headers=headers)
+        given = result.get(key)
+        part = cast("list[object]", given) if isinstance(given, list) else []
+        size += len(encode_known({key: part}))
+        if len(items) + len(part) > ITEMS or size > LIST_BYTES:
+            left_out.append(f"{method}: what follows item {len(items)}: over {ITEMS} items or {LIST_BYTES} bytes")
             return items
-        if len(items) > ITEMS:
-            break
-        cursor = following
-    raise LimitReached(f"{method}: {link.name!r} lists without end", limit=ITEMS, server=link.name)
+        items.extend(part)
+        cursor = result.get("nextCursor")
+        if not isinstance(cursor, str):
+            return items
+        if cursor in seen:
+            left_out.append(f"{method}: a cursor that leads back to an earlier page")
+            return items
+        seen.add(cursor)
+    left_out.append(f"{method}: what follows {PAGES} pages")
+    return items

@@ -21,7 +21,7 @@ from holdfast.gateway.methods import Asking
 from holdfast.gateway.open_requests import OpenRequests
 from holdfast.gateway.session import Session
 from holdfast.gateway.streams import Streams
-from holdfast.links.codec import decode
+from holdfast.links.codec import decode_exactly
 
 log = logging.getLogger("holdfast.gateway")
 
@@ -165,9 +165,9 @@ class Front:
 
     def _parse(self, body: bytes) -> dict[str, Any]:
         try:
-            message = decode(body)
-        except ValueError:
-            raise Refused(400, "the body is not valid JSON", code=PARSE_ERROR) from None
+            message = decode_exactly(body)
+        except ValueError as error:
+            raise Refused(400, f"the body is not valid JSON: {error}"[:200], code=PARSE_ERROR) from None
         if not isinstance(message, dict):
             what = "batches are not served" if isinstance(message, list) else "a message is an object"
             raise Refused(400, what)

@@ -26,6 +26,7 @@ from holdfast.core.eras import (
     VERSIONS,
     Era,
 )
+from holdfast.core.exact import plain
 from holdfast.core.models import Principal
 from holdfast.errors import HoldfastError
 from holdfast.gateway.gateway import Gateway, Listener
@@ -97,7 +98,7 @@ class Front2026:
         arguments = params.get("arguments")
         if schema is None or not isinstance(arguments, dict | None):
             return None
-        return validate_mcp_param_headers(schema, cast("dict[str, Any]", arguments or {}), headers)
+        return validate_mcp_param_headers(schema, plain(arguments or {}), headers)
 
     def _discover(self) -> dict[str, Any]:
         if self._gateway.steers:

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.events import Sink
+from holdfast.core.exact import plain
 from holdfast.core.models import ANONYMOUS, Gap, Record
 from holdfast.core.values import JSON, members
 from holdfast.errors import ConfigError, Conflict, Ended, HoldfastError, NotFound, SessionExpired
@@ -196,10 +197,11 @@ class Gateway:
                 name: {
                     "state": backend.state,
                     "since": backend.since,
-                    "why": backend.why,
+                    "why": plain(backend.why),
                     "era": backend.era.value if backend.era is not None else None,
                     "tools": len(backend.catalogue.tools) if backend.catalogue is not None else None,
                     "keeps_sessions": backend.keeps_sessions,
+                    "left_out": list(backend.catalogue.left_out) if backend.catalogue is not None else [],
                 }
                 for name, backend in self.backends.items()
             },

@@ -15,6 +15,7 @@ from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
 
 from holdfast.core.disclosure import CALL_AGAIN, disclosed
 from holdfast.core.eras import LOG_LEVEL, METHOD_NOT_FOUND, Era, result_in
+from holdfast.core.exact import is_unicode, plain
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.core.values import members
 from holdfast.errors import (
@@ -31,7 +32,7 @@ from holdfast.gateway import handles
 from holdfast.gateway.backend import LISTS, Back, Backend
 from holdfast.gateway.routing import BadCursor, Route, Routes, Table, page
 from holdfast.gateway.session import Client, Session, Voice
-from holdfast.links.inbound import Ears, OnProgress
+from holdfast.links.inbound import Ears, PassOn
 
 if TYPE_CHECKING:
     from holdfast.gateway.gateway import Gateway
@@ -217,6 +218,8 @@ class Methods:
     async def _route_of_uri(self, asking: Asking, uri: object) -> Route:
         if not isinstance(uri, str) or len(uri) > LONGEST_URI:
             raise invalid(f"a resource is named by its uri, of at most {LONGEST_URI} characters")
+        if not is_unicode(uri):
+            raise invalid("uri has a lone surrogate, half a character, which no URI may have")
         backend = self._routes(asking).backend_of_uri(uri)
         if backend is None:
             await self._gateway.settled()
@@ -456,7 +459,7 @@ class Methods:
         if route.params_in_headers and backend.era is Era.Y2026 and backend.catalogue is not None:
             tool = backend.catalogue.tools_by_name.get(route.name)
             if tool is not None and (mapped := x_mcp_header_map(tool.get("inputSchema"))):
-                headers = {**(headers or {}), **mcp_param_headers(mapped, params.get("arguments") or {})}
+                headers = {**(headers or {}), **mcp_param_headers(mapped, plain(params.get("arguments") or {}))}
         return headers
 
     def _ears(self, asking: Asking, backend: Backend, voice: Voice, meta: Mapping[str, Any]) -> Ears:
@@ -481,16 +484,12 @@ _ONLY_2026 = frozenset({"resultType", "ttlMs", "cacheScope"})
 _LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
 
-def _progress(voice: Voice, token: Any) -> OnProgress:
-    async def told(progress: float, total: float | None, message: str | None) -> None:
-        params: dict[str, Any] = {"progressToken": token, "progress": progress}
-        if total is not None:
-            params["total"] = total
-        if message is not None:
-            params["message"] = message
-        voice.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+def _progress(voice: Voice, token: Any) -> PassOn:
+    def told(params: Mapping[str, Any]) -> None:
+        said = {**params, "progressToken": token}
+        voice.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": said})
 
-    return told
+    return PassOn(told)
 
 
 def _with_notice(result: dict[str, Any], method: str, notice: str) -> dict[str, Any]:

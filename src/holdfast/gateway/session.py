@@ -60,7 +60,7 @@ def new_id() -> FrontSessionId:
 
 def record_id(id: str) -> str:
     """The name of a session's record. Not the id: whoever reads the store must not be able to use it."""
-    return hashlib.sha256(id.encode()).hexdigest()[:32]
+    return hashlib.sha256(id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 @dataclass(frozen=True)

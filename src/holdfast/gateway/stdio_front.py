@@ -23,7 +23,7 @@ from holdfast.gateway.greeting import BadGreeting, client_of, discovery, greetin
 from holdfast.gateway.methods import Asking
 from holdfast.gateway.session import Client, Session
 from holdfast.gateway.streams import Streams
-from holdfast.links.codec import decode, encode_known
+from holdfast.links.codec import decode_exactly, encode_known
 from holdfast.stores import open_store
 
 log = logging.getLogger("holdfast.gateway")
@@ -74,9 +74,9 @@ class StdioFront:
 
     def _take(self, line: bytes) -> None:
         try:
-            message = decode(line)
-        except ValueError:
-            self._refuse(None, -32700, "this line is not valid JSON")
+            message = decode_exactly(line)
+        except ValueError as error:
+            self._refuse(None, -32700, f"this line is not valid JSON: {error}"[:200])
             return
         if not isinstance(message, dict) or cast("dict[str, Any]", message).get("jsonrpc") != "2.0":
             self._refuse(None, -32600, "a message is an object with jsonrpc 2.0")
@@ -174,7 +174,7 @@ class StdioFront:
         """What the session says unasked."""
         async for event in streams.own.after(0):
             data = event.partition(b"data: ")[2].rstrip(b"\n")
-            self.say(decode(data))
+            self.say(decode_exactly(data))
 
     async def _answer_2026(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         checked = classify_inbound_request({"method": method, "params": params})

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from holdfast.links.codec import decode
+from holdfast.links.codec import Decode, decode
 from holdfast.links.duplex import Ending, Unreadable
 from holdfast.links.warden import COOKIE, kill_by_cookie, warden
 from holdfast.links.wire import Message
@@ -39,6 +39,7 @@ class Child(asyncio.SubprocessProtocol):
         self.ended = asyncio.Event()
         self.strays = 0
         self.answered: Callable[[Message], bool] | None = None
+        self.decode: Decode = decode
         self._cap = cap
         self._cookie = cookie
         self._said = said
@@ -137,7 +138,7 @@ class Child(asyncio.SubprocessProtocol):
 
     def _take_line(self, line: bytes) -> None:
         try:
-            message = decode(line)
+            message = self.decode(line)
         except ValueError:
             message = None
         if isinstance(message, dict) and "jsonrpc" in message:

@@ -1,22 +1,29 @@
 """Messages to bytes and back, without loss: big integers stay integers, what is not JSON is refused.
 
-It owns the two calls and their errors. Why not orjson: it turns big integers into floats and NaN into null, silently.
+It owns the calls and their errors. Why not orjson: it turns big integers into floats and NaN into null, silently. What
+is only passed on is read by `decode_exactly`, digit for digit.
 """
 
-from json import JSONEncoder
-from typing import Any
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
-from pydantic_core import from_json, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
+from holdfast.core import exact
 from holdfast.errors import UsageError
 
-_encode = JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=True).encode
+Decode: TypeAlias = Callable[[bytes | bytearray], Any]
+
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
+)
 
 
-def encode(message: dict[str, Any], server: str) -> bytes:
+def encode(message: Mapping[str, Any], server: str) -> bytes:
     """The message as UTF-8 JSON, or `UsageError` that says which value is not JSON."""
     try:
-        return _encode(message).encode()
+        return exact.encode(message)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(
             f"the parameters of {message.get('method')!r} for {server!r} are not JSON: {error}"[:400],
@@ -25,11 +32,28 @@ def encode(message: dict[str, Any], server: str) -> bytes:
         ) from error
 
 
-def encode_known(message: dict[str, Any]) -> bytes:
+def encode_known(message: Mapping[str, Any], server: str = "the other side") -> bytes:
     """The same, five times as fast, for what was decoded here or made by us: it must be JSON already."""
-    return to_json(message)
+    try:
+        return to_json(message)
+    except PydanticSerializationError:  # an exact number, a lone surrogate, very deep nesting
+        return encode(message, server)
 
 
 def decode(data: bytes | bytearray) -> Any:
-    """The value; ValueError if it is not JSON."""
-    return from_json(data, allow_inf_nan=False)
+    """The value; ValueError if it is not JSON. A lone surrogate, half a character, becomes U+FFFD."""
+    try:
+        return from_json(data, allow_inf_nan=False)
+    except ValueError:
+        whole, found = _ESCAPE.subn(_whole, data)
+        if not found or whole == data:
+            raise
+    return from_json(whole, allow_inf_nan=False)
+
+
+def _whole(escape: re.Match[bytes]) -> bytes:
+    return rb"\ufffd" if escape[1] else escape[0]
+
+
+decode_exactly: Decode = exact.decode
+"""The value of a message that is passed on: numbers keep their text, strings their lone surrogates."""

@@ -18,6 +18,7 @@ from holdfast.core.eras import (
     read_probe,
     stamp_2026,
 )
+from holdfast.core.exact import plain
 from holdfast.core.greeting import Greeting, Ours, legal_session_id
 from holdfast.core.models import BackSessionId
 from holdfast.core.outcome import Broke, Seen, Verdict, judge
@@ -81,7 +82,7 @@ class Greeter:
             if probe.verdict is Probed.IS_2026:
                 assert probe.version is not None
                 assert reply.message is not None
-                return self._ready(Greeting(Era.Y2026, probe.version, reply.message["result"]), None)
+                return self._ready(Greeting(Era.Y2026, probe.version, plain(reply.message["result"])), None)
             if probe.verdict is Probed.INCOMPATIBLE:
                 raise self._no(
                     f"speaks {', '.join(probe.offered)[:200]}, and we speak {', '.join(sum(VERSIONS.values(), ()))}",
@@ -132,7 +133,7 @@ class Greeter:
                 "the server is at fault; the specification allows 0x21 to 0x7E only",
             )
         session = BackSessionId(reply.session) if reply.session is not None else None
-        generation = self._ready(Greeting(Era.Y2025, str(version), result), session)
+        generation = self._ready(Greeting(Era.Y2025, str(version), plain(result)), session)
         self._begun(generation)  # whatever happens from here on, somebody must end it
         told = await self._wire.tell(
             generation, {"jsonrpc": "2.0", "method": "notifications/initialized"}, self._limits.greet

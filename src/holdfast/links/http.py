@@ -12,7 +12,6 @@ from holdfast.core.eras import Era, headers_2026
 from holdfast.core.outcome import Broke, Row, Seen
 from holdfast.core.sse import EventTooLarge, Parser, ServerSentEvent
 from holdfast.links import http_stream
-from holdfast.links.codec import decode
 from holdfast.links.http_client import Body
 from holdfast.links.http_endpoint import Endpoint, failed
 from holdfast.links.http_pool import FAILURES, Answer, SharedPool, header
@@ -39,8 +38,9 @@ class HttpWire:
         owner: Owner,
         rows: Sequence[Row] = (),
         shared: SharedPool | None = None,
+        known_json: bool = False,
     ) -> None:
-        self.endpoint = Endpoint(name, target, limits, rows, shared)
+        self.endpoint = Endpoint(name, target, limits, rows, shared, known_json)
         self.owner = owner
 
     async def open(self, resolved: Resolved) -> None:
@@ -169,9 +169,9 @@ class _Call:
             return self._too_large()
         self._answering = False
         try:
-            message = decode(raw)
-        except ValueError:
-            return self._broken(Broke.NOT_AN_ANSWER, "the answer is not valid JSON")
+            message = self._wire.endpoint.decode(raw)
+        except ValueError as error:
+            return self._broken(Broke.NOT_AN_ANSWER, f"the answer is not valid JSON: {error}"[:200])
         answer = _error_to_nobody(message) or await self._sort(message)
         if answer is None:
             return self._broken(Broke.NOT_AN_ANSWER, "the answer is not a JSON-RPC answer to this request")
@@ -242,8 +242,9 @@ class _Call:
                                     return self._answered(answer, first)
                     except EventTooLarge:
                         return self._too_large()
-                    except ValueError:
-                        return self._broken(Broke.NOT_AN_ANSWER, "an event of the answer stream is not valid JSON")
+                    except ValueError as error:
+                        what = f"an event of the answer stream is not valid JSON: {error}"[:200]
+                        return self._broken(Broke.NOT_AN_ANSWER, what)
                     except FAILURES as error:
                         if isinstance(error, TimeoutError):
                             raise
@@ -268,7 +269,7 @@ class _Call:
     async def _take(self, event: ServerSentEvent, timer: asyncio.Timeout) -> Message | None:
         # While a progress callback of the caller runs, the server's silence is not counted.
         timer.reschedule(self._patience.until)
-        answer = await self._sort(decode(event.data))
+        answer = await self._sort(self._wire.endpoint.decode(event.data))
         timer.reschedule(self._patience.next(asyncio.get_running_loop().time()))
         return answer
 

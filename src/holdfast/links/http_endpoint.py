@@ -12,7 +12,7 @@ from typing import Any, cast
 from yarl import URL
 
 from holdfast.core.outcome import Broke, Row, Seen
-from holdfast.links.codec import decode, encode, encode_known
+from holdfast.links.codec import Decode, decode, decode_exactly, encode, encode_known
 from holdfast.links.http_client import Body, Broken
 from holdfast.links.http_pool import Answer, HttpPool, SharedPool, describe, proxy_for, same_origin, where_it_broke
 from holdfast.links.limits import Limits, too_large
@@ -27,14 +27,21 @@ class Endpoint:
     """Where the requests of one link go."""
 
     def __init__(
-        self, name: str, target: HttpTarget, limits: Limits, rows: Sequence[Row], shared: SharedPool | None = None
+        self,
+        name: str,
+        target: HttpTarget,
+        limits: Limits,
+        rows: Sequence[Row],
+        shared: SharedPool | None = None,
+        known_json: bool = False,
     ) -> None:
         self.name = name
         self.rows = rows
         self.limits = limits
         self._target = target
         self._shared = shared
-        self.known_json = False
+        self.known_json = known_json
+        self.decode: Decode = decode_exactly if known_json else decode
         self._pool: HttpPool | None = None
         self._url = URL()
         self._shown = ""
@@ -57,7 +64,7 @@ class Endpoint:
             await pool.close()
 
     def encode(self, message: Message) -> bytes:
-        body = encode_known(message) if self.known_json else encode(message, self.name)
+        body = encode_known(message, self.name) if self.known_json else encode(message, self.name)
         if len(body) > self.limits.message_bytes:
             raise too_large(len(body), self.limits.message_bytes, self.name)
         return body
@@ -109,9 +116,9 @@ class Endpoint:
             raw += chunk
             if len(raw) > FOREIGN_BODY:
                 break
-        if id is not None and (answer := _result_of(raw, id)) is not None:
+        if id is not None and (answer := _result_of(raw, id, self.decode)) is not None:
             return Reply(answer, session=response.headers.get("mcp-session-id"))
-        code, text, data = _error_of(raw)
+        code, text, data = _error_of(raw, self.decode)
         where = Broke.REDIRECTED if 300 <= status < 400 else Broke.NOWHERE
         if where is Broke.REDIRECTED:
             text = f"redirected ({status}) to {response.headers.get('location', 'nowhere')[:200]}"
@@ -136,7 +143,7 @@ def failed(generation: Generation, error: BaseException, sent: bool, answering: 
     return Reply(seen=seen, what=describe(error))
 
 
-def _result_of(raw: bytes, id: object) -> Message | None:
+def _result_of(raw: bytes, id: object, decode: Decode) -> Message | None:
     try:
         message = decode(raw)
     except ValueError:
@@ -145,7 +152,7 @@ def _result_of(raw: bytes, id: object) -> Message | None:
     return known if known.get("id") == id and isinstance(known.get("result"), dict) else None
 
 
-def _error_of(raw: bytes) -> tuple[int | None, str, object]:
+def _error_of(raw: bytes, decode: Decode) -> tuple[int | None, str, object]:
     """Code, message and data of a JSON-RPC error; or None and the beginning of the text."""
     try:
         message = decode(raw)

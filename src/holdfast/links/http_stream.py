@@ -11,7 +11,7 @@ from typing import Any, cast
 from holdfast.core.outcome import Verdict, judge
 from holdfast.core.retry import backoff
 from holdfast.core.sse import EventTooLarge, Parser
-from holdfast.links.codec import decode
+from holdfast.links.codec import Decode
 from holdfast.links.http_endpoint import Endpoint, failed
 from holdfast.links.http_pool import FAILURES, header
 from holdfast.links.wire import Dropped, Generation, Lost, Receive
@@ -42,7 +42,7 @@ async def listen(endpoint: Endpoint, generation: Generation, receive: Receive, l
                         if event.retry is not None:
                             pause = event.retry
                         if event.is_message:
-                            await receive(_message(event.data))
+                            await receive(_message(event.data, endpoint.decode))
             elif response.status == 409:
                 failures, why = failures + 1, "another link has the stream"
             else:
@@ -71,7 +71,7 @@ async def listen(endpoint: Endpoint, generation: Generation, receive: Receive, l
         await asyncio.sleep(wait)
 
 
-def _message(data: bytes) -> dict[str, Any]:
+def _message(data: bytes, decode: Decode) -> dict[str, Any]:
     """A message, or something that the link will report as stray."""
     try:
         message = decode(data)

@@ -24,6 +24,16 @@ OnNotification: TypeAlias = Callable[[str, Params], None]
 OnProgress: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
+class PassOn:
+    """An `OnProgress` that wants the parameters of a progress notification as they came."""
+
+    def __init__(self, pass_on: Callable[[Mapping[str, Any]], None]) -> None:
+        self.pass_on = pass_on
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        self.pass_on({"progress": progress, "total": total, "message": message})
+
+
 @dataclass(frozen=True, slots=True)
 class Ears:
     """Who takes what comes on one call's own stream, in place of the link's handlers. Only HTTP can tell it apart."""
@@ -129,13 +139,16 @@ class Inbound:
     async def _progressed(self, params: Mapping[str, Any]) -> bool:
         token, progress, total = params.get("progressToken"), params.get("progress"), params.get("total")
         callback = self.progress.get(token) if isinstance(token, str | int) else None
+        if isinstance(callback, PassOn):
+            callback.pass_on(params)
+            return True
         if callback is None or not isinstance(progress, int | float):
             return False
         message = params.get("message")
         try:
             await callback(
-                float(progress),
-                float(total) if isinstance(total, int | float) else None,
+                progress,
+                total if isinstance(total, int | float) else None,
                 message if isinstance(message, str) else None,
             )
         except Exception as error:

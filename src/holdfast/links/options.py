@@ -47,7 +47,8 @@ class Options:
     pool: SharedPool | None = None
     """Connections that this link shares with others; None: it has its own."""
     known_json: bool = False
-    """What is sent was JSON before, so it need not be checked: a gateway's case. HTTP only."""
+    """Messages are passed on, a gateway's case: what is sent was JSON before and need not be checked, and what comes
+    keeps every digit (numbers that Python would change are `core.exact.Number`)."""
     log_level: str | None = None
     on_request: OnRequest | None = None
     on_notification: OnNotification | None = None

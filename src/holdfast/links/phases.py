@@ -138,16 +138,16 @@ class Phases:
     def _make(self) -> Wire:
         match self.target:
             case HttpTarget():
-                wire = HttpWire(self.name, self.target, self.limits, self._owner, self._rows, self._pool)
-                wire.endpoint.known_json = self._known_json
-                return wire
+                return HttpWire(
+                    self.name, self.target, self.limits, self._owner, self._rows, self._pool, self._known_json
+                )
             case ObjectTarget():
                 from holdfast.links.local import LocalChannel  # brings the SDK's server side with it
 
                 channel = LocalChannel(self.name, self.target, self._owner, self.limits.close)
                 return DuplexWire(channel, self._owner)
             case CommandTarget():
-                program = StdioChannel(self.name, self.target, self.limits, self._telling)
+                program = StdioChannel(self.name, self.target, self.limits, self._telling, self._known_json)
                 return DuplexWire(program, self._owner, Broke.CHILD_DIED)
 
     def drop(self) -> Wire | None:

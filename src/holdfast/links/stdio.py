@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from holdfast.core.events import ChildEnded, ChildSaid, ChildStarted
 from holdfast.links.child import Child, start
-from holdfast.links.codec import encode
+from holdfast.links.codec import decode, decode_exactly, encode, encode_known
 from holdfast.links.command import environment, failed_to_start, find, masked
 from holdfast.links.duplex import Ending, Unreadable
 from holdfast.links.limits import Limits, too_large
@@ -20,11 +20,14 @@ from holdfast.links.wire import Message, Resolved
 class StdioChannel:
     """See `Channel`."""
 
-    def __init__(self, name: str, target: CommandTarget, limits: Limits, telling: Telling) -> None:
+    def __init__(
+        self, name: str, target: CommandTarget, limits: Limits, telling: Telling, known_json: bool = False
+    ) -> None:
         self._name = name
         self._target = target
         self._limits = limits
         self._telling = telling
+        self._known_json = known_json
         self._child: Child | None = None
         self._shown = target.command
         self._closing = False
@@ -39,6 +42,7 @@ class StdioChannel:
         cap = self._limits.message_bytes
         try:
             child = await start(file, target.args, env, target.cwd, cap, cookie, self._said, self._telling.strayed)
+            child.decode = decode_exactly if self._known_json else decode
         except OSError as error:
             raise failed_to_start(error, file, self._shown, self._name) from error
         child.answered = self.answered
@@ -50,7 +54,7 @@ class StdioChannel:
         self._telling.event(ChildSaid, pid=child.pid if child is not None else 0, line=line)
 
     async def write(self, message: Message, sent: Callable[[], None]) -> None:
-        line = encode(message, self._name) + b"\n"
+        line = (encode_known if self._known_json else encode)(message, self._name) + b"\n"
         if len(line) > self._limits.message_bytes:
             raise too_large(len(line), self._limits.message_bytes, self._name)
         if self._child is None:

@@ -1,0 +1,114 @@
+"""JSON that is only passed on: read and written again without the loss of a digit.
+
+It owns numbers whose text a Python number would not keep (`1e400`, `1.50`, `-0`), and lone surrogates, which are legal
+as escapes. It refuses what is not JSON, and knows nothing of messages.
+"""
+
+import json
+import math
+import secrets
+from typing import Any, NoReturn, cast
+
+_MAX_DIGITS = 4_000  # Python reads no integer of more than 4,300 digits, and slowly before that
+_MARK = secrets.token_hex(16)  # around a number's text while the encoder believes that it is a string
+_BEGIN, _END = f'"{_MARK}', f'{_MARK}"'
+
+
+class Number:
+    """A number as its text. Not a `float`, so that whoever does not know it fails instead of changing it."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Number and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __float__(self) -> float:
+        return float(self.text)
+
+
+def _float(text: str) -> float | Number:
+    value = float(text)
+    # Every encoder writes the shortest digits that read back equal. They differ only in how they write exponents.
+    return value if repr(value) == text and "e" not in text else Number(text)
+
+
+def _int(text: str) -> int | Number:
+    return Number(text) if text == "-0" or len(text) > _MAX_DIGITS else int(text)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+# A hook for integers costs a call for each of them, so it is used only where there may be one to keep.
+_scan = json.JSONDecoder(parse_float=_float, parse_constant=_no_constant).raw_decode
+_scan_integers = json.JSONDecoder(parse_float=_float, parse_int=_int, parse_constant=_no_constant).raw_decode
+
+
+def decode(data: bytes | bytearray) -> Any:
+    """The value; ValueError if it is not JSON, or nested deeper than Python can read."""
+    text = data.decode().lstrip(" \t\r\n")
+    try:
+        if b"-0" in data:
+            value, end = _scan_integers(text)
+        else:
+            try:
+                value, end = _scan(text)
+            except json.JSONDecodeError:
+                raise
+            except ValueError:  # an integer of thousands of digits
+                value, end = _scan_integers(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if end != len(text) and text[end:].strip(" \t\r\n"):
+        raise ValueError(f"something follows the value at character {end}")
+    return value
+
+
+def _marked(value: object) -> str:
+    if type(value) is Number:
+        return f"{_MARK}{value.text}{_MARK}"
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_marked).encode
+
+
+def encode(value: object) -> bytes:
+    """The value as UTF-8 JSON. TypeError, ValueError or RecursionError for what is not JSON."""
+    text = _encode(value)
+    if _BEGIN in text:
+        text = text.replace(_BEGIN, "").replace(_END, "")
+    return text.encode("utf-8", "backslashreplace")  # of a lone surrogate this makes its JSON escape
+
+
+def plain(value: Any) -> Any:
+    """The value for readers that want Python's numbers and whole characters: what is kept, compared or shown here."""
+    if type(value) is Number:
+        nearest = float(value)
+        return nearest if math.isfinite(nearest) else None
+    if type(value) is str:
+        return value if is_unicode(value) else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if type(value) is dict:
+        return {plain(key): plain(item) for key, item in cast("dict[str, Any]", value).items()}
+    if type(value) is list:
+        return [plain(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def is_unicode(text: str) -> bool:
+    """Has it no lone surrogate, half a character that UTF-8 can't say?"""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
