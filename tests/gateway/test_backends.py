@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from holdfast.core.events import BackendChanged, BackendClosed, BackendReplaced, BackendStarted, ChildStarted, Event
+from holdfast.core.values import members
+from holdfast.gateway.session import PROCESSES
 from holdfast.testing import LOST_SESSION, Fault, FaultServer, Refusal
-from tests.gateway.kit import Raw, gateway
+from tests.gateway.kit import Raw, config_of, gateway
 from tests.links.kit import until
 from tests.links.real import RealServer
 
@@ -325,3 +327,111 @@ async def test_headers_reach_the_backend_as_configured(tmp_path: Path, monkeypat
             assert sent["x-tenant"] == "t1"
             assert sent["traceparent"].split("-")[1] == trace.split("-")[1]
             assert "x-private" not in sent
+
+
+@pytest.mark.promise("gateway.redeployed")
+@pytest.mark.parametrize("how", ["restarted", "another version in 2026", "another version met by a session", "hang up"])
+async def test_new_tools_of_a_server_that_was_deployed_anew_are_seen_within_seconds(tmp_path: Path, how: str) -> None:
+    async with FaultServer(era="2026" if "2026" in how else "2025") as http:
+        every = 600 if how in ("another version met by a session", "hang up") else 0.1
+        async with gateway(tmp_path, {"counter": {"url": http.url}}, health={"every": every}) as program:
+            gate = program.gateway
+            assert gate is not None
+            await until(lambda: "counter__count" in gate.table.tools)
+            http.sessions.tools = (*http.sessions.tools, "fresh")
+            async with Raw(program.url) as client:
+                if how == "restarted":
+                    await http.restart()
+                elif how == "hang up":
+                    await gate.look_anew()
+                else:
+                    http.sessions.version = "2"
+                    await client.initialize()
+                await until(lambda: "counter__fresh" in gate.table.tools, 10)
+
+
+@pytest.mark.promise("gateway.redeployed")
+async def test_a_server_that_stays_what_it_is_is_not_asked_for_its_lists_again(tmp_path: Path) -> None:
+    async with FaultServer() as http:
+        async with gateway(tmp_path, {"counter": {"url": http.url}}, health={"every": 0.05}) as program:
+            gate = program.gateway
+            assert gate is not None
+            await until(lambda: gate.looked)
+            for _ in range(3):
+                async with Raw(program.url) as client:
+                    await client.initialize()
+            await until(lambda: sum(request.method == "ping" for request in http.requests) >= 3)
+            assert sum(request.method == "tools/list" for request in http.requests) == 1
+
+
+@pytest.mark.promise("gateway.redeployed")
+async def test_a_reload_with_another_url_keeps_the_names_until_the_new_server_has_shown_its_own(tmp_path: Path) -> None:
+    async with FaultServer() as old, FaultServer() as new, FaultServer() as other:
+        new.sessions.tools = ("count", "fresh")
+        servers = {"counter": {"url": old.url}, "other": {"url": other.url}}
+        settings = {"sessions": {"drain": 60}, "health": {"every": 0.05}}
+        async with gateway(tmp_path, servers, **settings) as program, Raw(program.url) as client:
+            gate = program.gateway
+            assert gate is not None
+            await client.initialize()
+            assert (await client.call("counter__count")).text == "1"
+            slow = asyncio.create_task(client.call("counter__wait"))
+            await until(lambda: _in_flight(gate, "counter") == 1)
+            await new.refuse()
+            changed = {**servers, "counter": {"url": new.url}}
+            reloading = asyncio.create_task(gate.reload(config_of(tmp_path, changed, **settings)))
+            await until(lambda: gate.backends["counter"].entry.server.url == new.url)
+            assert "counter__count" in await client.tools()  # nobody knows yet what it offers
+            await new.listen()
+            await until(lambda: "counter__fresh" in gate.table.tools, 20)
+            assert not reloading.done()  # a call of the old one is still given its time
+            assert "counter__echo" not in await client.tools()
+            assert "call again" in (await client.call("counter__count")).text
+            assert (await client.call("counter__count")).text == "1"
+            assert (await client.call("other__count")).text == "1"
+            old.sessions.release.set()
+            assert not (await slow).result["isError"]
+            await reloading
+
+
+@pytest.mark.promise("gateway.program")
+async def test_a_backend_that_fails_is_logged_once_a_change_and_shown_to_operators(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "holdfast.gateway")
+    url = f"sqlite:///{tmp_path}/s.db"
+    async with FaultServer() as http, FaultServer() as hangs:
+        servers = {"counter": {"url": http.url}, "hangs": {"url": hangs.url}}
+        async with gateway(tmp_path, servers, store=url, health={"every": 0.05}) as program:
+            gate = program.gateway
+            assert gate is not None
+            await until(lambda: gate.looked)
+            hangs.plan(Fault.HANG, times=1000)  # must not hold up the news of the other
+
+            async def shown(state: str) -> dict[str, Any]:
+                async with asyncio.timeout(10):
+                    while True:
+                        record = await gate.store.get(PROCESSES, gate.sessions.owner)
+                        assert record is not None
+                        found = members(members(record.data)["backends"])["counter"]
+                        if found["state"] == state:
+                            return found
+                        await asyncio.sleep(0.02)
+
+            await shown("up")
+            await http.refuse()
+            assert "could not be reached" in (await shown("down"))["why"]
+            backend = gate.backends["counter"]
+            for _ in range(3):
+                backend.next_try = 0.0
+                await backend.check()
+            said = [r for r in caplog.records if r.levelname == "WARNING" and "'counter'" in r.getMessage()]
+            assert len(said) == 1, [r.getMessage() for r in said]
+            caplog.clear()
+            await http.listen()
+            backend.next_try = 0.0
+            await shown("up")
+            assert [r.getMessage() for r in caplog.records if "'counter'" in r.getMessage()] == [
+                "backend 'counter' is up again"
+            ]
+            hangs.lift()

@@ -349,7 +349,7 @@ async def test_a_list_that_changes_in_a_call_is_fetched_anew_for_that_session(tm
         ("listen: {path: /healthz}\nmcpServers: {}", "the gateway's own"),
         ("sessions: {idle: 100, max_age: 50}\nmcpServers: {}", "shorter than idle"),
         ("auth: {tokens: []}\nmcpServers: {}", "no tokens"),
-        ("mcpServers: {a: {url: 'http://x/mcp', pass_headers: [mcp-session-id]}}", "link's own"),
+        ("mcpServers: {a: {url: 'http://x/mcp', pass_headers: [mcp-session-id]}}", "set anew"),
         ("sessions: {handles: true}\nmcpServers: {holdfast: {command: x}}", "rename the server"),
     ],
 )

@@ -22,14 +22,17 @@ from holdfast.core.events import (
     BackendReplaced,
     BackendStarted,
     Event,
+    LinkGreeted,
     SessionWasReplaced,
     Sink,
 )
+from holdfast.core.greeting import Greeting
 from holdfast.core.models import ANONYMOUS, Principal, Record
 from holdfast.core.retry import backoff
 from holdfast.core.values import members
 from holdfast.errors import Conflict, HoldfastError, NoBackend
-from holdfast.gateway.catalogue import Catalogue, fetch
+from holdfast.gateway.catalogue import Catalogue, fetch, told_in
+from holdfast.gateway.config import Health
 from holdfast.gateway.config_file import Entry
 from holdfast.gateway.failure_log import FailureLog
 from holdfast.links.http_pool import SharedPool
@@ -45,8 +48,9 @@ log = logging.getLogger("holdfast.gateway")
 
 CATALOGUES = "catalogue"  # the kind of the record that keeps what a backend offered last
 FETCH_SECONDS = 30.0  # for each page of a list
+PING_SECONDS = 10.0  # for a server to show that it lives
 LONGEST_PAUSE = 60.0  # seconds between two tries to reach a backend that is down
-STALE = 300.0  # seconds after which a session's start fetches the catalogue anew
+SPACING = 1.0  # seconds between two fetches of lists that handshakes ask for: a restart brings one for each session
 LISTS = {
     "notifications/tools/list_changed": "tools",
     "notifications/prompts/list_changed": "prompts",
@@ -98,6 +102,7 @@ class Back:
             self.backend.noted(error, self.session)
             raise
         self.backend.noted(None, self.session)
+        await self.backend.met(self.link, greeting)
         self.backend.tell(
             BackendStarted(
                 time.time(),
@@ -148,6 +153,11 @@ class Backend:
         self.failures = FailureLog(f"backend {name!r}")
         self.catalogue: Catalogue | None = None
         self.fetched = float("-inf")
+        self.lists_last = Health().lists
+        self._borrowed = False
+        """The catalogue is that of the server which had this name before; this one's is not known yet."""
+        self._news: asyncio.Task[None] | None = None
+        self._news_due = False
         self._store = store
         self._sink = sink
         self._changed = changed
@@ -168,6 +178,8 @@ class Backend:
         limits = entry.server.limits
         self._pool = SharedPool(target, name, limits.connect) if isinstance(target, HttpTarget) else None
         self.closed = False
+        self.on_state: Callable[[], None] = lambda: None
+        """Called when it goes up or down."""
 
     def __repr__(self) -> str:
         return f"<Backend {self.name} {self.state} children={self.is_child}>"
@@ -209,6 +221,7 @@ class Backend:
             self.tell(BackendFailed(time.time(), self.name, session, error.what))
         if self.state != before:
             self.since = self._clock.now()
+            self.on_state()
             if before == "down":
                 log.warning("backend %r is up again", self.name)
             self.tell(BackendChanged(time.time(), self.name, self.state, self.why))
@@ -244,6 +257,12 @@ class Backend:
         if self.is_child:
             self.children.take(self.name)
         server = self.entry.server
+        back: Back | None = None
+
+        def on_event(event: Event) -> None:
+            if back is not None:
+                self._heard(event, back)
+
         options = Options(
             era=server.era,
             stateful=self.policy.stateful and self.policy.on_replaced == "tell",
@@ -258,14 +277,56 @@ class Backend:
             known_json=True,
             on_request=on_request,
             on_notification=on_notification,
-            on_event=lambda event: self._heard(event, session),
+            on_event=on_event,
         )
-        return Back(self, Link(server.target, options, name=self.name), session, self.is_child)
+        back = Back(self, Link(server.target, options, name=self.name), session, self.is_child)
+        return back
 
-    def _heard(self, event: Event, session: str | None) -> None:
+    def _heard(self, event: Event, back: Back) -> None:
         if isinstance(event, SessionWasReplaced):
-            self.tell(BackendReplaced(event.at, self.name, session, event.kept_state))
+            self.tell(BackendReplaced(event.at, self.name, back.session, event.kept_state))
+        elif isinstance(event, LinkGreeted) and event.generation > 1 and not event.adopted and not self.is_child:
+            self._fetch_soon()  # it came back, maybe as another version
         self.tell(event)
+
+    # A server that was deployed anew
+
+    async def met(self, link: Link, greeting: Greeting) -> None:
+        """A first handshake: is this still the server whose lists we show?"""
+        known = self.catalogue
+        if known is None or known.told == told_in(greeting) or link.statistics().adoptions:
+            return  # whoever needs lists fetches them; an adopted session says nothing new
+        if not self.is_child:
+            self._fetch_soon()
+            return
+        try:
+            await self.refresh(link)  # now, while nobody has used this program: a session may see lists of its own
+        except HoldfastError as error:
+            log.warning("%s: its lists could not be fetched: %s", self.name, error.what)
+
+    def _fetch_soon(self) -> None:
+        self._news_due = True
+        if self._news is None and not self.closed:
+            self._news = asyncio.get_running_loop().create_task(self._fetch_news(), name=f"news {self.name}")
+            self._news.add_done_callback(self._news_done)
+
+    async def _fetch_news(self) -> None:
+        while self._news_due and not self.closed:
+            await asyncio.sleep(max(0.0, self.fetched + SPACING - time.monotonic()))
+            if self._fetching is not None:  # it may have begun before the news
+                await asyncio.wait((self._fetching,))
+            self._news_due = False
+            await self.refresh(self.common().link)
+
+    def _news_done(self, task: "asyncio.Task[None]") -> None:
+        self._news = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("%s: its lists could not be fetched: %s", self.name, error)
+
+    def take_over(self, other: "Backend") -> None:
+        """Another server has this name now: until it says what it offers, the names of the old one stay."""
+        if self.catalogue is None and other.catalogue is not None:
+            self.catalogue, self._borrowed = other.catalogue, True
 
     def common(self) -> Back:
         """Everybody's link: for backends that keep nothing, for lists and for health."""
@@ -398,6 +459,7 @@ class Backend:
     async def _refresh(self, link: Link) -> Catalogue:
         found = await fetch(link, timeout=FETCH_SECONDS)
         self.fetched = time.monotonic()
+        self._borrowed = False
         self.noted(None)
         if found != self.catalogue:
             self._note_left_out(found)
@@ -428,21 +490,22 @@ class Backend:
 
     @property
     def is_stale(self) -> bool:
-        return time.monotonic() - self.fetched > STALE
+        return time.monotonic() - self.fetched > self.lists_last
 
-    async def check(self) -> None:
-        """One look at its health; a program is started for it only while nothing is known of it, or it was down."""
-        if self.closed or (self.state == "down" and time.monotonic() < self.next_try):
+    async def check(self, *, fetch: bool = False) -> None:
+        """One look at its health; a program is started for it only while nothing is known of it, or it was down.
+        `fetch`: fetch its lists in any case."""
+        if self.closed or (self.state == "down" and time.monotonic() < self.next_try and not fetch):
             return
-        if self.is_child and self.state != "down" and self.catalogue is not None:
+        if self.is_child and self.state != "down" and self.catalogue is not None and not (self._borrowed or fetch):
             return
         try:
             back = self.common()
             await back.start()
-            if self.catalogue is None or self.is_stale or self.state != "up":
+            if fetch or self.catalogue is None or self._borrowed or self.is_stale or self.state != "up":
                 await self.refresh(back.link)
             elif not self.is_child:
-                await back.link.request("server/discover" if back.link.era is Era.Y2026 else "ping", timeout=10.0)
+                await self._ping(back.link, self.catalogue)
             self.noted(None)
             await self._watch_lists(back.link)
         except HoldfastError as error:
@@ -451,6 +514,18 @@ class Backend:
             common = self._common
             if self.is_child and not self.is_shared and common is not None and not common.link.statistics().in_flight:
                 await self._drop_common("looked at")
+
+    async def _ping(self, link: Link, known: Catalogue) -> None:
+        """Is it there, and is it the one that we know? A server without sessions is asked for its lists: no handshake
+        would ever tell that it was deployed anew."""
+        if link.era is Era.Y2026:
+            result = await link.request("server/discover", timeout=PING_SECONDS)
+            if told_in(Greeting(Era.Y2026, "", result)) != known.told:
+                await self.refresh(link)
+        elif link.session_id is None and not link.keeps_child:
+            await self.refresh(link)
+        else:
+            await link.request("ping", timeout=PING_SECONDS)
 
     @property
     def is_shared(self) -> bool:
@@ -472,10 +547,9 @@ class Backend:
     async def close(self, reason: str, *, end: bool) -> None:
         """Everything that is the backend's own. `end=False` leaves what the store remembers for the next process."""
         self.closed = True
-        if self._warming is not None:
-            self._warming.cancel()
-        if self._fetching is not None:
-            self._fetching.cancel()
+        for task in (self._warming, self._news, self._fetching):
+            if task is not None:
+                task.cancel()
         if self._closing:
             await asyncio.wait(tuple(self._closing), timeout=10.0)
         spares, self._spares = self._spares, []

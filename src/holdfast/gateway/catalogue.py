@@ -5,13 +5,17 @@ without a name, a list without an end) is left out and named in `left_out`; the 
 """
 
 import asyncio
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from holdfast.core.exact import is_unicode
+from holdfast.core.greeting import Greeting
+from holdfast.core.lifecycle import LinkState
 from holdfast.core.values import JSON
-from holdfast.errors import ErrorAnswer
+from holdfast.errors import ConnectFailed, ErrorAnswer
 from holdfast.links.codec import decode_exactly, encode_known
 from holdfast.links.link import Link
 
@@ -41,6 +45,8 @@ class Catalogue:
     """The backend remembers something for each session, as far as its greeting tells."""
     left_out: tuple[str, ...] = ()
     """What the backend sent and nobody is offered, each with the reason."""
+    told: str | None = None
+    """What the server said of itself when these lists were fetched, as a digest: another one may offer other things."""
     tools_by_name: Mapping[str, Item] = field(default_factory=dict[str, Item], compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -55,6 +61,7 @@ class Catalogue:
             "era": self.era,
             "keeps_sessions": self.keeps_sessions,
             "left_out": list(self.left_out),
+            "told": self.told,
         }
 
     @classmethod
@@ -72,12 +79,14 @@ class Catalogue:
         known = cast("dict[str, Any]", kept)
         lists: dict[str, Any] = {name: _offered(known.get(name), by, name, []) for _, _, _, name, by in _LISTS}
         instructions, era, left_out = value.get("instructions"), value.get("era"), value.get("left_out")
+        told = value.get("told")
         return cls(
             **lists,
             instructions=instructions if isinstance(instructions, str) else None,
             era=era if isinstance(era, str) else None,
             keeps_sessions=value.get("keeps_sessions") is not False,
             left_out=tuple(str(each) for each in left_out) if isinstance(left_out, list) else (),
+            told=told if isinstance(told, str) else None,
         )
 
 
@@ -149,7 +158,14 @@ async def fetch(link: Link, *, timeout: float, headers: Mapping[str, str] | None
         era=greeting.era.value,
         keeps_sessions=link.keeps_state,
         left_out=tuple(left_out),
+        told=told_in(greeting),
     )
+
+
+def told_in(greeting: Greeting) -> str:
+    """Name, version, capabilities and instructions of a server, as a digest to compare."""
+    said = [greeting.server_info, greeting.capabilities, greeting.instructions]
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 async def _pages(
@@ -167,6 +183,8 @@ async def _pages(
     seen: set[str] = set()
     size = 0
     for _ in range(PAGES):
+        if link.phase in (LinkState.CLOSED, LinkState.CLOSING):  # a request would bring it up again
+            raise ConnectFailed(f"{method}: the link to {link.name!r} was closed meanwhile", server=link.name)
         params = {"cursor": cursor} if cursor is not None else None
         left = max(0.1, until - asyncio.get_running_loop().time())
         result = await link.request(method, params, timeout=min(timeout, left), headers=headers)

@@ -77,6 +77,12 @@ class Listen(Part):
             raise ValueError(f"{value} is the gateway's own")
         return value
 
+    linger: float = Field(
+        default=0.0,
+        ge=0,
+        le=3600,
+        description="Seconds that SIGTERM leaves everything as it is but `/readyz`, for load balancers to notice.",
+    )
     max_body: int = Field(default=4 * MIB, ge=1024, description="Bytes of a request's body; more is answered with 413.")
 
 
@@ -178,6 +184,20 @@ class Sessions(Part):
         return value
 
 
+class Health(Part):
+    """How soon the gateway learns what became of its servers."""
+
+    every: Seconds = Field(
+        default=5.0,
+        description="Seconds between two looks at each server: what went down, came back or was deployed anew is known "
+        "by then.",
+    )
+    lists: Seconds = Field(
+        default=300.0,
+        description="Seconds after which a server's lists are fetched anew though nothing told of a change.",
+    )
+
+
 class Naming(Part):
     """What tools and prompts are called on the front."""
 
@@ -259,6 +279,7 @@ class Settings(Part):
     )
     auth: Auth | Literal["none"] = Field(default="none", description="Who may call.")
     sessions: Sessions = Field(default=Sessions(), description="Lifetimes, limits, and 2026 clients.")
+    health: Health = Field(default=Health(), description="How soon news of servers is known.")
     naming: Naming = Field(default=Naming(), description="Names on the front.")
 
 

@@ -81,9 +81,9 @@ class Front:
         if path == "/healthz":
             await request.reply(200, b"ok\n", [(b"content-type", b"text/plain")])
         elif path == "/readyz":
-            ready = not self._gateway.draining
-            body = b"ready\n" if ready else b"draining\n"
-            await request.reply(200 if ready else 503, body, [(b"content-type", b"text/plain")])
+            why_not = await self._gateway.readiness.why_not()
+            body = b"%s\n" % (why_not or "ready").encode()
+            await request.reply(503 if why_not else 200, body, [(b"content-type", b"text/plain")])
         else:
             raise Refused(404, f"there is nothing here; the endpoint is {self._path}")
 

@@ -5,11 +5,13 @@ It refuses to know HTTP.
 """
 
 import asyncio
+import contextlib
+import functools
 import logging
 import os
 import socket
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -22,8 +24,10 @@ from holdfast.errors import ConfigError, Conflict, Ended, HoldfastError, NotFoun
 from holdfast.gateway.backend import Back, Backend, Children
 from holdfast.gateway.config import Settings
 from holdfast.gateway.config_file import Config, Entry
+from holdfast.gateway.drain import UnderWay
 from holdfast.gateway.failure_log import FailureLog
 from holdfast.gateway.methods import Methods
+from holdfast.gateway.readiness import Readiness
 from holdfast.gateway.routing import Offer, Table, build
 from holdfast.gateway.session import PROCESSES, Session
 from holdfast.gateway.sessions import TOPIC, Sessions
@@ -31,10 +35,11 @@ from holdfast.stores.base import Store
 
 log = logging.getLogger("holdfast.gateway")
 
-HEALTH_SECONDS = 15.0  # between two looks at the backends
+BEAT_SPACING = 0.5  # seconds between two signs of life, however much changes
 BEAT_SECONDS = 10.0  # between two signs of life
 BEAT_IDLE = 45.0  # seconds without one after which a process counts as gone
 DRAIN_LOOK = 0.05  # seconds between two looks at calls under way
+CUT_SECONDS = 2.0  # for calls that were cut to answer so
 REAP_SECONDS = 30.0  # between two rounds of the reaper, at most
 _PUSHES = {
     "tools": "notifications/tools/list_changed",
@@ -58,6 +63,7 @@ class Gateway:
         self.config = config
         self.store = store
         self.address = ""
+        self.leaving = False
         self.draining = False
         self.table = Table()
         self.backends: dict[str, Backend] = {}
@@ -67,15 +73,21 @@ class Gateway:
         self._clock = clock
         self._tasks: set[asyncio.Task[Any]] = set()
         self._looked = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._changed = asyncio.Event()
+        """A backend went up or down, and no sign of life has said so."""
+        self._checks: dict[Backend, asyncio.Task[None]] = {}
         for name, entry in config.entries.items():
             self.backends[name] = self._backend(name, entry)
         self.sessions = Sessions(store, config.settings.sessions, self.backends, self._retable, sink, clock)
+        self.calls = UnderWay()
         self.methods = Methods(self)
+        self.readiness = Readiness(self)
         self.failures = FailureLog("the gateway")
         self._beat: Record | None = None
 
     def _backend(self, name: str, entry: Entry) -> Backend:
-        return Backend(
+        backend = Backend(
             name,
             entry,
             self.store,
@@ -86,6 +98,9 @@ class Gateway:
             self._announce,
             self._clock,
         )
+        backend.lists_last = self.config.settings.health.lists
+        backend.on_state = self._changed.set
+        return backend
 
     @property
     def settings(self) -> Settings:
@@ -112,8 +127,8 @@ class Gateway:
         await self._bury()
         self._rebuild()
         await self._show_life()
-        for work, every in ((self._check_health, HEALTH_SECONDS), (self._show_life, BEAT_SECONDS)):
-            self._run(self._repeat(work, every), work.__name__)
+        self._run(self._keep_looking(), "health")
+        self._run(self._keep_showing(), "signs of life")
         idle = self.settings.sessions.idle
         self._run(self._repeat(self._reap, min(REAP_SECONDS, max(0.2, idle / 10))), "reap")
         self._run(self._hear(), "hear")
@@ -154,8 +169,39 @@ class Gateway:
             except Exception:
                 log.exception("%s", work.__name__)
 
-    async def _check_health(self) -> None:
-        await asyncio.gather(*(backend.check() for backend in self.backends.values()))
+    async def _keep_looking(self) -> None:
+        """Every backend at its own pace: one that hangs holds up no news of another."""
+        while True:
+            await asyncio.sleep(self.settings.health.every)
+            for backend in self.backends.values():
+                if backend not in self._checks:
+                    self._checks[backend] = self._run(backend.check(), f"look at {backend.name}")
+                    self._checks[backend].add_done_callback(functools.partial(self._checked, backend))
+
+    def _checked(self, backend: Backend, task: "asyncio.Task[None]") -> None:
+        self._checks.pop(backend, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("backend %r could not be looked at", backend.name, exc_info=error)
+
+    async def look_anew(self) -> None:
+        """Fetch the lists of every backend now, whatever it says of itself."""
+        await asyncio.gather(*(backend.check(fetch=True) for backend in self.backends.values()))
+
+    async def _keep_showing(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), BEAT_SECONDS)
+            self._changed.clear()
+            await self._sign(self._show_life)
+            await asyncio.sleep(BEAT_SPACING)
+
+    async def _sign(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except HoldfastError as error:
+            self.report(error)
+        except Exception:
+            log.exception("a sign of life")
 
     async def _reap(self) -> None:
         await self.sessions.reap()
@@ -222,9 +268,37 @@ class Gateway:
                 log.warning("news of other processes: %s", error)
             await asyncio.sleep(1.0)
 
+    @property
+    def looked(self) -> bool:
+        """Has every backend been looked at once, since the start or the last change?"""
+        return self._looked.is_set()
+
+    async def drain(self) -> None:
+        """No new sessions; calls get their time, and those that need longer are told that their outcome is unknown."""
+        if self._hurry.is_set():
+            return
+        listen, sessions = self.settings.listen, self.settings.sessions
+        self.leaving = True
+        if listen.linger:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), listen.linger)
+        self.draining = True
+        if not self._hurry.is_set():
+            await self.calls.wait(sessions.drain)
+        if len(self.calls):
+            log.warning("%d calls are cut: they need more than sessions.drain, %g s", len(self.calls), sessions.drain)
+        self.hurry()
+        await self.calls.wait(CUT_SECONDS)
+
+    def hurry(self) -> None:
+        """Wait for no call any longer."""
+        self._hurry.set()
+        self.calls.cut()
+
     async def stop(self) -> None:
         """Drain, then let go. With a durable store, sessions at HTTP backends stay for the next process."""
-        self.draining = True
+        await self.drain()
+        await self.readiness.close()
         for task in tuple(self._tasks):
             task.cancel()
         if self._tasks:
@@ -334,8 +408,10 @@ class Gateway:
         for name, entry in config.entries.items():  # in the file's order: it decides who wins a name
             backend = self.backends.get(name)
             if backend is None or backend.entry.server != entry.server:
-                backend = self._backend(name, entry)
+                old, backend = backend, self._backend(name, entry)
                 await backend.recall()
+                if old is not None:
+                    backend.take_over(old)
             fresh[name] = backend
         # From here to the next await nobody sees half of it.
         gone = [backend for name, backend in self.backends.items() if fresh.get(name) is not backend]
@@ -344,6 +420,7 @@ class Gateway:
         self._children.limit = config.settings.sessions.children
         for name, backend in fresh.items():
             backend.entry, backend.policy = config.entries[name], config.entries[name].policy
+            backend.lists_last = config.settings.health.lists
         self.backends.clear()
         self.backends.update(fresh)
         closing: list[Coroutine[Any, Any, None]] = []
@@ -355,12 +432,12 @@ class Gateway:
                     session.untold.add(backend.name)  # what it kept went with the old server
                     closing.append(self._drained(back))
         self._rebuild()
+        self._looked.clear()
+        self._run(self._look(), "look again")  # before the old ones have drained
         await asyncio.gather(*closing, return_exceptions=True)
         for backend in gone:
             await backend.close("reconfigured", end=True)
             await backend.close_pool()
-        self._looked.clear()
-        self._run(self._look(), "look again")
         log.info("the configuration was read again")
 
     async def _drained(self, back: Back) -> None:

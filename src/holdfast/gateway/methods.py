@@ -21,6 +21,7 @@ from holdfast.core.values import members
 from holdfast.errors import (
     CircuitOpen,
     ConnectFailed,
+    ConnectionLost,
     ErrorAnswer,
     HoldfastError,
     LimitReached,
@@ -103,6 +104,8 @@ class Methods:
         handler = self._table.get(method)
         if handler is None or (asking.era is Era.Y2026 and method in _ONLY_2025):
             raise ErrorAnswer(f"no method {method!r:.80}", message="Method not found", code=METHOD_NOT_FOUND)
+        calls = self._gateway.calls
+        task = calls.begin()
         try:
             result: dict[str, Any] = await handler(asking, params)
         except ErrorAnswer:
@@ -110,6 +113,12 @@ class Methods:
         except HoldfastError as error:
             self._gateway.report(error)
             raise
+        except asyncio.CancelledError:
+            if not calls.was_cut():
+                raise
+            raise Unavailable(f"{method}: the gateway went down", remedy="try again in a while") from None
+        finally:
+            calls.end(task)
         return result_in(asking.era, method, result) if asking.era is Era.Y2026 else result
 
     # Lists
@@ -396,6 +405,14 @@ class Methods:
             result = await link.request(method, params, safe=safe, headers=headers, on_progress=on_progress, ears=ears)
             if result.get("resultType") == "input_required" and asking.era is Era.Y2025:
                 result = await self._rounds(asking, back, method, params, result, safe, headers)
+        except asyncio.CancelledError:
+            if not (self._gateway.calls.was_cut() or (session is not None and session.was_cut())):
+                raise
+            raise ConnectionLost(
+                f"{method}: the call at {backend.name!r} was cut when its session or the gateway ended",
+                server=backend.name,
+                phase="call",
+            ) from None
         except (ConnectFailed, StartTimeout, CircuitOpen) as error:
             backend.noted(error, back.session)
             raise backend.unavailable(error) from error

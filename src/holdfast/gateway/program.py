@@ -27,6 +27,7 @@ from holdfast.stores import open_store
 log = logging.getLogger("holdfast.gateway")
 
 LOOK_SECONDS = 1.0  # between two looks at the configuration file, and at tokens that expire
+CLOSE_SECONDS = 3  # for answers that are being written, once no call is under way
 BACKLOG = 1024
 
 
@@ -43,6 +44,7 @@ class Program:
         self.port = 0
         self._stop = asyncio.Event()
         self._reloading = asyncio.Lock()
+        self._hung_up: set[asyncio.Task[None]] = set()
 
     @property
     def url(self) -> str:
@@ -51,6 +53,9 @@ class Program:
         return f"http://{host}:{self.port}{listen.path}"
 
     def stop(self) -> None:
+        """Go down; the second time, without waiting for calls."""
+        if self._stop.is_set() and self.gateway is not None:
+            self.gateway.hurry()
         self._stop.set()
 
     @asynccontextmanager
@@ -66,7 +71,7 @@ class Program:
                 gateway.address = self.url
                 self.front = Front(gateway)
                 async with gateway.running():
-                    server = _Server(_settings(self.front, self.config.settings.sessions.drain))
+                    server = _Server(_settings(self.front))
                     serving = asyncio.create_task(server.serve(sockets=[sock]), name="uvicorn")
                     watching = [
                         asyncio.create_task(self._watch_file(), name="watch configuration"),
@@ -77,17 +82,15 @@ class Program:
                             await asyncio.sleep(0.005)
                         yield self
                     finally:
-                        gateway.draining = True
-                        for task in watching:
+                        for task in (*watching, *self._hung_up):
                             task.cancel()
+                        await gateway.drain()  # the port stays open meanwhile: probes hear that we are going
                         gateway.end_streams()
                         server.should_exit = True
-                        drain = self.config.settings.sessions.drain
-                        with contextlib.suppress(TimeoutError):
-                            await asyncio.wait_for(asyncio.shield(serving), drain)
+                        await asyncio.wait((serving,), timeout=2 * CLOSE_SECONDS)
                         if not serving.done():
                             server.force_exit = True
-                            await asyncio.wait((serving,), timeout=drain)
+                            await asyncio.wait((serving,), timeout=CLOSE_SECONDS)
         finally:
             sock.close()
 
@@ -97,7 +100,7 @@ class Program:
         for name in ("SIGTERM", "SIGINT"):
             loop.add_signal_handler(getattr(signal, name), self.stop)
         if hasattr(signal, "SIGHUP"):
-            loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(self.reload()))
+            loop.add_signal_handler(signal.SIGHUP, self._hang_up)
         async with self.running():
             ready(self)
             await self._stop.wait()
@@ -113,6 +116,17 @@ class Program:
             if front.callers.expired_between(last, now):
                 front.end_refused()
             last = now
+
+    def _hang_up(self) -> None:
+        """SIGHUP: the file, and what every server offers, are read anew."""
+        task = asyncio.get_running_loop().create_task(self._read_all(), name="reload")
+        self._hung_up.add(task)
+        task.add_done_callback(self._hung_up.discard)
+
+    async def _read_all(self) -> None:
+        await self.reload()
+        if self.gateway is not None:
+            await self.gateway.look_anew()
 
     async def _watch_file(self) -> None:
         path = self.config.path
@@ -167,7 +181,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _settings(app: Front, drain: float) -> uvicorn.Config:
+def _settings(app: Front) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # pyright: ignore[reportArgumentType]
         lifespan="off",
@@ -177,7 +191,7 @@ def _settings(app: Front, drain: float) -> uvicorn.Config:
         proxy_headers=False,
         date_header=False,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=max(1, int(drain)),
+        timeout_graceful_shutdown=CLOSE_SECONDS,
         http=Protocol,
         ws="none",
     )

@@ -471,6 +471,14 @@ class Session:
         waiting.set_result(message)
         return True
 
+    def was_cut(self) -> bool:
+        """Was the current call cancelled because the session ends? Then it goes on, to answer what is known of it."""
+        task = asyncio.current_task()
+        if self.state in (SessionState.OPEN, SessionState.STARTING) or task is None or task.cancelling() != 1:
+            return False
+        task.uncancel()
+        return True
+
     async def cancel_calls(self) -> None:
         tasks = [task for task in (*self.calls.values(), *self.tasks) if task is not asyncio.current_task()]
         for task in tasks:

@@ -37,6 +37,7 @@ class Sessions:
         self.deletes = 0
         self.cancelled: list[Any] = []
         self.asked: dict[str, asyncio.Future[Message]] = {}
+        self.tools: tuple[str, ...] = TOOLS
         self.bad_session_id: str | None = None
         self.release = asyncio.Event()
         self.read_only: set[str] = set()
@@ -63,6 +64,7 @@ class Sessions:
             "capabilities": {"tools": {"listChanged": True}, "resources": {"subscribe": True}},
             "ttlMs": 0,
             "cacheScope": "private",
+            "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "faulty", "version": self.version}},
         }
         return _result(message, result)
 
@@ -74,7 +76,7 @@ class Sessions:
             tools = [
                 {"name": name, "inputSchema": {"type": "object"}}
                 | ({"annotations": {"readOnlyHint": True}} if name in self.read_only else {})
-                for name in TOOLS
+                for name in self.tools
             ]
             cache = {"ttlMs": 0, "cacheScope": "private"} if session is None else {}
             yield _result(message, {"resultType": "complete", "tools": tools, **cache})
