@@ -280,3 +280,82 @@ async def test_an_upgrade_that_nobody_asked_for_is_no_answer() -> None:
         with pytest.raises((NotHttp, Broken)):
             async with asyncio.timeout(5):
                 await pool.request("POST", url, {}, Body(b"{}"))
+
+
+_HEAD = b"HTTP/1.1 200 OK\r\n"
+_CHUNKED = _HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+_ENDLESS = {
+    "empty lines": (b"", b"\r\n"),
+    "status line": (b"HTTP/1.1 200 O", b"K"),
+    "header name": (_HEAD, b"x"),
+    "header value": (_HEAD + b"x: ", b"y"),
+    "headers": (_HEAD, b"x: y\r\n"),
+    "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "chunk size": (_CHUNKED + b"5", b" "),
+    "chunk extension": (_CHUNKED + b"5;", b"x"),
+    "trailers": (_CHUNKED + b"2\r\n{}\r\n0\r\n", b"x: y\r\n"),
+    "trailer value": (_CHUNKED + b"2\r\n{}\r\n0\r\nx: ", b"y"),
+}
+
+
+@pytest.mark.promise("link.http-client")
+@pytest.mark.parametrize("name", _ENDLESS)
+async def test_what_never_ends_is_cut_while_it_is_read(name: str) -> None:
+    begin, piece = _ENDLESS[name]
+    sent = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await request_of(reader)
+        writer.write(begin)
+        block = piece * (16_384 // len(piece))
+        while not writer.is_closing() and sent < 64_000_000:
+            writer.write(block)
+            await writer.drain()
+            sent += len(block)
+
+    async with serving(handle) as (url, pool):
+        async with asyncio.timeout(20):
+            with pytest.raises(NotHttp):
+                await (await pool.request("POST", url, {}, Body(b"{}"))).read()
+        assert not pool._all
+    assert sent < 32_000_000  # what fits into sockets, and not what the server would have sent
+
+
+@pytest.mark.promise("link.http-client")
+async def test_what_never_ends_behind_an_answer_costs_the_connection() -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        while not writer.is_closing():
+            writer.write(OK)
+            await writer.drain()
+
+    async with serving(handle) as (url, pool):
+        response = await pool.request("POST", url, {}, Body(b"{}"))
+        await until(lambda: not pool._all)
+        assert await response.read() == b"hello"
+        response.release()
+
+
+@pytest.mark.promise("link.http-client")
+async def test_a_packed_answer_of_countless_members_is_refused_at_once() -> None:
+    members = gzip.compress(b"", mtime=0) * 100_000
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(members)
+    async with serving(always(head + members)) as (url, pool):
+        with pytest.raises(NotHttp, match="members"):
+            await (await pool.request("POST", url, {}, Body(b"{}"))).read()
+
+
+@pytest.mark.promise("link.http-client")
+async def test_header_values_are_sent_as_the_bytes_that_came() -> None:
+    heads: list[bytes] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(OK)
+        await writer.drain()
+
+    id = "ключ-😀".encode()
+    async with serving(handle) as (url, pool):
+        (await pool.request("GET", url, {"last-event-id": id.decode("latin-1")}, None)).release()
+    assert b"last-event-id: " + id + b"\r\n" in heads[0]

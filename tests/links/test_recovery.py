@@ -303,3 +303,15 @@ async def test_a_total_timeout_covers_everything_and_says_what_is_known() -> Non
             await link.request("tools/call", tool("effect", call="x"), timeout=0.2)
         assert loop.time() - start < 4
         await until(lambda: server.sessions.cancelled)  # the server was told
+
+
+@pytest.mark.promise("link.retry")
+@pytest.mark.parametrize(("said", "taken"), [("Infinity", None), ("nan", None), ("1e300", 86_400), ("-5", 0)])
+async def test_a_retry_after_beyond_measure_is_no_wait_for_ever(said: str, taken: float | None) -> None:
+    async with FaultServer() as server, link_to(server.url) as link:
+        await link.request("tools/list")
+        for _ in range(4):
+            server.plan(Fault.STATUS, method="tools/call", status=503, headers={"retry-after": said})
+        with pytest.raises(holdfast.HoldfastError) as caught:
+            await link.request("tools/call", tool("echo"))
+        assert caught.value.retry_after == taken

@@ -1,6 +1,7 @@
 """Everything that is not one request and one answer: streams, the server's own words, progress, cancellation."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -381,3 +382,40 @@ async def test_notify_reaches_a_2025_server_also_in_a_new_session_and_says_when_
         with pytest.raises(holdfast.BadAnswer):
             await link.notify("notifications/roots/list_changed")
         await link.notify("notifications/roots/list_changed")
+
+
+@pytest.mark.promise("link.server-stream")
+async def test_a_stream_goes_on_after_an_event_id_of_any_characters() -> None:
+    id = "ключ-😀".encode()
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(
+            (int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
+        )
+        message = json.loads(await reader.readexactly(length) or b"{}")
+        said = b"HTTP/1.1 202 Taken\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+        if head.startswith(b"GET"):
+            asked.append(head)
+            said = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+            said += b"id: " + id + b"\nretry: 1\ndata: \n\n"
+        elif message.get("method") == "initialize":
+            result = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}
+            body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
+            said = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nmcp-session-id: s\r\nconnection: close\r\n"
+            said += b"content-length: %d\r\n\r\n" % len(body) + body
+        writer.write(said)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        async with link_to(url, era="2025") as link:
+            await link.open()
+            await until(lambda: len(asked) > 1)
+    finally:
+        server.close()
+    assert b"last-event-id" not in asked[0].lower()
+    assert b"last-event-id: " + id + b"\r\n" in asked[1]

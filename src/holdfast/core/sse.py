@@ -5,6 +5,9 @@ It refuses to read lines: one event may be many megabytes on one line, and arriv
 
 from dataclasses import dataclass
 
+LONGEST_RETRY = 60.0  # seconds: a server that asks for more would make us deaf to it
+LONGEST_ID = 4096  # bytes: it comes back as a header, and servers take eight kilobytes of those
+
 
 class EventTooLarge(Exception):
     """One event is over the cap."""
@@ -12,7 +15,8 @@ class EventTooLarge(Exception):
 
 @dataclass(slots=True)
 class ServerSentEvent:
-    """One dispatched event. `id` and `retry` as they stood in this event, else None."""
+    """One dispatched event. `id` and `retry` as they stood in this event, else None. The id's bytes are characters of
+    Latin-1, so that a header carries them back as they came."""
 
     data: bytes
     event: bytes
@@ -34,8 +38,8 @@ class Parser:
         self._scanned = 0  # so much of the rest is known to hold no line end
         self._skip_newline = False
         self._begins = True
-        self._data: list[bytes] = []
-        self._size = 0
+        self._data = bytearray()  # lines in one piece: a list of short ones takes many times their bytes
+        self._lines = 0
         self._event = b""
         self._id: str | None = None
         self._retry: float | None = None
@@ -64,7 +68,7 @@ class Parser:
                 self._field(line)
             elif event := self._dispatch():
                 events.append(event)
-        if len(self._rest) + self._size > self._cap:
+        if len(self._rest) + len(self._data) > self._cap:
             raise EventTooLarge
         return events
 
@@ -85,23 +89,27 @@ class Parser:
         if value[:1] == b" ":
             value = value[1:]
         if name == b"data":
-            self._data.append(value)
-            self._size += len(value) + 1
-            if self._size > self._cap:
+            if self._lines:
+                self._data += b"\n"
+            self._data += value
+            self._lines += 1
+            if len(self._data) > self._cap:
                 raise EventTooLarge
         elif name == b"event":
             self._event = value
         elif name == b"id":
             if b"\0" not in value:
-                self._id = value.decode("utf-8", "replace")
-        elif name == b"retry" and value.isdigit() and len(value) < 10:
-            self._retry = int(value) / 1000
+                self._id = value.decode("latin-1")
+        elif name == b"retry" and value.isdigit():
+            self._retry = min(int(value) / 1000, LONGEST_RETRY) if len(value) < 10 else LONGEST_RETRY
 
     def _dispatch(self) -> ServerSentEvent | None:
-        if not self._data and self._id is None and self._retry is None and not self._event:
+        if not self._lines and self._id is None and self._retry is None and not self._event:
             return None
         if self._id is not None:
-            self.last_id = self._id  # only now: an event that was cut in the middle must be asked for again
-        event = ServerSentEvent(b"\n".join(self._data), self._event, self._id, self._retry)
-        self._data, self._size, self._event, self._id, self._retry = [], 0, b"", None, None
+            # Only now: an event that was cut in the middle must be asked for again. One that no header takes ends
+            # resumption: an earlier one would bring again what was told already.
+            self.last_id = self._id if 0 < len(self._id) <= LONGEST_ID else None
+        event = ServerSentEvent(bytes(self._data), self._event, self._id, self._retry)
+        self._data, self._lines, self._event, self._id, self._retry = bytearray(), 0, b"", None, None
         return event

@@ -19,7 +19,9 @@ from urllib.parse import urlsplit
 import httptools
 
 KEEP_ALIVE = 60.0  # seconds an idle connection is kept; servers close theirs after five to seventy-five
-HEAD_BYTES = 64 * 1024  # of an answer's headers
+HEAD_BYTES = 64 * 1024  # of whatever comes between two pieces of a body: status, headers, chunk sizes, trailers
+HEADERS = 256  # of one answer: servers send a dozen
+MEMBERS = 64  # of one packed answer: each costs a copy of the rest
 INFLATED = 16 * 1024 * 1024  # bytes that one read of a packed answer may become
 BUFFER = 256 * 1024  # bytes of a body that wait to be read, before the socket is left alone
 
@@ -54,6 +56,7 @@ class Response:
         "_waiting",
         "closed",
         "headers",
+        "members",
         "status",
         "unzip",
     )
@@ -69,6 +72,7 @@ class Response:
         self._error: Exception | None = None
         self._waiting: asyncio.Future[None] | None = None
         self.unzip: Any = None
+        self.members = 0
 
     @property
     def content(self) -> "Response":
@@ -145,6 +149,9 @@ class Response:
                 raise NotHttp(f"a packed answer grows beyond {INFLATED} bytes a read")
             data = self.unzip.unused_data
             if data:
+                self.members += 1
+                if self.members > MEMBERS:
+                    raise NotHttp(f"a packed answer has more than {MEMBERS} members")
                 self.unzip = zlib.decompressobj(47)  # another member follows
         return found
 
@@ -176,7 +183,8 @@ class Connection(asyncio.Protocol):
         self._poll: Any = None
         self._response: Response | None = None
         self._head: asyncio.Future[Response] | None = None
-        self._head_size = 0
+        self._head_size = self._head_count = 0
+        self._beside = 0  # bytes since the last piece of a body
         self._whole = False  # the answer has been received to its end
         self._kept = False  # and the connection may be used again
         self._paused = False
@@ -197,13 +205,16 @@ class Connection(asyncio.Protocol):
         if self._response is None:  # nobody asked for anything
             self._drop()
             return
+        self._beside += len(data)
         try:
             self._parser.feed_data(data)
+            if self._beside > HEAD_BYTES:  # the parser itself reads on for ever, and keeps all of an unfinished header
+                raise NotHttp(f"over {HEAD_BYTES} bytes of an answer hold nothing of its body")
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, NotHttp, zlib.error) as error:
             self._kept = False
             if not self._whole:
                 self._fail(NotHttp(f"the answer is not HTTP: {error.__cause__ or error.__context__ or error}"))
-                self._drop()
+            self._drop()
 
     def eof_received(self) -> bool:
         return False
@@ -234,14 +245,15 @@ class Connection(asyncio.Protocol):
     # httptools
 
     def on_message_begin(self) -> None:
-        self._head_size = 0
+        self._head_size = self._head_count = 0
         if self._whole:
-            self._kept = False  # more than one answer to one request: the first counts, the connection does not
+            raise NotHttp("more than one answer to one request: the first counts, the connection does not")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_size += len(name) + len(value)
-        if self._head_size > HEAD_BYTES:
-            raise NotHttp(f"an answer's headers are over {HEAD_BYTES} bytes")
+        self._head_count += 1
+        if self._head_size > HEAD_BYTES or self._head_count > HEADERS:
+            raise NotHttp(f"an answer's headers are over {HEAD_BYTES} bytes, or more than {HEADERS}")
         response = self._response
         if response is None or response.status:  # a trailer, or another answer
             return
@@ -257,6 +269,7 @@ class Connection(asyncio.Protocol):
             response.headers.clear()  # the real one follows
             return
         response.status = status
+        self._beside = 0
         encoding = response.headers.get("content-encoding", "").lower()
         if encoding in ("gzip", "deflate", "x-gzip"):
             response.unzip = zlib.decompressobj(47)
@@ -266,6 +279,7 @@ class Connection(asyncio.Protocol):
             self._writable.set_result(None)  # it has its answer, whether or not it reads the rest of our body
 
     def on_body(self, data: bytes) -> None:
+        self._beside = 0
         if self._response is not None and not self._whole:
             self._response.feed(data)
 
@@ -274,6 +288,7 @@ class Connection(asyncio.Protocol):
         if response is None or response.status == 0 or self._whole:
             return
         self._whole = True
+        self._beside = 0
         self._kept = bool(self._parser.should_keep_alive())
         response.finish(None)
 
@@ -296,6 +311,7 @@ class Connection(asyncio.Protocol):
         assert transport is not None
         response = self._response = Response(self)
         self._whole = self._kept = False
+        self._beside = 0
         self._head = asyncio.get_running_loop().create_future()
         try:
             if body is not None:

@@ -5,6 +5,7 @@ beyond an error object.
 """
 
 import email.utils
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -20,6 +21,7 @@ from holdfast.links.target import HttpTarget
 from holdfast.links.wire import Generation, Message, Reply, Resolved
 
 FOREIGN_BODY = 16 * 1024  # bytes read of a body that is not an answer: enough for an error object or a page's title
+LONGEST_RETRY_AFTER = 86_400.0  # seconds: what asks for more than a day is no statement about load
 REDIRECTS = 3  # within the server's own origin: a missing slash, a moved path
 
 
@@ -174,10 +176,11 @@ def _retry_after(value: str | None) -> float | None:
         return None
     try:
         seconds = float(value)
-        return max(0.0, seconds) if seconds == seconds else None
+        return min(max(0.0, seconds), LONGEST_RETRY_AFTER) if math.isfinite(seconds) else None
     except ValueError:
         pass
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+        seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        return min(max(0.0, seconds), LONGEST_RETRY_AFTER)
     except (ValueError, OverflowError, TypeError):
         return None

@@ -126,6 +126,11 @@ class HttpPool:
         if self._proxied is None:
             self._proxied = open_pool(self._connect, self._tls)
         data = None if body is None else _Payload(body)
+        # Ours writes characters as bytes of Latin-1, aiohttp as UTF-8: an event id keeps its bytes this way.
+        headers = {
+            name: value if value.isascii() else value.encode("latin-1").decode("utf-8", "replace")
+            for name, value in headers.items()
+        }
         return await self._proxied.request(verb, url, data=data, headers=headers, allow_redirects=False, proxy=proxy)
 
     async def close(self) -> None:
