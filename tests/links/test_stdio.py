@@ -5,10 +5,12 @@ import os
 import signal
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 import holdfast
 from holdfast import CommandTarget, Limits
@@ -25,6 +27,11 @@ QUICK = Limits(
     connect=2, greet=5, start=20, silence=5, close=2, exit=0.5, tell=2, backoff=0.01, stream_retry=0.02,
     message_bytes=1_000_000,
 )  # fmt: skip
+
+uvloop.new_event_loop().close()  # opens a pipe that stays for the whole process
+EVERY_LOOP = pytest.mark.parametrize(
+    "anyio_backend", [("asyncio", {"use_uvloop": True}), "asyncio"], ids=["uvloop", "asyncio"]
+)
 
 
 def alive(pid: int) -> bool:
@@ -137,6 +144,30 @@ async def test_a_child_that_dies_in_a_call_is_told_with_its_last_words(
 
 
 @pytest.mark.promise("stdio.death")
+@EVERY_LOOP
+async def test_a_program_that_closes_its_stdout_and_lives_on_is_noticed_on_every_loop(anyio_backend: Any) -> None:
+    async with link_to(stdio_target("close-stdout"), limits=replace(QUICK, silence=60, replays=0)) as link:
+        await link.request("tools/list")
+        with pytest.raises(holdfast.OutcomeUnknown, match="ended: the program"):
+            await asyncio.wait_for(link.request("tools/call", tool("echo")), 20)
+
+
+@pytest.mark.promise("stdio.close")
+@EVERY_LOOP
+async def test_a_program_inherits_its_three_pipes_and_nothing_else(anyio_backend: Any) -> None:
+    heard = Heard()
+    link = link_to(CommandTarget("sleep", ["60"]), limits=replace(QUICK, greet=60, start=60), on_event=heard)
+    call = asyncio.ensure_future(link.request("tools/list"))
+    await until(lambda: heard.pids)
+    opened = Path(f"/proc/{heard.pids[0]}/fd")
+    await until(lambda: Path(f"/proc/{heard.pids[0]}/comm").read_text() == "sleep\n")
+    assert {each.name for each in opened.iterdir()} == {"0", "1", "2"}
+    await link.close()
+    with pytest.raises(holdfast.HoldfastError):
+        await call
+
+
+@pytest.mark.promise("stdio.death")
 async def test_a_death_between_calls_makes_one_respawn_for_fifty_waiting_calls() -> None:
     heard = Heard()
     async with link_to(stdio_target(), limits=QUICK, on_event=heard) as link:
@@ -245,7 +276,8 @@ async def test_a_child_that_does_not_read_holds_up_its_own_call_only_until_its_d
 
 @pytest.mark.promise("stdio.close")
 @pytest.mark.parametrize(
-    "fault", ["ignore-signals", "grandchild", "detached-grandchild", "hang-in-call", "close-stdout"]
+    "fault",
+    ["ignore-signals", "grandchild", "detached-grandchild", "bare-grandchild", "hang-in-call", "close-stdout"],
 )
 async def test_closing_leaves_nothing_grandchildren_included(fault: Any) -> None:
     heard = Heard()
@@ -303,7 +335,7 @@ def tell(event):
     if isinstance(event, ChildSaid) and "grandchild" in event.line: print("pid", event.line.split()[1], flush=True)
 
 async def main():
-    faults = ("none", "grandchild", "detached-grandchild")
+    faults = ("none", "grandchild", "detached-grandchild", "bare-grandchild")
     links = [Link(stdio_target(fault), Options(on_event=tell)) for fault in faults]
     for link in links: await link.request("tools/list")
     print("ready", flush=True)
@@ -325,7 +357,7 @@ async def test_when_we_are_killed_every_child_and_grandchild_is_gone_in_two_seco
             while (line := (await process.stdout.readline()).decode().split()) != ["ready"]:
                 assert line, "it ended early"
                 pids.append(int(line[1]))
-        assert len(pids) == 5
+        assert len(pids) == 7
         assert all(alive(pid) for pid in pids)
     finally:
         process.send_signal(how)
@@ -347,6 +379,22 @@ async def test_a_warden_that_was_killed_is_replaced_and_knows_the_children() -> 
             assert warden._process is not None
             assert warden._process.pid != process.pid
             assert heard.pids[0] in warden._known
+
+
+@pytest.mark.promise("stdio.warden")
+@pytest.mark.skipif(sys.platform != "linux", reason="the parent of a process is read from /proc")
+async def test_a_program_whose_keeper_was_killed_is_ended_and_told_as_dead() -> None:
+    heard = Heard()
+    async with link_to(stdio_target("grandchild"), limits=QUICK, on_event=heard) as link:
+        await link.request("tools/list")
+        call = asyncio.ensure_future(link.request("tools/call", tool("wait"), timeout=20))
+        await until(lambda: link.statistics().in_flight == 1)
+        keeper = int(Path(f"/proc/{heard.pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
+        assert keeper != os.getpid()
+        os.kill(keeper, signal.SIGKILL)
+        with pytest.raises(holdfast.ChildDied):
+            await call
+    await until(lambda: not any(alive(pid) for pid in heard.pids), 2)
 
 
 @pytest.mark.promise("stdio.bad-command")

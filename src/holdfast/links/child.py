@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from holdfast.links.codec import Decode, decode
 from holdfast.links.duplex import Ending, Unreadable
+from holdfast.links.program import Program
 from holdfast.links.warden import COOKIE, kill_by_cookie, warden
 from holdfast.links.wire import Message
 
@@ -44,7 +45,7 @@ class Child(asyncio.SubprocessProtocol):
         self._cookie = cookie
         self._said = said
         self._stray = stray
-        self._transport: asyncio.SubprocessTransport | None = None
+        self._transport: asyncio.SubprocessTransport | Program | None = None
         self._stdin: asyncio.WriteTransport | None = None
         self._stdout: asyncio.ReadTransport | None = None
         self._rest = bytearray()
@@ -66,8 +67,8 @@ class Child(asyncio.SubprocessProtocol):
 
     # What the event loop tells
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.SubprocessTransport", transport)
+    def connection_made(self, transport: "asyncio.BaseTransport | Program") -> None:
+        self._transport = cast("asyncio.SubprocessTransport | Program", transport)
         self.pid = self._transport.get_pid()
         self._stdin = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
         self._stdout = cast("asyncio.ReadTransport", self._transport.get_pipe_transport(1))
@@ -213,7 +214,7 @@ class Child(asyncio.SubprocessProtocol):
     # The end
 
     async def last_words(self) -> Ending:
-        if self.ended.is_set() or self._eof or self._deaf:
+        if self.ended.is_set() or self._eof or self._deaf or (self._stdin is not None and self._stdin.is_closing()):
             await self._gone(LINGER)
             with suppress(TimeoutError):
                 async with asyncio.timeout(LINGER):
@@ -248,6 +249,8 @@ class Child(asyncio.SubprocessProtocol):
                     break
             else:
                 self._signal(signal.SIGKILL)
+        if isinstance(self._transport, Program):
+            await self._transport.end_descendants(exit_seconds / 4)
         await kill_by_cookie(self._cookie, exit_seconds / 4)
         warden.forget(self.pid)
         if self._transport is not None:
@@ -309,31 +312,28 @@ async def start(
     stray: Callable[[str], None],
 ) -> Child:
     """Start it in a process group and session of its own, known to the warden. OSError as the system says it."""
+    child = Child(cap, cookie, said, stray)
+    env = {**env, **warden.cookies(), COOKIE: cookie}
+    if os.name != "posix":
+        await asyncio.get_running_loop().subprocess_exec(lambda: child, file, *args, env=env, cwd=cwd)
+        return child
+    program = await _started(child, file, args, env, cwd)
+    warden.know(program.get_pid())
+    return child
+
+
+async def _started(
+    child: Child, file: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None, tries: int = 2
+) -> Program:
+    """By the warden; once more if somebody killed it meanwhile."""
     warden.start()
-    starting = asyncio.ensure_future(
-        asyncio.get_running_loop().subprocess_exec(
-            lambda: Child(cap, cookie, said, stray),
-            file,
-            *args,
-            env={**env, **warden.cookies(), COOKIE: cookie},
-            cwd=cwd,
-            start_new_session=True,
-        )
-    )
-    cancelled: asyncio.CancelledError | None = None
-    while not starting.done():
-        try:
-            await asyncio.shield(starting)
-        except asyncio.CancelledError as error:
-            cancelled = error  # a child that was forked must be known before it can be ended
-        except OSError:
-            break
-    _, protocol = starting.result()
-    warden.know(protocol.pid)
-    if cancelled is not None:
-        ending = asyncio.ensure_future(protocol.close(0.1))
-        while not ending.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.shield(ending)
-        raise cancelled
-    return protocol
+    program = Program(child)
+    try:
+        await program.start(file, args, env, cwd)
+    except BaseException as error:
+        program.close()
+        await asyncio.sleep(0)  # the pipes close one loop turn later
+        if isinstance(error, BrokenPipeError) and tries > 1:
+            return await _started(child, file, args, env, cwd, tries - 1)
+        raise
+    return program

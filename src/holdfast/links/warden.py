@@ -1,10 +1,10 @@
-"""The warden: one small helper per Holdfast process that kills what we started when we are gone, however we went.
+"""The warden: one small process beside ours that starts programs and kills what is left of them when we are gone.
 
-It owns the helper process and the cookies by which descendants are found that left their group. It refuses to be more:
-while we live, closing is our own work.
+It owns the helper process, the leash of each program, and the cookies by which descendants are found that left their
+group where no keeper held them. `warden_main.py` is the other side.
 
-Linux: groups and cookies. macOS: groups only, the system shows nobody another process's environment. Windows: neither;
-there children end with their pipes.
+Linux: keepers, groups and cookies. macOS: groups only, the system neither lets a process adopt the orphans below it nor
+shows it another one's environment. Windows: neither; there children end with their pipes.
 """
 
 import asyncio
@@ -12,9 +12,11 @@ import atexit
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import weakref
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,6 +33,8 @@ class Warden:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._leashes: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._token = secrets.token_hex(16)
         self._known: set[int] = set()
 
@@ -46,19 +50,39 @@ class Warden:
                 return
             self._reap()
             script = str(Path(__file__).with_name("warden_main.py"))
-            # Its own session: what the terminal sends to our group, or a supervisor to all of it, must not reach it.
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", script, self._token],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                close_fds=True,
-                env={},
-                cwd="/",
-            )
+            ours, theirs = socket.socketpair()
+            with theirs:
+                # Its own session: what a terminal sends to our group, or a supervisor to all of it, must not reach it.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", script, self._token],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                    close_fds=True,
+                    env={},
+                    cwd="/",
+                )
+            self._control = ours
             for group in self._known:
                 self._tell(f"+{group}")
+
+    def leash(self, stdin: int, stdout: int, stderr: int) -> socket.socket:
+        """The leash of a new keeper, which waits on it for a program to start on these descriptors. OSError if the
+        warden was killed."""
+        ours, theirs = socket.socketpair()
+        with theirs, self._lock:
+            if self._control is None:
+                ours.close()
+                raise BrokenPipeError("the warden is gone")
+            ours.setblocking(False)
+            try:
+                socket.send_fds(self._control, [b"start\n"], [theirs.fileno(), stdin, stdout, stderr])
+            except OSError:
+                ours.close()
+                raise
+            self._leashes.add(ours)
+        return ours
 
     def know(self, group: int) -> None:
         """A group that must not outlive us."""
@@ -73,14 +97,15 @@ class Warden:
             self._tell(f"-{group}")
 
     def _tell(self, line: str) -> None:
-        if self._process is not None and self._process.stdin is not None:
-            with suppress(OSError, ValueError):
-                os.write(self._process.stdin.fileno(), f"{line}\n".encode())
+        if self._control is not None:
+            with suppress(OSError):
+                self._control.sendall(f"{line}\n".encode())
 
     def _reap(self) -> None:
-        process, self._process = self._process, None
-        if process is not None and process.stdin is not None:
-            process.stdin.close()
+        self._process = None
+        control, self._control = self._control, None
+        if control is not None:
+            control.close()
 
     def stop(self) -> None:
         """Let it go; it kills what is still known and ends. For tests, and for whoever must leave nothing at all."""
@@ -93,16 +118,17 @@ class Warden:
 
     def pipe(self) -> int | None:
         """The descriptor that it watches."""
-        process = self._process
-        return None if process is None or process.stdin is None or process.stdin.closed else process.stdin.fileno()
+        return None if self._control is None else self._control.fileno()
 
     def after_fork(self) -> None:
-        """A forked copy of us is another process: it must not keep the pipe open, and has no children yet."""
+        """A forked copy of us is another process: it must not keep the sockets open, and has no children yet."""
         self._lock = threading.Lock()
-        if (number := self.pipe()) is not None:
-            with suppress(OSError):
-                os.close(number)
-        self._process = None
+        for each in (self._control, *self._leashes):
+            if each is not None:
+                with suppress(OSError):
+                    each.close()
+        self._process = self._control = None
+        self._leashes = weakref.WeakSet()
         self._known = set()
         self._token = secrets.token_hex(16)
 

@@ -138,6 +138,9 @@ class Program:
                 sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
                 child = subprocess.Popen(sleeper, start_new_session=detached, stdin=subprocess.DEVNULL)
                 print(f"grandchild {child.pid}", file=sys.stderr, flush=True)
+            case "bare-grandchild":  # neither its group, nor its session, nor its environment, nor its parent is left
+                hidden = "setsid env -i sleep 600 </dev/null >/dev/null 2>&1 & echo grandchild $! >&2"
+                subprocess.run(["sh", "-c", hidden], check=True, stdin=subprocess.DEVNULL)
             case "garbage":
                 print("Welcome to my server!\n{not json}\n[1, 2]\n\n{}", flush=True)
             case "flood-stderr":

@@ -21,6 +21,7 @@ StdioFault = Literal[
     "ignore-signals",
     "grandchild",
     "detached-grandchild",
+    "bare-grandchild",
     "garbage",
     "flood-stderr",
     "flood-stdout",
