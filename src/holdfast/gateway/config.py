@@ -269,6 +269,30 @@ class Policy(Part):
         return tuple(name.lower() for name in value)
 
 
+class ClientLimits(Part):
+    """What clients may take of time, connections and memory."""
+
+    head: Seconds = Field(default=10.0, description="Seconds for the head of a request, once its connection is open.")
+    body: Seconds = Field(default=60.0, description="Seconds for the body of a request.")
+    idle: Seconds = Field(default=75.0, description="Seconds that a connection is kept without a request.")
+    write: Seconds = Field(
+        default=30.0, description="Seconds after which a client that takes nothing of what it is sent is hung up on."
+    )
+    connections: int = Field(
+        default=2048,
+        ge=1,
+        description="Connections at once, but at most three quarters of the files that the process may open. A new one "
+        "takes the place of the one that has waited longest for a request.",
+    )
+    per_principal: int = Field(
+        default=512,
+        ge=1,
+        description="Requests and streams that one caller with a token may have open, but at most half of all "
+        "connections; more is answered with 503.",
+    )
+    total_bytes: int = Field(default=256 * MIB, ge=MIB, description="Bytes that all clients together may leave unread.")
+
+
 class Settings(Part):
     """The whole file, but for the servers."""
 
@@ -280,6 +304,7 @@ class Settings(Part):
     auth: Auth | Literal["none"] = Field(default="none", description="Who may call.")
     sessions: Sessions = Field(default=Sessions(), description="Lifetimes, limits, and 2026 clients.")
     health: Health = Field(default=Health(), description="How soon news of servers is known.")
+    clients: ClientLimits = Field(default=ClientLimits(), description="What clients may take.")
     naming: Naming = Field(default=Naming(), description="Names on the front.")
 
 

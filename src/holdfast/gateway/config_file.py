@@ -97,7 +97,7 @@ _NOT_READ = {
 """Keys of a server that mean something in code, and nothing in this file."""
 _NOT_READ_ABOVE = {
     "tls": "the gateway serves plain HTTP; let a proxy in front of it do TLS",
-    "limits": "limits stand under `sessions`, and a server's under its own name",
+    "limits": "limits stand under `sessions` and `clients`, and a server's under its own name",
 }
 
 

@@ -10,9 +10,11 @@ from typing import Any, cast
 
 from holdfast.core.disclosure import rpc_error
 from holdfast.core.eras import PROTOCOL_VERSION, UNSUPPORTED_VERSION, VERSIONS, Era
-from holdfast.core.models import Principal
+from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import HoldfastError
 from holdfast.gateway.callers import Callers
+from holdfast.gateway.config import ClientLimits
+from holdfast.gateway.connections import most_of_one_caller
 from holdfast.gateway.front_2026 import Front2026
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.greeting import BadGreeting, client_of, greeting
@@ -55,6 +57,10 @@ class Front:
         ended = self.open.end_refused(self._callers)
         if ended:
             log.warning("%d open requests end: the tokens that let them in are no longer valid", ended)
+
+    @property
+    def _limits(self) -> ClientLimits:
+        return self._gateway.settings.clients
 
     @property
     def _path(self) -> str:
@@ -101,6 +107,9 @@ class Front:
         principal = self._callers.principal(authorization)
         if principal is None:
             raise _unauthorized()
+        if principal != ANONYMOUS and self.open.of(principal) >= (most := most_of_one_caller(self._limits)):
+            what = f"{most} requests and streams of yours are open, which is the most (clients.per_principal)"
+            raise Refused(503, what, code=-32000, retry_after="1")
         with self.open.keep(request, principal, authorization):
             try:
                 await self._serve(request, principal)

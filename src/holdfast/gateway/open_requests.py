@@ -25,9 +25,13 @@ class OpenRequests:
 
     def __init__(self) -> None:
         self._open: dict[Request, _Open] = {}
+        self._counts: dict[Principal, int] = {}
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def of(self, principal: Principal) -> int:
+        return self._counts.get(principal, 0)
 
     @contextmanager
     def keep(self, request: Request, principal: Principal, authorization: str | None) -> Generator[None]:
@@ -35,10 +39,14 @@ class OpenRequests:
         task = asyncio.current_task()
         assert task is not None
         self._open[request] = _Open(principal, authorization, task)
+        self._counts[principal] = self.of(principal) + 1
         try:
             yield
         finally:
             del self._open[request]
+            self._counts[principal] -= 1
+            if not self._counts[principal]:
+                del self._counts[principal]
 
     def end_refused(self, callers: Callers) -> int:
         """Cancel what was let in by a token that would be refused now, or that is another's now. Returns how many."""

@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -18,7 +19,9 @@ import uvicorn
 from holdfast.core.events import Sink
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.gateway.callers import Callers, check_bind
+from holdfast.gateway.config import ClientLimits
 from holdfast.gateway.config_file import Config, load_config
+from holdfast.gateway.connections import Connections
 from holdfast.gateway.front import Front
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.uvicorn_door import Protocol
@@ -42,6 +45,7 @@ class Program:
         self.gateway: Gateway | None = None
         self.front: Front | None = None
         self.port = 0
+        self.connections = Connections(config.settings.clients)
         self._stop = asyncio.Event()
         self._reloading = asyncio.Lock()
         self._hung_up: set[asyncio.Task[None]] = set()
@@ -71,7 +75,7 @@ class Program:
                 gateway.address = self.url
                 self.front = Front(gateway)
                 async with gateway.running():
-                    server = _Server(_settings(self.front))
+                    server = _Server(_settings(self.front, self.config.settings.clients, self.connections))
                     serving = asyncio.create_task(server.serve(sockets=[sock]), name="uvicorn")
                     watching = [
                         asyncio.create_task(self._watch_file(), name="watch configuration"),
@@ -160,6 +164,7 @@ class Program:
             if getattr(config.settings, key) not in (getattr(self.config.settings, key), None)
         ]
         read = Config(kept, config.entries, path)
+        self.connections.limits = kept.clients
         self.front.callers = Callers(kept.auth, kept.listen)  # first: who may no longer call waits for nothing
         try:
             async with self._reloading:
@@ -181,7 +186,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _settings(app: Front) -> uvicorn.Config:
+def _settings(app: Front, limits: ClientLimits, connections: Connections) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # pyright: ignore[reportArgumentType]
         lifespan="off",
@@ -190,9 +195,9 @@ def _settings(app: Front) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         date_header=False,
-        timeout_keep_alive=75,
+        timeout_keep_alive=limits.idle,  # pyright: ignore[reportArgumentType]
         timeout_graceful_shutdown=CLOSE_SECONDS,
-        http=Protocol,
+        http=partial(Protocol, connections),  # pyright: ignore[reportArgumentType]
         ws="none",
     )
 
@@ -210,6 +215,15 @@ def _bound(host: str, port: int) -> socket.socket:
             f"{host}:{port} can't be listened on: {error.strerror or error}".lower(),
             remedy="stop what listens there, or give --port (0 takes a free one)",
         ) from None
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # accepted connections have what the listener has
+    for option, value in (
+        ("TCP_KEEPIDLE", 60),
+        ("TCP_KEEPINTVL", 15),
+        ("TCP_KEEPCNT", 4),
+        ("TCP_USER_TIMEOUT", 120_000),
+    ):
+        if hasattr(socket, option):  # a peer that is gone without a word is found after two minutes
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     sock.listen(BACKLOG)
     sock.setblocking(False)
     return sock

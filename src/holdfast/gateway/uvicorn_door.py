@@ -6,17 +6,25 @@ of uvicorn is a public attribute; where one is missing, plain ASGI does the work
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from holdfast.gateway.connections import Connections
+
+log = logging.getLogger("holdfast.gateway")
+
 HEAD_BYTES = 128 * 1024  # of a request's first line and headers, of its trailers, and between two pieces of its body
 PIPELINED = 16  # requests on a connection that were not answered when the next one came
+SOME_BYTES = 16 * 1024  # that a client which is sent more must take within `clients.write`: a very slow phone does
 _FRAMING = (b"content-length", b"transfer-encoding")
 _REFUSED = {
     400: b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+    408: b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+    503: b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
     431: b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
 }
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
@@ -55,11 +63,13 @@ class Corked:
         self._transport = transport
         self._loop = loop
         self._held: list[bytes] = []
+        self.written = 0  # bytes in all
 
     def write(self, data: bytes) -> None:
         if not self._held:
             self._loop.call_soon(self._flush)
         self._held.append(data)
+        self.written += len(data)
 
     def _flush(self) -> None:
         held, self._held = self._held, []
@@ -90,16 +100,26 @@ class Protocol(HttpToolsProtocol):
     _past_head = False
     _unframed = 0  # bytes read since the last byte of a body, or since the last end of a head or of a message
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, connections: Connections, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._all = connections
+        self._since: float | None = None  # when the present request, or the wait for the first, began
+        self._taken = 0  # bytes that the client had taken
+        self._taken_at = 0.0  # when it took the last of them
         self._parser: Any = self.parser
         self._earlier: list[RequestResponseCycle] = []  # requests that were not answered when the next one came
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(Corked(transport, self.loop))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        self._corked = Corked(transport, self.loop)
+        super().connection_made(self._corked)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        self._since = self._taken_at = self.loop.time()
+        if not self._all.add(self):
+            self._refuse(503)
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
+        if self._since is None:
+            self._since = self.loop.time()
         self._unframed += len(data)
         try:
             while True:
@@ -114,6 +134,40 @@ class Protocol(HttpToolsProtocol):
             return
         if self._unframed > HEAD_BYTES and not self.transport.is_closing():
             self._refuse(431)
+
+    # The clock, once a second or so: see Connections
+
+    def look(self, now: float) -> int:
+        """Hang up if the client sends or reads too slowly. Returns the bytes that it has not taken yet."""
+        limits, cycle = self._all.limits, self._last
+        if self._since is None:
+            pass
+        elif self._past_head:
+            if self.flow.read_paused:
+                self._since = now
+            elif now - self._since > limits.body:
+                self._refuse(408)
+        elif cycle is not None and not cycle.response_complete:
+            self._since = now  # behind a request that is being answered: its time comes
+        elif now - self._since > limits.head:
+            self._refuse(408) if self._unframed else self.transport.close()
+        unsent = self.transport.get_write_buffer_size()
+        taken = self._corked.written - unsent
+        if not unsent or taken - self._taken >= SOME_BYTES:
+            self._taken, self._taken_at = taken, now
+        elif now - self._taken_at > limits.write:
+            self.cut("it does not take what it is sent")
+        return unsent
+
+    def cut(self, why: str) -> None:
+        log.info("a client is hung up on: %s", why)
+        self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        cycle = self._last
+        if cycle is None or cycle.response_complete:
+            self._all.waits(self)
 
     def _read_head_again(self) -> None:
         """Give the parser what frames the body, without what offered an upgrade. The method frames nothing."""
@@ -152,6 +206,7 @@ class Protocol(HttpToolsProtocol):
                 cycle.message_event.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._all.remove(self)
         self._hang_up_on_cycles()
         self._earlier.clear()
         self.pipeline.clear()
@@ -178,6 +233,8 @@ class Protocol(HttpToolsProtocol):
         if self._again:
             return
         self._unframed, self._past_head = 0, True
+        self._since = self.loop.time()
+        self._all.answers(self)
         before = self._last
         super().on_headers_complete()
         if before is not None and not before.response_complete:
@@ -192,5 +249,5 @@ class Protocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if not self._again and self._parser.should_upgrade():
             return  # only its head is: see data_received
-        self._unframed, self._past_head = 0, False
+        self._unframed, self._past_head, self._since = 0, False, None
         super().on_message_complete()

@@ -1,0 +1,124 @@
+"""How many connections clients may hold, and who gives way: one that waits for a request, the longest first.
+
+It owns the count and the clock of all connections of a gateway. It refuses a connection only if every other one is
+being answered. What a connection is, and when it is too slow, is `uvicorn_door.py`'s.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from holdfast.gateway.config import ClientLimits
+
+try:
+    import resource
+except ImportError:  # Windows has no such limit to ask for
+    resource = None
+
+LOOK_SECONDS = 1.0  # between two looks at the clock, at most; a quarter of the shortest deadline, at least
+FILES_FOR_CLIENTS = 3, 4  # of the files that the process may open: the rest is for the store, servers and programs
+
+
+class Connection(Protocol):
+    """What is asked of a connection."""
+
+    @property
+    def transport(self) -> asyncio.Transport: ...
+
+    def look(self, now: float) -> int:
+        """Hang up if the client is too slow; returns the bytes that it has not taken yet."""
+        ...
+
+    def cut(self, why: str) -> None:
+        """Hang up at once, whatever is on its way."""
+        ...
+
+
+class Connections:
+    """All connections of one gateway."""
+
+    def __init__(self, limits: ClientLimits) -> None:
+        self.limits = limits
+        self._all: dict[Connection, None] = {}
+        self._waiting: dict[Connection, None] = {}
+        """Those that are not being answered, in the order in which they became so."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(tuple(self._all))
+
+    def __repr__(self) -> str:
+        return f"<Connections {len(self._all)} of {self.cap}, {len(self._waiting)} waiting>"
+
+    @property
+    def cap(self) -> int:
+        return most_connections(self.limits)
+
+    def add(self, connection: Connection) -> bool:
+        """Take a new one in, in place of the one that has waited longest if there are too many. False: no place."""
+        while len(self._all) >= self.cap:
+            oldest = next(iter(self._waiting), None)
+            if oldest is None:
+                return False
+            self.remove(oldest)
+            oldest.cut("it gave way to a new connection")
+        self._all[connection] = self._waiting[connection] = None
+        if self._timer is None:
+            self._look_later()
+        return True
+
+    def remove(self, connection: Connection) -> None:
+        self._all.pop(connection, None)
+        self._waiting.pop(connection, None)
+        if not self._all and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def answers(self, connection: Connection) -> None:
+        self._waiting.pop(connection, None)
+
+    def waits(self, connection: Connection) -> None:
+        if connection in self._all:
+            self._waiting[connection] = None
+
+    def _look_later(self) -> None:
+        limits = self.limits
+        every = min(LOOK_SECONDS, limits.head / 4, limits.body / 4, limits.write / 4)
+        self._timer = asyncio.get_running_loop().call_later(every, self._look)
+
+    def _look(self) -> None:
+        now = asyncio.get_running_loop().time()
+        unsent = {connection: connection.look(now) for connection in tuple(self._all)}
+        total = sum(unsent.values())
+        for connection in sorted(unsent, key=lambda each: -unsent[each]):
+            if total <= self.limits.total_bytes:
+                break
+            total -= unsent[connection]
+            connection.cut("clients leave more unread than clients.total_bytes")
+        self._timer = None
+        if self._all:
+            self._look_later()
+
+
+def most_connections(limits: ClientLimits, files: Callable[[], int | None] | None = None) -> int:
+    """As many as are allowed, and as the process may open files for."""
+    found = (files or _files)()
+    if found is None:
+        return limits.connections
+    part, whole = FILES_FOR_CLIENTS
+    return max(1, min(limits.connections, found * part // whole))
+
+
+def most_of_one_caller(limits: ClientLimits) -> int:
+    """What one caller may have open: never so much that nobody else comes in."""
+    return min(limits.per_principal, max(1, most_connections(limits) // 2))
+
+
+def _files() -> int | None:
+    if resource is None:
+        return None
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if soft == resource.RLIM_INFINITY else soft

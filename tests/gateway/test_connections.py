@@ -1,0 +1,143 @@
+"""What clients may take of time and connections: who sends slowly, reads nothing or only sits there is hung up on."""
+
+import asyncio
+import json
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.gateway.callers import new_token
+from holdfast.gateway.config import ClientLimits
+from holdfast.gateway.config_file import load_config
+from holdfast.gateway.connections import most_connections, most_of_one_caller
+from holdfast.gateway.program import Program
+from holdfast.testing import FaultServer
+from tests.gateway.kit import Raw, gateway
+from tests.gateway.raw_wire import HOSTS, Wire, ping, post, wire
+from tests.links.kit import until
+
+EVENTS = b"accept: text/event-stream\r\n"
+
+
+async def listening(client: Raw, line: Wire) -> bytes:
+    """Open the client's own stream on this connection; returns the answer's head."""
+    session = f"mcp-session-id: {client.session}\r\n"
+    token = f"authorization: Bearer {client.token}\r\n" if client.token is not None else ""
+    line.send(b"GET /mcp HTTP/1.1\r\n" + HOSTS + EVENTS + (session + token).encode() + b"\r\n")
+    async with asyncio.timeout(20):
+        return await line.reader.readuntil(b"\r\n\r\n")
+
+
+@pytest.mark.promise("gateway.connections")
+@pytest.mark.parametrize(
+    ("begin", "drip", "status"),
+    [
+        (b"", b"", b""),
+        (b"POST /mcp HTTP/1.1\r\nx: ", b"y", b"408"),
+        (b"", b"\r\n", b"408"),
+        (post(b"", length=1000), b" ", b"408"),
+        (b"GET /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n", b" ", b"200"),
+    ],
+    ids=["silent", "head", "line ends", "body", "body behind its answer"],
+)
+async def test_who_sends_slowly_is_hung_up_on(tmp_path: Path, begin: bytes, drip: bytes, status: bytes) -> None:
+    limits = {"head": 0.3, "body": 0.3}
+    async with gateway(tmp_path, {}, clients=limits) as program, Raw(program.url) as client:
+        await client.initialize()
+        async with wire(program) as patient, wire(program) as line:
+            assert b" 200 " in await listening(client, patient)
+            line.send(begin)
+            reading = asyncio.create_task(line.rest())
+            while not reading.done():
+                line.send(drip)
+                await asyncio.wait((reading,), timeout=0.05)
+            assert (await reading)[9:12] == status
+            assert not patient.reader.at_eof()  # whoever listens does not send
+
+
+@pytest.mark.promise("gateway.connections")
+@pytest.mark.parametrize("limits", [{"write": 0.4}, {"total_bytes": 1024 * 1024}])
+async def test_who_does_not_read_is_hung_up_on(tmp_path: Path, limits: dict[str, Any]) -> None:
+    file = tmp_path / "large.json"
+    async with FaultServer() as http:
+        document = {
+            "listen": {"port": 0, "max_body": 16_000_000},
+            "store": "memory:",
+            "clients": limits,
+            "mcpServers": {"counter": {"url": http.url}},
+        }
+        file.write_text(json.dumps(document))
+        async with Program(load_config(file)).running() as program, Raw(program.url) as client:
+            await client.initialize()
+            params = {"name": "counter__echo", "arguments": {"text": "x" * 8_000_000}}
+            body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+            async with wire(program) as line:
+                line.send(post(body, f"mcp-session-id: {client.session}\r\n".encode()))
+                async with asyncio.timeout(20):
+                    assert b" 200 " in await line.reader.readuntil(b"\r\n\r\n")
+                await until(lambda: len(program.connections) == 1, seconds=20)  # the other client's
+            assert (await client.call("counter__echo", text="still here")).text == "still here"
+
+
+@pytest.mark.promise("gateway.connections")
+async def test_idle_sockets_give_way_and_a_gateway_full_of_streams_says_so(tmp_path: Path) -> None:
+    async with gateway(tmp_path, {}, clients={"connections": 4}) as program, AsyncExitStack() as stack:
+        idle = [await stack.enter_async_context(wire(program)) for _ in range(4)]
+        await until(lambda: len(program.connections) == 4)
+        async with Raw(program.url) as client:
+            await client.initialize()
+            assert await idle[0].rest() == b""
+            assert len(program.connections) == 4
+            for _ in range(4):
+                line = await stack.enter_async_context(wire(program))
+                line.send(post(b"{", length=100))
+            assert program.front is not None
+            front = program.front
+            await until(lambda: len(front.open) == 4)
+            late = await stack.enter_async_context(wire(program))
+            assert (await late.rest())[9:12] == b"503"
+
+
+@pytest.mark.promise("gateway.connections")
+async def test_one_caller_leaves_others_their_share(tmp_path: Path) -> None:
+    tokens = {name: new_token() for name in ("alice", "bob")}
+    auth = {"tokens": [{"hash": hash, "principal": name} for name, (_, hash) in tokens.items()]}
+    async with gateway(tmp_path, {}, clients={"per_principal": 2}, auth=auth) as program, AsyncExitStack() as stack:
+        alice = await stack.enter_async_context(Raw(program.url, tokens["alice"][0]))
+        bob = await stack.enter_async_context(Raw(program.url, tokens["bob"][0]))
+        await alice.initialize()
+        first, second = [await stack.enter_async_context(wire(program)) for _ in range(2)]
+        token = f"authorization: Bearer {alice.token}\r\n".encode()
+        for line in (first, second):  # a call whose body does not come is open, too
+            line.send(post(b"{", token, length=100))
+        assert program.front is not None
+        front = program.front
+        await until(lambda: len(front.open) == 2)
+        refused = await alice.ask("ping")
+        assert (refused.status, "clients.per_principal" in refused.error["message"]) == (503, True)
+        assert (await bob.initialize()).status == 200
+        second.writer.close()
+        await until(lambda: len(front.open) == 1)
+        assert (await alice.ask("ping")).result == {}
+
+
+@pytest.mark.promise("gateway.connections")
+async def test_a_peer_that_is_gone_without_a_word_is_asked_for(tmp_path: Path) -> None:
+    async with gateway(tmp_path, {}) as program, wire(program) as line:
+        line.send(ping("none", "x"))
+        await line.answer()
+        (connection,) = program.connections
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+
+
+@pytest.mark.promise("gateway.connections")
+def test_connections_leave_files_for_everything_else() -> None:
+    limits = ClientLimits()
+    assert most_connections(limits, lambda: 256) == 192
+    assert most_connections(limits, lambda: None) == limits.connections
+    assert most_connections(limits, lambda: 10**6) == limits.connections
+    assert 1 <= most_of_one_caller(limits) <= most_connections(limits) // 2
