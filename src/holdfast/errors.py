@@ -6,7 +6,8 @@ It refuses to be parsed: what a program needs stands in fields, the text is for 
 and the operator; `public_text()` is what a model or a remote caller may read.
 """
 
-from typing import Any, ClassVar, TypedDict, Unpack
+import copy
+from typing import Any, ClassVar, Self, TypedDict, Unpack
 
 
 class Fields(TypedDict, total=False):
@@ -83,6 +84,12 @@ class HoldfastError(Exception):
             if (value := getattr(self, name)) is not None:
                 fields[name] = value
         return fields
+
+    def copied(self) -> Self:
+        """The same for another waiter: a traceback of its own, and the cause once."""
+        again = copy.copy(self)
+        again.__cause__, again.__suppress_context__ = self.__cause__, True
+        return again
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions cross process boundaries (pools, test runners): rebuild without calling our own __init__.

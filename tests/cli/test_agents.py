@@ -23,6 +23,7 @@ def folder(tmp_path: Path) -> Path:
         "good": {"command": target.command, "args": list(target.args)},
         "bad": {"command": sys.executable, "args": ["-c", "import sys; sys.exit('no licence')"]},
         "off": {"url": "http://127.0.0.1:1/mcp", "disabled": True},
+        "typo": {"comand": "npx"},
     }
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
     good = {"mcpServers": {"good": servers["good"]}}
@@ -36,6 +37,7 @@ def test_tools_lists_what_can_be_listed_and_names_what_failed(folder: Path) -> N
     assert done.returncode == 1
     assert "echo" in done.stdout
     assert "no licence" in done.stderr
+    assert done.stderr.count("did you mean 'command'?") == 1
     assert "Traceback" not in done.stderr
     done = holdfast("tools", "good.json", "--json", cwd=folder)
     assert done.returncode == 0

@@ -1,5 +1,6 @@
 """Server files as the ecosystem writes them, and what is said about a wrong one."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,23 @@ def test_a_wrong_file_is_told_with_place_and_remedy(tmp_path: Path, text: str, s
     assert says in caught.value.what, caught.value.what
     assert "mcp.json" in caught.value.what
     assert remedy in str(caught.value.remedy or "")
+
+
+@pytest.mark.promise("files.wrong")
+def test_one_bad_entry_is_told_and_the_others_load(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    entries = {"good": {"command": "x"}, "bad": {"comand": "x"}, "worse": 7, "off": {"url": "h", "disabled": True}}
+    servers = holdfast.load_servers(write(tmp_path, json.dumps({"mcpServers": entries})), env={})
+    assert list(servers) == ["good"]
+    assert set(servers.wrong) == {"bad", "worse", "off"}
+    assert "did you mean 'command'?" in caplog.text
+    assert len(caplog.records) == 3
+    with pytest.raises(holdfast.ConfigError, match="comand"):
+        servers["bad"]
+    with pytest.raises(KeyError):
+        servers["none"]
+    del entries["good"]
+    with pytest.raises(holdfast.ConfigError, match=r"comand.*2 more entries are wrong"):
+        holdfast.load_servers(write(tmp_path, json.dumps({"mcpServers": entries})), env={})
 
 
 @pytest.mark.promise("files.wrong")

@@ -20,7 +20,7 @@ from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuth
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
 import holdfast
-from holdfast import TLS, HttpTarget
+from holdfast import TLS, HttpTarget, Limits
 from holdfast.testing import Fault, FaultServer
 from tests.links.kit import link_to, text_of, tool
 
@@ -382,6 +382,41 @@ async def test_a_client_certificate_is_shown_where_it_is_asked_for(certificates:
         async with link_to(HttpTarget(url, tls=TLS(ca=ca))) as link:
             with pytest.raises((holdfast.Unavailable, holdfast.OutcomeUnknown)):
                 await link.request("tools/list")
+
+
+async def answering(words: bytes) -> asyncio.Server:
+    """Takes whatever comes, and says these words, or nothing and closes."""
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(65536)
+        writer.write(words)
+        writer.close()
+
+    return await asyncio.start_server(take, "127.0.0.1", 0)
+
+
+@pytest.mark.promise("link.tls")
+async def test_the_wrong_scheme_is_said_in_words(certificates: Path) -> None:
+    limits = Limits(replays=0, connect=0.3, greet=5)
+
+    async def failure(url: str) -> str:
+        async with link_to(url, limits=limits) as link:
+            with pytest.raises((holdfast.ConnectFailed, holdfast.Rejected)) as caught:
+                await link.request("tools/list")
+        return str(caught.value)
+
+    async with FaultServer() as server, tls_front(server, certificates) as url:
+        assert "its URL begins with https://" in await failure(url.replace("https:", "http:"))
+        silent = server.url.replace("http:", "https:")  # waits for a whole HTTP request
+        assert "its URL begins with http://" in await failure(silent)
+    for scheme, words, says in (
+        ("https", b"HTTP/1.1 400 Bad Request\r\n\r\n", "its URL begins with http://"),
+        ("https", b"", "its URL begins with http://"),
+        ("http", b"\x15\x03\x01\x00\x02\x02\x16", "its URL begins with https://"),  # an alert
+        ("http", b"", "its URL begins with https://"),
+    ):
+        async with await answering(words) as there:
+            assert says in await failure(f"{scheme}://127.0.0.1:{there.sockets[0].getsockname()[1]}/mcp")
 
 
 @pytest.mark.promise("link.tls")

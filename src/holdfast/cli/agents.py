@@ -17,7 +17,7 @@ from rich.text import Text
 from holdfast.cli.output import JsonFlag, err, out, print_json, printable, run
 from holdfast.client import Server
 from holdfast.client import run as run_scope
-from holdfast.client.files import load_servers
+from holdfast.client.files import Servers, read_servers
 from holdfast.client.runs import leased
 from holdfast.errors import AnswerTimeout, ConfigError, HoldfastError, NotFound, UsageError
 
@@ -25,8 +25,8 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="A server file, e.g. 
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds for each server.")]
 
 
-def _one(servers: dict[str, Server], name: str, file: Path) -> Server:
-    if name not in servers:
+def _one(servers: Servers, name: str, file: Path) -> Server:
+    if name not in servers and name not in servers.wrong:
         near = difflib.get_close_matches(name, list(servers), 1)
         known = ", ".join(servers) or "none"
         raise ConfigError(
@@ -44,7 +44,7 @@ def tools(
     """List the tools of every server in a file. A server that fails is named, and the others are listed."""
 
     async def main() -> dict[str, Any]:
-        servers = load_servers(file)
+        servers = read_servers(file)
         chosen = [_one(servers, server, file)] if server else [each for each in servers.values() if not each.disabled]
 
         async def listed(each: Server) -> Any:
@@ -58,7 +58,8 @@ def tools(
 
         async with run_scope():
             found = await asyncio.gather(*(listed(each) for each in chosen))
-        return {each.name: result for each, result in zip(chosen, found, strict=True)}
+        wrong = {} if server else servers.wrong
+        return {**{each.name: result for each, result in zip(chosen, found, strict=True)}, **wrong}
 
     found = run(main())
     if json:
@@ -133,7 +134,7 @@ def call(
     """Call one tool. Exit code 1 if the tool itself reports a failure."""
 
     async def main() -> Any:
-        chosen = _one(load_servers(file), server, file)
+        chosen = _one(read_servers(file), server, file)
         columns = (TextColumn("{task.description}"), BarColumn())
         with Progress(*columns, console=err, transient=True, disable=json) as progress:
             bar = progress.add_task(f"{printable(server)} {printable(tool)}", total=None)
@@ -192,7 +193,9 @@ def doctor(file: File, timeout: Timeout = 30.0, json: JsonFlag = False) -> None:
             return {"server": server.name, "ok": False, "why": str(error)}
 
     async def main() -> list[dict[str, Any]]:
-        return list(await asyncio.gather(*(look(server) for server in load_servers(file).values())))
+        servers = read_servers(file)
+        wrong = [{"server": name, "ok": False, "why": str(error)} for name, error in servers.wrong.items()]
+        return [*await asyncio.gather(*(look(server) for server in servers.values())), *wrong]
 
     found = run(main())
     if json:

@@ -34,8 +34,29 @@ _OTHER_VARIABLE = re.compile(r"\$\{([^}]*)\}")
 log = logging.getLogger("holdfast.client")
 
 
-def load_servers(path: str | Path, *, env: Mapping[str, str] | None = None) -> dict[str, Server]:
-    """The servers of a file, by name. `env` replaces the process's environment for `${…}`."""
+class Servers(dict[str, Server]):
+    """The servers of a file that can be used, by name; `wrong` says of each other one why not. Asking for such a one
+    raises that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wrong: dict[str, ConfigError] = {}
+
+    def __missing__(self, name: str) -> Server:
+        raise self.wrong.get(name) or KeyError(name)
+
+
+def load_servers(path: str | Path, *, env: Mapping[str, str] | None = None) -> Servers:
+    """The servers of a file, by name. `env` replaces the process's environment for `${…}`. An entry that is wrong is
+    logged and left out; `ConfigError` if the file is, or if no entry is right."""
+    servers = read_servers(path, env=env)
+    for error in servers.wrong.values():
+        log.warning("a server is left out: %s", error)
+    return servers
+
+
+def read_servers(path: str | Path, *, env: Mapping[str, str] | None = None) -> Servers:
+    """The same, for whoever tells `wrong` in another way."""
     place = Path(path)
     try:
         text = place.read_text(encoding="utf-8-sig")
@@ -54,12 +75,20 @@ def load_servers(path: str | Path, *, env: Mapping[str, str] | None = None) -> d
             remedy='write {"mcpServers": {"name": {"command": …}}}, or VS Code\'s "servers"',
         )
     values = os.environ if env is None else env
-    servers: dict[str, Server] = {}
+    servers = Servers()
     for name, entry in cast("dict[str, Any]", listed).items():
         where = f"{place}: server {name!r}"
-        if not isinstance(entry, dict):
-            raise ConfigError(f"{where} is not an object", server=name)
-        servers[name] = server_from(name, cast("dict[str, Any]", entry), where, values)
+        try:
+            if not isinstance(entry, dict):
+                raise ConfigError(f"{where} is not an object", server=name, remedy="write an object of its settings")
+            servers[name] = server_from(name, cast("dict[str, Any]", entry), where, values)
+        except ConfigError as error:
+            servers.wrong[name] = error.with_traceback(None)
+    if servers.wrong and not servers:
+        first, more = next(iter(servers.wrong.values())), len(servers.wrong) - 1
+        if more:
+            first.what += f" (and {more} more {'entry is' if more == 1 else 'entries are'} wrong; none is right)"
+        raise first
     return servers
 
 

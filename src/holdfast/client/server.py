@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
+from holdfast.client.tracebacks import shortened
 from holdfast.core.models import Principal, check_seconds
 from holdfast.core.outcome import Row
 from holdfast.errors import ConfigError
@@ -180,6 +181,7 @@ class Server:
 
     # What one does with it. The work is done in `calls.py`, which brings the SDK's types with it.
 
+    @shortened
     async def call_tool(
         self,
         name: str,
@@ -214,32 +216,38 @@ class Server:
             definition=definition,
         )
 
+    @shortened
     async def list_tools(self) -> "list[types.Tool]":
         """All tools, all pages."""
         from holdfast.client import calls
 
         return await calls.list_tools(self)
 
+    @shortened
     async def list_resources(self) -> "list[types.Resource]":
         from holdfast.client import calls
 
         return await calls.list_resources(self)
 
+    @shortened
     async def list_resource_templates(self) -> "list[types.ResourceTemplate]":
         from holdfast.client import calls
 
         return await calls.list_resource_templates(self)
 
+    @shortened
     async def read_resource(self, uri: str, *, timeout: float | None = None) -> "types.ReadResourceResult":
         from holdfast.client import calls
 
         return await calls.read_resource(self, uri, timeout)
 
+    @shortened
     async def list_prompts(self) -> "list[types.Prompt]":
         from holdfast.client import calls
 
         return await calls.list_prompts(self)
 
+    @shortened
     async def get_prompt(
         self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: float | None = None
     ) -> "types.GetPromptResult":
@@ -247,6 +255,7 @@ class Server:
 
         return await calls.get_prompt(self, name, arguments, timeout)
 
+    @shortened
     async def complete(
         self, ref: "types.PromptReference | types.ResourceTemplateReference", argument: str, value: str = ""
     ) -> "types.CompleteResult":
@@ -255,12 +264,14 @@ class Server:
 
         return await calls.complete(self, ref, argument, value)
 
+    @shortened
     async def ping(self, *, timeout: float | None = 10.0) -> None:
         """Is it there? In 2026 `server/discover` asks."""
         from holdfast.client import calls
 
         await calls.ping(self, timeout)
 
+    @shortened
     async def watch(
         self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Sequence[str] = ()
     ) -> "Watch":
@@ -269,6 +280,7 @@ class Server:
 
         return await calls.watch(self, tools=tools, prompts=prompts, resources=resources, uris=uris)
 
+    @shortened
     async def session(self) -> "ClientSession":
         """The SDK's live `ClientSession` over this run's link, for everything else. It lives as long as the link."""
         from holdfast.client import calls

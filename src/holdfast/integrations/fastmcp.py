@@ -8,14 +8,19 @@ import contextlib
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from fastmcp.client.transports import ClientTransport
-from fastmcp.client.transports.base import SessionKwargs, TransportOptions
 from mcp import ClientSession
 from typing_extensions import Unpack
 
+from holdfast.integrations import missing
 from holdfast.links.link import Link
 from holdfast.links.options import Options
 from holdfast.links.sdk import LinkDispatcher
+
+try:
+    from fastmcp.client.transports import ClientTransport
+    from fastmcp.client.transports.base import SessionKwargs, TransportOptions
+except ModuleNotFoundError as error:
+    raise missing(__name__, "fastmcp", error) from None
 
 
 class LinkClientTransport(ClientTransport):

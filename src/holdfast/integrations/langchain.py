@@ -9,11 +9,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import mcp_types as types
-from langchain_core.tools import BaseTool, ToolException
 
 from holdfast.client.server import Server
 from holdfast.core.naming import public_names
 from holdfast.errors import HoldfastError
+from holdfast.integrations import missing
+
+try:
+    from langchain_core.tools import BaseTool, ToolException
+except ModuleNotFoundError as error:
+    raise missing(__name__, "langchain", error) from None
 
 log = logging.getLogger("holdfast.integrations")
 

@@ -14,7 +14,7 @@ from holdfast.core.outcome import Broke, Seen, Verdict, judge
 from holdfast.core.retry import Circumstances, Replacement, Step, decide, decide_replacement, wait_for
 from holdfast.errors import CircuitOpen, HoldfastError
 from holdfast.links.exchange import Exchanger
-from holdfast.links.failures import answered, closed, error_for, replaced
+from holdfast.links.failures import Spent, answered, closed, error_for, replaced
 from holdfast.links.inbound import Ears, OnProgress, Params
 from holdfast.links.machine import Machine
 from holdfast.links.options import Options
@@ -38,11 +38,12 @@ def pass_circuit(peer: Peer, telling: Telling, what: str) -> None:
     last = peer.last_failure
     why = f"; the last time: {last.what}" if last is not None else ""
     error = CircuitOpen(
-        f"{what}: {telling.server!r} failed {circuit.failures} times in a row and rests{why}",
+        f"{what}: {telling.server!r} failed {circuit.failures} times in a row ({circuit.threshold} open its circuit) "
+        f"and rests for another {rest:.1f} s{why}",
         server=telling.server,
         phase="call",
         retry_after=rest,
-        remedy="nothing was executed; try again after retry_after",
+        remedy=f"nothing was executed; call again in {rest:.1f} s, when one call tries whether it is back",
     )
     if last is not None:
         error.exit_code, error.stderr_tail = last.exit_code, last.stderr_tail
@@ -76,6 +77,7 @@ class Call:
 
     __slots__ = (
         "_attempts",
+        "_began",
         "_by",
         "_dressed",
         "_ears",
@@ -116,6 +118,7 @@ class Call:
         self._on_progress = on_progress
         self._id = id
         self._attempts = 0
+        self._began = asyncio.get_running_loop().time()
         self._renewed = False
         self._epoch = by.machine.epoch
         self._started = 0.0
@@ -204,7 +207,7 @@ class Call:
         if step is Step.RETURN:
             raise answered(by.name, self._method, seen, self._fields(seen))
         if step is Step.RAISE:
-            raise self._named(error_for(by.name, self._method, "call", verdict, reply, self._attempts), generation)
+            raise self._named(self._error(verdict, reply), generation)
         if step is Step.RENEW:
             if generation.dressed == self._dressed:  # else another call has had them renewed meanwhile
                 self._renewed = True
@@ -215,6 +218,15 @@ class Call:
             await self._pause(verdict, seen, reply, generation)
         by.telling.count["replays"] += 1
         by.telling.event(CallReplayed, method=self._method, attempt=self._attempts, why=verdict.value)
+
+    def _error(self, verdict: Verdict, reply: Reply) -> HoldfastError:
+        spent = Spent(
+            asyncio.get_running_loop().time() - self._began,
+            self._by.options.limits.replays,
+            self._silence,
+            None if self._until is None else self._until - self._began,
+        )
+        return error_for(self._by.name, self._method, "call", verdict, reply, self._attempts, spent)
 
     def _fields(self, seen: Seen) -> Any:
         return {"server": self._by.name, "phase": "call", "attempts": self._attempts} | (
@@ -275,7 +287,5 @@ class Call:
         )
         left = None if self._until is None else self._until - asyncio.get_running_loop().time()
         if left is not None and wait >= left:
-            raise self._named(
-                error_for(self._by.name, self._method, "call", verdict, reply, self._attempts), generation
-            )
+            raise self._named(self._error(verdict, reply), generation)
         await asyncio.sleep(wait)

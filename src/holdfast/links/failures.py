@@ -3,7 +3,10 @@
 It refuses to decide: that something is raised at all was decided in `core/retry.py`.
 """
 
+from dataclasses import dataclass
+
 from holdfast.core.outcome import Broke, Seen, Verdict
+from holdfast.core.retry import LONGEST_WAIT
 from holdfast.errors import (
     AnswerTimeout,
     BadAnswer,
@@ -25,18 +28,36 @@ from holdfast.errors import (
 )
 from holdfast.links.wire import Generation, Loss, Reply
 
-MAYBE = "it may have been executed; repeat it only if that is harmless, or call with safe=True"
+MAYBE = (
+    "it may have been executed: check before you call it again; where repeating is harmless, "
+    "call_tool(…, idempotent=True) or Link.request(…, safe=True) repeats it"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a call had used up when it failed, for the numbers in its error."""
+
+    seconds: float
+    replays: int
+    """How many tries beyond the first it is allowed."""
+    silence: float
+    timeout: float | None
 
 
 def _with(fields: Fields, remedy: str) -> Fields:
     return {**fields, "remedy": remedy}
 
 
-def error_for(server: str, what: str, phase: str, verdict: Verdict, reply: Reply, attempts: int) -> HoldfastError:
+def error_for(
+    server: str, what: str, phase: str, verdict: Verdict, reply: Reply, attempts: int, spent: Spent | None = None
+) -> HoldfastError:
     """The exception for `what` (a method, or the greeting)."""
     seen = reply.seen
     assert seen is not None
     tries = "" if attempts < 2 else f" ({attempts} tries)"
+    if attempts > 1 and spent is not None:
+        tries = f" ({attempts} of {spent.replays + 1} tries in {spent.seconds:.1f} s)"
     fields = Fields(server=server, phase=phase, attempts=attempts)
     if seen.status is not None:
         fields["status"] = seen.status
@@ -50,13 +71,13 @@ def error_for(server: str, what: str, phase: str, verdict: Verdict, reply: Reply
             **_with(fields, "nothing was executed; try again when the server is up"),
         )
     if verdict is Verdict.UNKNOWN:
-        return _unknown(server, what, seen, reply, tries, fields)
+        return _unknown(server, what, seen, reply, tries, fields, spent)
     if verdict is Verdict.BUSY:
         if seen.retry_after is not None:
             fields["retry_after"] = seen.retry_after
         return Busy(
             f"{what}: {server!r} is busy{tries}: {reply.what}",
-            **_with(fields, "try again after retry_after"),
+            **_with(fields, _after_rest(seen.retry_after, attempts, spent)),
         )
     if verdict is Verdict.AUTH_NEEDED:
         return Unauthorized(
@@ -68,6 +89,32 @@ def error_for(server: str, what: str, phase: str, verdict: Verdict, reply: Reply
     return _rejected(server, what, seen, reply, fields)
 
 
+def _after_rest(rest: float | None, attempts: int, spent: Spent | None) -> str:
+    """When to come back to a busy server, and why we did not wait for that ourselves."""
+    again = (
+        "nothing was executed; call again later"
+        if rest is None
+        else f"nothing was executed; call again in {rest:.3g} s"
+    )
+    if spent is None:
+        return again
+    if attempts > spent.replays:
+        return f"{again}, or raise Limits(replays=…), which is {spent.replays}"
+    if rest is not None and rest > LONGEST_WAIT:
+        return f"{again}: a call waits for at most {LONGEST_WAIT:g} s by itself"
+    if spent.timeout is not None:
+        return f"{again}, or raise timeout=: {spent.seconds:.3g} of {spent.timeout:.3g} s were used up"
+    return again
+
+
+def _late(spent: Spent | None) -> str:
+    if spent is None:
+        return "in time"
+    if spent.timeout is not None and spent.seconds >= spent.timeout:
+        return f"within timeout={spent.timeout:.3g} s"
+    return f"for {spent.silence:.3g} s of silence (silence=, Limits(silence=…))"
+
+
 def answered(server: str, what: str, seen: Seen, fields: Fields) -> ErrorAnswer:
     """The server's own word."""
     if seen.code is not None:
@@ -77,11 +124,13 @@ def answered(server: str, what: str, seen: Seen, fields: Fields) -> ErrorAnswer:
     )
 
 
-def _unknown(server: str, what: str, seen: Seen, reply: Reply, tries: str, fields: Fields) -> HoldfastError:
+def _unknown(
+    server: str, what: str, seen: Seen, reply: Reply, tries: str, fields: Fields, spent: Spent | None
+) -> HoldfastError:
     match seen.broke:
         case Broke.NO_ANSWER_IN_TIME:
             return AnswerTimeout(
-                f"{what}: {server!r} did not answer in time{tries}",
+                f"{what}: {server!r} did not answer {_late(spent)}{tries}",
                 **_with(fields, MAYBE),
             )
         case Broke.CHILD_DIED:

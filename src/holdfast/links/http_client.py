@@ -26,6 +26,10 @@ INFLATED = 16 * 1024 * 1024  # bytes that one read of a packed answer may become
 BUFFER = 256 * 1024  # bytes of a body that wait to be read, before the socket is left alone
 
 
+TLS_ALERT = b"\x15\x03"  # how a server that expects TLS may answer anything else
+PLAIN = "if the server speaks plain HTTP, its URL begins with http://"
+
+
 class Broken(OSError):
     """The other end closed, or the pool did, before the answer was whole."""
 
@@ -213,7 +217,10 @@ class Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, NotHttp, zlib.error) as error:
             self._kept = False
             if not self._whole:
-                self._fail(NotHttp(f"the answer is not HTTP: {error.__cause__ or error.__context__ or error}"))
+                said = f"the answer is not HTTP: {error.__cause__ or error.__context__ or error}"
+                if self.key[0] == "http" and data[:2] == TLS_ALERT:
+                    said = "the answer is TLS, not HTTP: its URL begins with https://"
+                self._fail(NotHttp(said))
             self._drop()
 
     def eof_received(self) -> bool:
@@ -420,10 +427,18 @@ class Pool:
         tls: ssl.SSLContext | None = None
         if scheme == "https":
             tls = self._tls or _default_tls()
-        async with asyncio.timeout(self._connect):
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: Connection(self, key), name, port, ssl=tls, server_hostname=name if tls is not None else None
-            )
+        try:
+            async with asyncio.timeout(self._connect):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: Connection(self, key), name, port, ssl=tls, server_hostname=name if tls else None
+                )
+        except TimeoutError as error:
+            what = "TLS" if tls else "connection"
+            raise TimeoutError(f"no {what} within {self._connect:g} s{f'; {PLAIN}' if tls else ''}") from error
+        except (ConnectionResetError, ConnectionAbortedError) as error:
+            if tls is None:
+                raise
+            raise Broken(f"the server closed the connection during the TLS handshake; {PLAIN}") from error
         if self.closed:
             connection.close()
             raise Broken("the link is closed")

@@ -23,7 +23,7 @@ from aiohttp.connector import Connection
 
 from holdfast.core.outcome import Broke
 from holdfast.errors import ConfigError
-from holdfast.links.http_client import Body, NotHttp, Pool, Response
+from holdfast.links.http_client import PLAIN, Body, NotHttp, Pool, Response
 from holdfast.links.target import HttpTarget
 
 KEEP_ALIVE = 60.0  # seconds an idle connection is kept; servers close theirs after five to seventy-five
@@ -190,6 +190,11 @@ def describe(error: BaseException) -> str:
     """A driver's exception in a few words, without the request."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the server's certificate is not trusted: {error}"[:300]
+    if isinstance(error, ssl.SSLError):
+        return _describe_tls(error)[:300]
+    within: object = getattr(error, "os_error", None)  # of aiohttp, where there is a proxy
+    if isinstance(within, ssl.SSLError):
+        return _describe_tls(within)[:300]
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"the server's certificate is not trusted: {error.certificate_error}"[:300]
     if isinstance(error, socket.gaierror):
@@ -203,10 +208,20 @@ def describe(error: BaseException) -> str:
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "the server closed the connection"
     if isinstance(error, TimeoutError | asyncio.TimeoutError):
-        return "no answer in time"
+        return "no answer in time" if isinstance(error, aiohttp.ClientError) else str(error) or "no answer in time"
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno)
     return (str(error) or type(error).__name__)[:300]
+
+
+_NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG"})
+
+
+def _describe_tls(error: ssl.SSLError) -> str:
+    reason = error.reason or str(error)
+    return (
+        f"what answered is not TLS ({reason}): {PLAIN}" if reason in _NOT_TLS else f"the TLS handshake failed: {reason}"
+    )
 
 
 FAILURES: tuple[type[BaseException], ...] = (aiohttp.ClientError, OSError, TimeoutError, ValueError, RuntimeError)

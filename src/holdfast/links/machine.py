@@ -5,7 +5,6 @@ call in flight on an older generation, and to hear late news of one.
 """
 
 import asyncio
-import copy
 import random
 from contextvars import Context
 from typing import Any
@@ -127,7 +126,7 @@ class Machine:
                 raise closed(self._phases.name, what, False)
             outcome = rising.result()
             if isinstance(outcome, HoldfastError):
-                raise copy.copy(outcome) from outcome
+                raise outcome.copied()
             return outcome
         return self.generation
 

@@ -301,6 +301,8 @@ class Phases:
                 ):
                     self._telling.event(CircuitChanged, state=self.peer.circuit.state.value)
                 error = error_for(self.name, "greeting", "greet", verdict, failure.reply, attempts)
+                if failure.seen.broke is Broke.AFTER_SEND and (self.resolved.url or "").startswith("http://"):
+                    error.what += "; a server that expects TLS does the same: its URL begins with https://"
                 if verdict is Verdict.AUTH_NEEDED:
                     raise AuthNeeded(failure.seen, error) from None
                 if self.wire.child:

@@ -171,12 +171,24 @@ def public_url(url: str) -> str:
     return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}{path}"
 
 
+_BARE = re.compile(r"(?P<host>localhost|\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+)(?::\d+)?(?:[/?#].*)?")
+"""A host without a scheme, as people copy it."""
+
+
 def check_url(url: str) -> str:
     """The URL as given, or `ConfigError` that says what is wrong with it."""
 
     def wrong(what: str, remedy: str = "write it like https://example.com/mcp") -> ConfigError:
         return ConfigError(f"the URL {public_url(url)[:200]!r} {what}", phase="resolve", remedy=remedy)
 
+    if bare := _BARE.fullmatch(url):
+        local = bare["host"] == "localhost" or bare["host"][0] in "[0123456789"
+        scheme, shown = ("http://" if local else "https://"), public_url(f"http://{url}").removeprefix("http://")
+        raise ConfigError(
+            f"the URL {shown[:200]!r} does not begin with http:// or https://",
+            phase="resolve",
+            remedy=f"write {(scheme + shown)[:200]!r}",
+        )
     if any(character <= " " or character == "\x7f" for character in url):
         raise wrong("has a space or control character")
     try:

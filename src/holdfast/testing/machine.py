@@ -10,15 +10,21 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from typing import Any, cast
 
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-
 from holdfast.core.clock import Clock, ManualClock
 from holdfast.core.models import Claim, LogEntry, Principal, Record
 from holdfast.core.values import JSON
 from holdfast.errors import HoldfastError
 from holdfast.stores import open_store
 from holdfast.stores.base import Store
+
+try:
+    from hypothesis import strategies as st
+    from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"{__name__} needs the package 'hypothesis', which the extra 'testing' brings: pip install 'holdfast[testing]'",
+        name=error.name,
+    ) from None
 
 _ids = st.sampled_from(["a", "b", "ä/😀"])
 _principals = st.sampled_from(["alice", "bob"])

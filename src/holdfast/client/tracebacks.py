@@ -1,0 +1,26 @@
+"""What the author sees when a call fails: their own line, one of ours, and the error.
+
+It owns the cut at the public methods. It refuses to touch causes: those are somebody else's, and complete.
+"""
+
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+from holdfast.errors import HoldfastError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def shortened(method: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """The same method; an error of ours leaves it without the frames in between, which tell its author nothing."""
+
+    @functools.wraps(method)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return await method(*args, **kwargs)
+        except HoldfastError as error:
+            raise error.with_traceback(None)  # noqa: B904 - it is the same error
+
+    return call
