@@ -35,6 +35,8 @@ from holdfast.gateway.catalogue import Catalogue, fetch, told_in
 from holdfast.gateway.config import Health
 from holdfast.gateway.config_file import Entry
 from holdfast.gateway.failure_log import FailureLog
+from holdfast.gateway.passed_headers import HasHeaders, passed, with_passed
+from holdfast.gateway.refetch import Refetch
 from holdfast.links.http_pool import SharedPool
 from holdfast.links.inbound import OnNotification, OnRequest
 from holdfast.links.link import Link
@@ -50,7 +52,6 @@ CATALOGUES = "catalogue"  # the kind of the record that keeps what a backend off
 FETCH_SECONDS = 30.0  # for each page of a list
 PING_SECONDS = 10.0  # for a server to show that it lives
 LONGEST_PAUSE = 60.0  # seconds between two tries to reach a backend that is down
-SPACING = 1.0  # seconds between two fetches of lists that handshakes ask for: a restart brings one for each session
 LISTS = {
     "notifications/tools/list_changed": "tools",
     "notifications/prompts/list_changed": "prompts",
@@ -82,7 +83,7 @@ class Children:
 class Back:
     """One link to a backend: a session's, a principal's, everybody's, or one call's."""
 
-    __slots__ = ("_child", "backend", "begun", "link", "session", "used")
+    __slots__ = ("_child", "backend", "begun", "link", "passed", "session", "used")
 
     def __init__(self, backend: "Backend", link: Link, session: str | None, child: bool) -> None:
         self.backend = backend
@@ -90,6 +91,8 @@ class Back:
         self.link = link
         self.session = session
         self.begun = self.used = time.monotonic()
+        self.passed: Mapping[str, str] = {}
+        """Headers of the caller's latest request, for servers that want them on every request."""
 
     async def start(self) -> None:
         """Come up now; what is found out about the backend is noted."""
@@ -156,8 +159,7 @@ class Backend:
         self.lists_last = Health().lists
         self._borrowed = False
         """The catalogue is that of the server which had this name before; this one's is not known yet."""
-        self._news: asyncio.Task[None] | None = None
-        self._news_due = False
+        self._refetch = Refetch(name, self._fetch_anew, lambda: self.fetched)
         self._store = store
         self._sink = sink
         self._changed = changed
@@ -178,6 +180,9 @@ class Backend:
         limits = entry.server.limits
         self._pool = SharedPool(target, name, limits.connect) if isinstance(target, HttpTarget) else None
         self.closed = False
+        self._told: str | None = None
+        self.on_redeployed: Callable[[Backend], None] = lambda _: None
+        """Called when a server whose lists depend on the caller may offer other things."""
         self.on_state: Callable[[], None] = lambda: None
         """Called when it goes up or down."""
 
@@ -252,8 +257,9 @@ class Backend:
         on_request: OnRequest | None = None,
         on_notification: OnNotification | None = None,
         stream: bool = False,
+        passed: Mapping[str, str] | None = None,
     ) -> Back:
-        """A link that its caller owns."""
+        """A link that its caller owns. `passed` goes with every request of it, the handshake included."""
         if self.is_child:
             self.children.take(self.name)
         server = self.entry.server
@@ -279,8 +285,21 @@ class Backend:
             on_notification=on_notification,
             on_event=on_event,
         )
-        back = Back(self, Link(server.target, options, name=self.name), session, self.is_child)
+        target = server.target
+        if isinstance(target, HttpTarget) and self.is_per_caller:
+            target = with_passed(target, lambda: back.passed if back is not None else {})
+        back = Back(self, Link(target, options, name=self.name), session, self.is_child)
+        back.passed = passed or {}
         return back
+
+    @property
+    def is_per_caller(self) -> bool:
+        """Does the server want headers of the caller's requests, so that only with them it says what it offers?"""
+        return bool(self.policy.pass_headers) and not self.is_child and self.policy.reuse != "shared"
+
+    def passed(self, headers: HasHeaders | None) -> dict[str, str]:
+        """Those of a request's headers that go on to this server."""
+        return passed(headers, self.policy.pass_headers)
 
     def _heard(self, event: Event, back: Back) -> None:
         if isinstance(event, SessionWasReplaced):
@@ -294,6 +313,11 @@ class Backend:
     async def met(self, link: Link, greeting: Greeting) -> None:
         """A first handshake: is this still the server whose lists we show?"""
         known = self.catalogue
+        if self.is_per_caller:
+            told, self._told = self._told, told_in(greeting)
+            if told not in (None, self._told):
+                self.on_redeployed(self)
+            return
         if known is None or known.told == told_in(greeting) or link.statistics().adoptions:
             return  # whoever needs lists fetches them; an adopted session says nothing new
         if not self.is_child:
@@ -305,23 +329,15 @@ class Backend:
             log.warning("%s: its lists could not be fetched: %s", self.name, error.what)
 
     def _fetch_soon(self) -> None:
-        self._news_due = True
-        if self._news is None and not self.closed:
-            self._news = asyncio.get_running_loop().create_task(self._fetch_news(), name=f"news {self.name}")
-            self._news.add_done_callback(self._news_done)
+        if self.is_per_caller:
+            self.on_redeployed(self)
+        else:
+            self._refetch.soon()
 
-    async def _fetch_news(self) -> None:
-        while self._news_due and not self.closed:
-            await asyncio.sleep(max(0.0, self.fetched + SPACING - time.monotonic()))
-            if self._fetching is not None:  # it may have begun before the news
-                await asyncio.wait((self._fetching,))
-            self._news_due = False
-            await self.refresh(self.common().link)
-
-    def _news_done(self, task: "asyncio.Task[None]") -> None:
-        self._news = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("%s: its lists could not be fetched: %s", self.name, error)
+    async def _fetch_anew(self) -> None:
+        if self._fetching is not None:  # it may have begun before the news
+            await asyncio.wait((self._fetching,))
+        await self.refresh(self.common().link)
 
     def take_over(self, other: "Backend") -> None:
         """Another server has this name now: until it says what it offers, the names of the old one stay."""
@@ -337,7 +353,7 @@ class Backend:
         self._common.used = time.monotonic()
         return self._common
 
-    def of_principal(self, principal: Principal, idle: float) -> Back:
+    def of_principal(self, principal: Principal, idle: float, passed: Mapping[str, str] | None = None) -> Back:
         """The link that a principal's clients share."""
         back = self._principals.get(principal)
         if back is None:
@@ -346,7 +362,7 @@ class Backend:
                 id = principal_link(self.name, principal)
                 memory = StoreMemory(self._store, id, principal=principal, idle=idle + GRACE, touch_every=idle / 10)
             back = self._principals[principal] = self.new(
-                memory=memory, principal=principal, on_notification=self.heard
+                memory=memory, principal=principal, on_notification=self.heard, passed=passed
             )
         back.used = time.monotonic()
         return back
@@ -495,6 +511,8 @@ class Backend:
     async def check(self, *, fetch: bool = False) -> None:
         """One look at its health; a program is started for it only while nothing is known of it, or it was down.
         `fetch`: fetch its lists in any case."""
+        if self.is_per_caller:  # without a caller's headers it would refuse us: calls say how it is
+            return
         if self.closed or (self.state == "down" and time.monotonic() < self.next_try and not fetch):
             return
         if self.is_child and self.state != "down" and self.catalogue is not None and not (self._borrowed or fetch):
@@ -547,7 +565,8 @@ class Backend:
     async def close(self, reason: str, *, end: bool) -> None:
         """Everything that is the backend's own. `end=False` leaves what the store remembers for the next process."""
         self.closed = True
-        for task in (self._warming, self._news, self._fetching):
+        self._refetch.close()
+        for task in (self._warming, self._fetching):
             if task is not None:
                 task.cancel()
         if self._closing:

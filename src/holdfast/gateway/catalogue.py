@@ -64,6 +64,13 @@ class Catalogue:
             "told": self.told,
         }
 
+    @property
+    def size(self) -> int:
+        """Bytes of its definitions as text: about what it takes in memory."""
+        return sum(
+            len(encode_known(dict(item))) for item in (*self.tools, *self.prompts, *self.resources, *self.templates)
+        )
+
     @classmethod
     def from_json(cls, value: JSON) -> "Catalogue | None":
         """None if it is not what we wrote: then it is fetched anew."""

@@ -249,7 +249,8 @@ class Policy(Part):
     )
     pass_headers: tuple[str, ...] = Field(
         default=(),
-        description="Headers of the caller's request that go on to this server; never its `authorization`.",
+        description="Headers of the caller's request that go on to this server, with every request; never its "
+        "`authorization`. What the server lists is then each caller's own.",
         strict=False,
     )
 

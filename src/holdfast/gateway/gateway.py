@@ -22,6 +22,7 @@ from holdfast.core.models import ANONYMOUS, Gap, Record
 from holdfast.core.values import JSON, members
 from holdfast.errors import ConfigError, Conflict, Ended, HoldfastError, NotFound, SessionExpired
 from holdfast.gateway.backend import Back, Backend, Children
+from holdfast.gateway.caller_lists import CallerLists
 from holdfast.gateway.config import Settings
 from holdfast.gateway.config_file import Config, Entry
 from holdfast.gateway.drain import UnderWay
@@ -82,6 +83,7 @@ class Gateway:
         self.sessions = Sessions(store, config.settings.sessions, self.backends, self._retable, sink, clock)
         self.calls = UnderWay()
         self.methods = Methods(self)
+        self.caller_lists = CallerLists(self)
         self.readiness = Readiness(self)
         self.failures = FailureLog("the gateway")
         self._beat: Record | None = None
@@ -100,6 +102,7 @@ class Gateway:
         )
         backend.lists_last = self.config.settings.health.lists
         backend.on_state = self._changed.set
+        backend.on_redeployed = self._redeployed
         return backend
 
     @property
@@ -299,6 +302,7 @@ class Gateway:
         """Drain, then let go. With a durable store, sessions at HTTP backends stay for the next process."""
         await self.drain()
         await self.readiness.close()
+        await self.caller_lists.close()
         for task in tuple(self._tasks):
             task.cancel()
         if self._tasks:
@@ -336,6 +340,17 @@ class Gateway:
         for listener in self.listeners:
             if uri in listener.uris:
                 listener.queue.put_nowait(((), uri))
+
+    def _redeployed(self, backend: Backend) -> None:
+        self.caller_lists.forget(backend)
+        for session in self.sessions.live.values():
+            self.tell_late(session)
+        for listener in self.listeners:
+            listener.queue.put_nowait((tuple(_PUSHES), None))
+
+    def tell_late(self, session: Session) -> None:
+        """Lists of this session's own may be others than those that were shown."""
+        self._tell(session, tuple(_PUSHES))
 
     def _announce(self, kind: str) -> None:
         """A backend says that a list changed, and we see no difference."""
@@ -423,6 +438,7 @@ class Gateway:
             backend.lists_last = config.settings.health.lists
         self.backends.clear()
         self.backends.update(fresh)
+        self.caller_lists.configured()
         closing: list[Coroutine[Any, Any, None]] = []
         for session in self.sessions.live.values():
             for backend in gone:

@@ -5,11 +5,12 @@ how a request came in: HTTP of either era and stdio ask the same.
 """
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
 
@@ -31,6 +32,7 @@ from holdfast.errors import (
 )
 from holdfast.gateway import handles
 from holdfast.gateway.backend import LISTS, Back, Backend
+from holdfast.gateway.passed_headers import HasHeaders
 from holdfast.gateway.routing import BadCursor, Route, Routes, Table, page
 from holdfast.gateway.session import Client, Session, Voice
 from holdfast.links.inbound import Ears, PassOn
@@ -52,12 +54,6 @@ OWN_SESSION = (
 )
 
 
-class Headers(Protocol):
-    """Headers that are read when somebody asks for one."""
-
-    def get(self, name: str) -> str | None: ...
-
-
 @dataclass(slots=True)
 class Asking:
     """Who asks, in which session, and how to reach them meanwhile."""
@@ -66,7 +62,7 @@ class Asking:
     era: Era
     session: Session | None = None
     client: Client = field(default_factory=Client)
-    headers: Headers | None = None
+    headers: HasHeaders | None = None
     """Of the request, by their names in lower case."""
     voice: Voice | None = None
 
@@ -132,7 +128,7 @@ class Methods:
         show = None
         extra: list[Mapping[str, Any]] = []
         if tools and asking.era is Era.Y2026 and self._gateway.settings.sessions.handles:
-            show = self._with_handle
+            show = functools.partial(self._with_handle, routes)
             extra = handles.tools(self._gateway.settings.sessions) if params.get("cursor") is None else []
         try:
             items, following = page(routes, params.get("cursor"), show=show)
@@ -143,26 +139,28 @@ class Methods:
             result["nextCursor"] = following
         return result
 
-    def _with_handle(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
-        route = self._gateway.table.tools.get(str(item["name"]))
+    def _with_handle(self, routes: Routes, item: Mapping[str, Any]) -> Mapping[str, Any]:
+        route = routes.get(str(item["name"]))
         keeps = route is not None and self._gateway.backends[route.backend].keeps_sessions
         return handles.with_handle(item) if keeps else item
 
     async def _list_tools(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
-        await self._gateway.settled()
-        return self._list(asking, self._routes(asking).tools, "tools", params, tools=True)
+        return self._list(asking, (await self._table_of(asking)).tools, "tools", params, tools=True)
 
     async def _list_prompts(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
-        await self._gateway.settled()
-        return self._list(asking, self._routes(asking).prompts, "prompts", params)
+        return self._list(asking, (await self._table_of(asking)).prompts, "prompts", params)
 
     async def _list_resources(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
-        await self._gateway.settled()
-        return self._list(asking, self._routes(asking).resources, "resources", params)
+        return self._list(asking, (await self._table_of(asking)).resources, "resources", params)
 
     async def _list_templates(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
+        return self._list(asking, (await self._table_of(asking)).templates, "resourceTemplates", params)
+
+    async def _table_of(self, asking: Asking) -> Table:
+        """What the caller is offered, once servers that come up for the first time have been waited for."""
         await self._gateway.settled()
-        return self._list(asking, self._routes(asking).templates, "resourceTemplates", params)
+        own = self._gateway.caller_lists
+        return await own.table(asking) if own.needed else self._routes(asking)
 
     def _routes(self, asking: Asking) -> Table:
         session = asking.session
@@ -204,13 +202,14 @@ class Methods:
 
     async def _route(self, asking: Asking, kind: Literal["tool", "prompt"], name: str) -> Route:
         """Who has a name; a backend that is still coming up for the first time is waited for."""
+        own = self._gateway.caller_lists
         for turn in range(2):
-            table = self._routes(asking)
+            table = self._routes(asking) if turn == 0 and not own.needed else await self._table_of(asking)
             route = (table.tools if kind == "tool" else table.prompts).get(name)
             if route is not None:
                 return route
-            if turn == 0:
-                await self._gateway.settled()
+            if own.needed:
+                break
         raise invalid(f"Unknown {kind}: {name[:200]}")
 
     async def _get_prompt(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
@@ -231,8 +230,7 @@ class Methods:
             raise invalid("uri has a lone surrogate, half a character, which no URI may have")
         backend = self._routes(asking).backend_of_uri(uri)
         if backend is None:
-            await self._gateway.settled()
-            backend = self._routes(asking).backend_of_uri(uri)
+            backend = (await self._table_of(asking)).backend_of_uri(uri)
         if backend is None:
             code = INVALID_PARAMS if asking.era is Era.Y2026 else -32002
             raise ErrorAnswer(
@@ -245,7 +243,8 @@ class Methods:
         if not isinstance(ref, dict):
             raise invalid("completion/complete needs a ref")
         known = cast("dict[str, Any]", ref)
-        table = self._routes(asking)
+        own = self._gateway.caller_lists
+        table = await own.table(asking) if own.needed else self._routes(asking)
         if known.get("type") == "ref/prompt":
             route = table.prompts.get(str(known.get("name")))
             changed = {**known, "name": route.name} if route is not None else known
@@ -323,7 +322,9 @@ class Methods:
         if mine and session is not None:
             back = await self._back(asking, backend, session)
         elif reuse == "principal" and not asking.is_anonymous:
-            back = backend.of_principal(asking.principal, self._gateway.settings.sessions.idle)
+            back = backend.of_principal(
+                asking.principal, self._gateway.settings.sessions.idle, backend.passed(asking.headers)
+            )
         elif reuse == "shared" or await self._keeps_nothing(backend):
             back = backend.common()
         if back is not None:
@@ -341,11 +342,20 @@ class Methods:
             )
         if backend.name not in session.backs:
             await backend.spare_comes()
-        return session.back(backend)
+        return session.back(backend, backend.passed(asking.headers))
+
+    async def link_for_lists(self, asking: Asking, backend: Backend, passed: Mapping[str, str]) -> tuple[Back, bool]:
+        """The link over which a caller's own lists are fetched; True if it is for that alone."""
+        session, reuse = asking.session, backend.policy.reuse
+        if session is not None and (reuse == "session" or (reuse == "principal" and asking.is_anonymous)):
+            return await self._back(asking, backend, session), False
+        if reuse == "principal" and not asking.is_anonymous:
+            return backend.of_principal(asking.principal, self._gateway.settings.sessions.idle, passed), False
+        return backend.new(principal=asking.principal, passed=passed), True
 
     async def _keeps_nothing(self, backend: Backend) -> bool:
         """May calls of different callers meet there? Only if the backend remembers nothing of them."""
-        if backend.policy.reuse == "call" or (backend.is_child and backend.catalogue is None):
+        if backend.policy.reuse == "call" or backend.is_per_caller or (backend.is_child and backend.catalogue is None):
             return False
         if backend.catalogue is None:
             await self._started(backend.common(), backend)
@@ -363,7 +373,7 @@ class Methods:
         self, asking: Asking, backend: Backend, route: Route, method: str, params: dict[str, Any], safe: bool
     ) -> dict[str, Any]:
         """A session for this one call. If the backend would have kept something, the result says that it is gone."""
-        back = backend.new(principal=asking.principal)
+        back = backend.new(principal=asking.principal, passed=backend.passed(asking.headers))
         try:
             await self._started(back, backend)
             keeps = back.link.keeps_state and backend.policy.stateful and backend.policy.reuse != "call"
@@ -391,7 +401,9 @@ class Methods:
                 server=backend.name,
                 remedy=CALL_AGAIN,
             )
-        headers = self._headers(asking, backend, route, method, params)
+        headers = self._headers(asking, back, route, params)
+        if backend.is_per_caller:
+            back.passed = backend.passed(asking.headers)
         voice = asking.voice
         ears = None
         on_progress = None
@@ -461,20 +473,19 @@ class Methods:
             f"{method}: {back.link.name!r} asked for input {ROUNDS} times in a row", limit=ROUNDS, server=back.link.name
         )
 
-    def _headers(
-        self, asking: Asking, backend: Backend, route: Route, method: str, params: dict[str, Any]
-    ) -> dict[str, str] | None:
+    def _headers(self, asking: Asking, back: Back, route: Route, params: dict[str, Any]) -> dict[str, str] | None:
         """Trace context, what the operator passes through, and what a 2026 tool wants of its parameters."""
         headers: dict[str, str] | None = None
-        given = asking.headers
+        given, backend = asking.headers, back.backend
         if given is not None:
             for name in (*TRACE, *backend.policy.pass_headers):
                 value = given.get(name)
                 if value is not None:
                     headers = headers or {}
                     headers[name] = value
-        if route.params_in_headers and backend.era is Era.Y2026 and backend.catalogue is not None:
-            tool = backend.catalogue.tools_by_name.get(route.name)
+        if route.params_in_headers and (backend.era or back.link.era) is Era.Y2026:
+            known = backend.catalogue
+            tool = known.tools_by_name.get(route.name) if known is not None else route.item
             if tool is not None and (mapped := x_mcp_header_map(tool.get("inputSchema"))):
                 headers = {**(headers or {}), **mcp_param_headers(mapped, plain(params.get("arguments") or {}))}
         return headers

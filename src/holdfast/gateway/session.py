@@ -321,8 +321,8 @@ class Session:
 
     # Links
 
-    def back(self, backend: Backend) -> Back:
-        """The session's link to a backend; it comes up with its first use."""
+    def back(self, backend: Backend, passed: Mapping[str, str] | None = None) -> Back:
+        """The session's link to a backend; it comes up with its first use. `passed`: headers of that request."""
         back = self.backs.get(backend.name)
         if back is None:
             back = None if backend.name in self.backends else backend.take_spare(self.client.capabilities)
@@ -333,6 +333,7 @@ class Session:
                     principal=self.principal,
                     info=self.client.info or None,
                     capabilities=self.client.capabilities,
+                    passed=passed,
                 )
             else:
                 back.session = self.key
@@ -377,7 +378,7 @@ class Session:
         """The client listens, so we do, too: also at backends that only another process has used so far."""
         for name in list(self.backends):
             backend = self.sessions.backends.get(name)
-            if backend is not None and name not in self.backs and not backend.is_child:
+            if backend is not None and name not in self.backs and not (backend.is_child or backend.is_per_caller):
                 self.start(self.back(backend).start(), f"listen at {name}")
         for back in self.backs.values():
             back.link.listen()

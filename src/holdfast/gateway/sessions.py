@@ -148,7 +148,7 @@ class Sessions:
         """All eager backends at once. Whatever one does, the others serve and the session opens."""
         starting: list[asyncio.Task[None]] = []
         for backend in self.backends.values():
-            if backend.policy.start == "lazy" or backend.resting:
+            if backend.policy.start == "lazy" or backend.resting or backend.is_per_caller:
                 continue
             if backend.policy.reuse != "session" and backend.catalogue is not None:
                 continue

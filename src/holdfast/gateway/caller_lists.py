@@ -1,0 +1,150 @@
+"""What servers with `pass_headers` offer each caller: their lists depend on headers that only callers' requests have.
+
+It owns these lists, by caller and headers, and the tables made of them. It refuses to show one caller's list to
+another, and to keep the headers themselves: a digest names them.
+"""
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from holdfast.errors import HoldfastError
+from holdfast.gateway.backend import FETCH_SECONDS, Back, Backend
+from holdfast.gateway.catalogue import Catalogue, fetch
+from holdfast.gateway.routing import Offer, Table, build
+
+if TYPE_CHECKING:
+    from holdfast.gateway.gateway import Gateway
+    from holdfast.gateway.methods import Asking
+
+log = logging.getLogger("holdfast.gateway")
+
+MIB = 1024 * 1024
+BYTES = 32 * MIB  # of lists of all callers: some hundred callers of a large server; who was longest away is listed anew
+TABLES = 64  # callers whose tables are kept; another one's is built again, in milliseconds
+
+Key: TypeAlias = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One caller's lists of one server."""
+
+    catalogue: Catalogue
+    at: float
+    size: int
+
+
+class CallerLists:
+    """The lists of one gateway's callers."""
+
+    def __init__(self, gateway: "Gateway") -> None:
+        self._gateway = gateway
+        self._listed: OrderedDict[Key, Listed] = OrderedDict()
+        self._size = 0
+        self._fetching: dict[Key, asyncio.Task[Catalogue]] = {}
+        self._tables: OrderedDict[tuple[int, ...], tuple[Table, tuple[Catalogue, ...]]] = OrderedDict()
+        self.needed = False
+        """Is there a server whose lists depend on the caller?"""
+        self.configured()
+
+    def configured(self) -> None:
+        """The servers are others now."""
+        self.needed = any(backend.is_per_caller for backend in self._gateway.backends.values())
+        self._listed.clear()
+        self._tables.clear()
+        self._size = 0
+
+    def forget(self, backend: Backend) -> None:
+        """A server may offer other things from now on."""
+        for key in [key for key in self._listed if key[0] == backend.name]:
+            self._size -= self._listed.pop(key).size
+
+    async def table(self, asking: "Asking") -> Table:
+        """All that this caller is offered."""
+        gateway, session = self._gateway, asking.session
+        own = [backend for backend in gateway.backends.values() if backend.is_per_caller]
+        found = dict(zip(own, await asyncio.gather(*(self._of(asking, backend) for backend in own)), strict=True))
+        offers: list[Offer] = []
+        for name, backend in gateway.backends.items():
+            catalogue = session.overrides.get(name) if session is not None else None
+            catalogue = catalogue or (found[backend] if backend.is_per_caller else backend.catalogue)
+            if catalogue is not None:
+                offers.append(Offer(name, backend.policy, catalogue))
+        key = tuple(id(offer.catalogue) for offer in offers)
+        known = self._tables.get(key)
+        if known is None:
+            table = build(gateway.settings.naming, offers, gateway.table)
+            known = self._tables[key] = (
+                table,
+                tuple(offer.catalogue for offer in offers),
+            )  # held, so that ids stay theirs
+            if len(self._tables) > TABLES:
+                self._tables.popitem(last=False)
+        self._tables.move_to_end(key)
+        return known[0]
+
+    async def _of(self, asking: "Asking", backend: Backend) -> Catalogue | None:
+        """One server's lists for this caller; what it offered before, if it does not answer by the start deadline."""
+        passed = backend.passed(asking.headers)
+        digest = hashlib.sha256("\0".join(f"{name}:{passed[name]}" for name in sorted(passed)).encode()).hexdigest()
+        key = (backend.name, str(asking.principal), digest)
+        known = self._listed.get(key)
+        if known is not None:
+            self._listed.move_to_end(key)
+            if time.monotonic() - known.at < backend.lists_last:
+                return known.catalogue
+        if backend.resting:
+            return known.catalogue if known is not None else None
+        fetching = self._fetching.get(key)
+        if fetching is None:
+            work = self._fetch(asking, backend, key, passed)
+            fetching = self._fetching[key] = asyncio.get_running_loop().create_task(work, name=f"lists {backend.name}")
+            fetching.add_done_callback(lambda task: self._fetched(key, backend, task))
+        await asyncio.wait((fetching,), timeout=self._gateway.settings.sessions.start)
+        known = self._listed.get(key)
+        if known is None and not fetching.done() and asking.session is not None:
+            session = asking.session
+            fetching.add_done_callback(lambda _: self._gateway.tell_late(session))
+        return known.catalogue if known is not None else None
+
+    async def _fetch(self, asking: "Asking", backend: Backend, key: Key, passed: Mapping[str, str]) -> Catalogue:
+        back, ours = await self._gateway.methods.link_for_lists(asking, backend, passed)
+        try:
+            found = await self._fetch_over(back, passed)
+        finally:
+            if ours:
+                await back.close("listed", end=True)
+        size = found.size
+        if key in self._listed:
+            self._size -= self._listed.pop(key).size
+        self._listed[key] = Listed(found, time.monotonic(), size)
+        self._size += size
+        while self._size > BYTES and len(self._listed) > 1:
+            self._size -= self._listed.popitem(last=False)[1].size
+        return found
+
+    async def _fetch_over(self, back: Back, passed: Mapping[str, str]) -> Catalogue:
+        await back.start()
+        return await fetch(back.link, timeout=FETCH_SECONDS, headers=passed)
+
+    def _fetched(self, key: Key, backend: Backend, task: "asyncio.Task[Catalogue]") -> None:
+        self._fetching.pop(key, None)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, HoldfastError):
+            backend.failures.add(error)
+        elif error is not None:
+            log.error("the lists of %r for a caller", backend.name, exc_info=error)
+
+    async def close(self) -> None:
+        """Stop what is being fetched."""
+        tasks = tuple(self._fetching.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=5.0)
