@@ -12,6 +12,7 @@ from mcp.shared.exceptions import MCPError
 
 import holdfast
 from holdfast import LinkDispatcher, LinkTransport
+from holdfast.links import sdk
 from holdfast.testing import Fault, FaultServer
 from tests.links.kit import link_to, until
 from tests.links.real import RealServer
@@ -166,6 +167,16 @@ async def test_tools_annotated_as_harmless_are_replayed_and_others_are_not() -> 
             with pytest.raises(MCPError):
                 await session.call_tool("echo", {"call": "y"})
             assert server.effects["y"] == 1
+        async with ClientSession(dispatcher=LinkDispatcher(link)) as session:  # a later one over the same link
+            await session.initialize()
+            server.plan(Fault.CLOSE, method="tools/call")
+            await session.call_tool("effect")
+            changed = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+            await until(lambda: server.push(changed))
+            await until(lambda: link not in sdk._safe_tools)
+            server.plan(Fault.CLOSE, method="tools/call")
+            with pytest.raises(MCPError):
+                await session.call_tool("effect")
 
 
 @pytest.mark.promise("link.sdk")

@@ -96,7 +96,8 @@ class Machine:
     async def ready(self, what: str, until: float | None) -> Generation:
         """The current generation, or the next. Fifty callers wait for one way up; each keeps its own deadline."""
         loop = asyncio.get_running_loop()
-        limit, authorizing = loop.time() + self._limits.start, self._phases.credentials.authorizing
+        began = loop.time()
+        limit, authorizing = began + self._limits.start, self._phases.credentials.authorizing
         spent = authorizing()
 
         def left() -> float:
@@ -112,7 +113,7 @@ class Machine:
         while self.generation is None:
             if self._closing is not None:
                 if not (await asyncio.wait((self._closing,), timeout=max(0.0, left())))[0]:
-                    raise self._late(what, until)
+                    raise self._late(what, began, until)
                 continue
             if self.state is LinkState.CLOSED:
                 self._step(LinkEvent.USE)
@@ -121,7 +122,7 @@ class Machine:
             rising = self._rising
             while not (await asyncio.wait((rising,), timeout=max(0.0, left())))[0]:
                 if left() <= 0:
-                    raise self._late(what, until)
+                    raise self._late(what, began, until)
             if rising.cancelled():
                 raise closed(self._phases.name, what, False)
             outcome = rising.result()
@@ -130,13 +131,15 @@ class Machine:
             return outcome
         return self.generation
 
-    def _late(self, what: str, until: float | None) -> StartTimeout:
-        span = "its timeout" if until is not None else f"{self._limits.start:g} s"
+    def _late(self, what: str, began: float, until: float | None) -> StartTimeout:
+        now = asyncio.get_running_loop().time()
+        own = until is not None and now >= until
+        span = f"the {now - began:.3g} s left of its timeout" if own else f"{self._limits.start:g} s"
         return StartTimeout(
             f"{what}: {self._phases.name!r} did not come up within {span} (phase {self.state.value})",
             server=self._phases.name,
             phase=self.state.value,
-            remedy="nothing was executed; try again, or raise Limits(start=…)",
+            remedy=f"nothing was executed; try again, or raise {'timeout=' if own else 'Limits(start=…)'}",
         )
 
     async def _rise(self) -> Generation | HoldfastError:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from contextvars import Context
 from types import TracebackType
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import anyio
 import anyio.abc
@@ -58,12 +59,15 @@ BACKLOG = 256  # messages for the session that it has not read yet
 _OURS = frozenset({"mcp-protocol-version", "mcp-method", "mcp-name", "mcp-session-id"})
 
 
+_safe_tools: WeakKeyDictionary[Link, frozenset[str]] = WeakKeyDictionary()
+"""The tools of a link's server that may be repeated, by their annotations: for all sessions over that link."""
+
+
 class Bridge:
     """What dispatcher and transport share: one session's calls, carried by a link."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
-        self._safe_tools: frozenset[str] = frozenset()
 
     async def call(
         self,
@@ -108,7 +112,7 @@ class Bridge:
     def _is_safe(self, method: str, params: Params) -> bool | None:
         if method != "tools/call" or params is None:
             return None
-        return params.get("name") in self._safe_tools
+        return params.get("name") in _safe_tools.get(self.link, ())
 
     def _learn(self, result: dict[str, Any]) -> None:
         """Which tools may be repeated, by their annotations. Another page adds to what is known."""
@@ -121,7 +125,12 @@ class Bridge:
                 known.add(name)
                 if hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True:
                     safe.add(name)
-        self._safe_tools = (self._safe_tools - known) | safe
+        _safe_tools[self.link] = (_safe_tools.get(self.link, frozenset()) - known) | safe
+
+    def heard(self, method: str) -> None:
+        """A notification: what was listed may not hold any more."""
+        if method == "notifications/tools/list_changed":
+            _safe_tools.pop(self.link, None)
 
     async def _initialize(self, params: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
         self.link.introduce(params.get("clientInfo") or {}, params.get("capabilities") or {})
@@ -228,6 +237,7 @@ class LinkDispatcher:
                     raise ErrorAnswer(error.message, message=error.message, data=error.data, code=error.code) from error
 
             def hear(method: str, params: Params) -> None:
+                self._bridge.heard(method)
                 if not run_notify_intercept(on_notify_intercept, method, params):
                     tasks.start_soon(_heard, on_notify, _Context(self, None), method, params)
 
@@ -370,6 +380,7 @@ class LinkTransport:
             await self._to_session.send(SessionMessage(message))
 
     def _hear(self, method: str, params: Params) -> None:
+        self._bridge.heard(method)
         message = JSONRPCNotification(jsonrpc="2.0", method=method, params=dict(params) if params else None)
         assert self._to_session is not None
         try:
