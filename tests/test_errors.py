@@ -8,7 +8,7 @@ import holdfast
 from holdfast import errors
 
 FAMILIES = {
-    "Unavailable": "ConnectFailed StartTimeout StoreDown CircuitOpen PoolFull Busy NoBackend",
+    "Unavailable": "ConnectFailed StartTimeout StoreDown CircuitOpen PoolFull Busy NoBackend RunsElsewhere",
     "OutcomeUnknown": "ConnectionLost AnswerTimeout BadAnswer ChildDied WriteUnsettled",
     "Rejected": "ErrorAnswer Unauthorized SessionReplaced SessionExpired Forbidden NotFound Conflict WrongPhase Ended "
     "LimitReached CorruptRecord",

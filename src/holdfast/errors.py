@@ -151,6 +151,12 @@ class NoBackend(Unavailable):
     summary = "is not running"
 
 
+class RunsElsewhere(Unavailable):
+    """The program, and with it what it keeps, runs in another gateway process."""
+
+    summary = "runs in another gateway process"
+
+
 class OutcomeUnknown(HoldfastError):
     """It was sent and no answer came: it may or may not have happened. The caller decides."""
 

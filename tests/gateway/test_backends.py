@@ -13,9 +13,11 @@ import pytest
 
 from holdfast.core.events import BackendChanged, BackendClosed, BackendReplaced, BackendStarted, ChildStarted, Event
 from holdfast.core.values import members
-from holdfast.gateway.session import PROCESSES
+from holdfast.gateway.callers import new_token
+from holdfast.gateway.ownership import PROCESSES
 from holdfast.testing import LOST_SESSION, Fault, FaultServer, Refusal
 from tests.gateway.kit import Raw, config_of, gateway
+from tests.gateway.test_sessions import Process
 from tests.links.kit import until
 from tests.links.real import RealServer
 
@@ -435,3 +437,57 @@ async def test_a_backend_that_fails_is_logged_once_a_change_and_shown_to_operato
                 "backend 'counter' is up again"
             ]
             hangs.lift()
+
+
+@pytest.mark.promise("gateway.one-owner")
+@pytest.mark.parametrize("reuse", ["session", "principal", "shared"])
+async def test_a_program_runs_in_one_gateway_and_another_refuses(
+    tmp_path: Path, reuse: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    token, hashed = new_token()
+    settings: dict[str, Any] = {
+        "store": f"sqlite:///{tmp_path}/s.db",
+        "auth": {"tokens": [{"hash": hashed, "principal": "alice"}]},
+    }
+    servers = {"notebook": {**NOTEBOOK, "reuse": reuse, "start": "lazy"}}
+    async with Raw("", token) as client:
+        async with gateway(tmp_path, servers, **settings) as one:
+            client.url = one.url
+            await until(lambda: one.gateway is not None and one.gateway.table.tools, 20)
+            await client.initialize()
+            assert (await client.call("notebook__write", text="a")).text == "noted, 1 so far"
+            async with gateway(tmp_path, servers, **settings) as other:
+                client.url = other.url
+                refused = await client.call("notebook__write", text="b")
+                assert refused.result["_meta"]["dev.holdfast/error"]["kind"] == "RunsElsewhere"
+                assert refused.result["_meta"]["dev.holdfast/error"]["family"] == "Unavailable"
+                assert one.url not in str(refused.last)
+                assert any(f"runs in another gateway process, {one.url}" in text for text in caplog.messages)
+                client.url = one.url
+                assert (await client.call("notebook__write", text="b")).text == "noted, 2 so far"
+        async with gateway(tmp_path, servers, **settings) as third:
+            client.url = third.url
+            told = await client.call("notebook__write", text="c")
+            assert told.result["_meta"]["dev.holdfast/error"]["kind"] == "SessionReplaced"
+            assert (await client.call("notebook__write", text="c")).text == "noted, 1 so far"
+
+
+@pytest.mark.promise("gateway.one-owner")
+async def test_the_program_of_a_killed_gateway_is_begun_elsewhere_and_told(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/s.db"
+    servers = {"notebook": {**NOTEBOOK, "reuse": "shared", "start": "lazy"}}
+    process = Process(tmp_path, servers)
+    async with Raw(await process.start(store)) as client:
+        await client.initialize()
+        async with asyncio.timeout(20):
+            while not await client.tools():
+                await asyncio.sleep(0.05)
+        assert (await client.call("notebook__write", text="a")).text == "noted, 1 so far"
+        async with gateway(tmp_path, servers, store=store) as other:
+            client.url = other.url
+            refused = await client.call("notebook__write", text="b")
+            assert refused.result["_meta"]["dev.holdfast/error"]["kind"] == "RunsElsewhere"
+            await process.stop(signal.SIGKILL)
+            told = await client.call("notebook__write", text="b")
+            assert told.result["_meta"]["dev.holdfast/error"]["kind"] == "SessionReplaced"
+            assert (await client.call("notebook__write", text="b")).text == "noted, 1 so far"

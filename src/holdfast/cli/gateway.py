@@ -18,7 +18,8 @@ from holdfast.core.values import members
 from holdfast.errors import NotFound
 from holdfast.gateway.callers import new_token
 from holdfast.gateway.config_file import Config, load_config, read_config
-from holdfast.gateway.session import KIND, PROCESSES, record_id
+from holdfast.gateway.ownership import PROCESSES
+from holdfast.gateway.session import KIND, record_id
 from holdfast.stores import open_store
 
 File = Annotated[Path, typer.Argument(metavar="CONFIG", help="An mcp.json, or YAML with policy.", show_default=False)]

@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,11 +16,9 @@ from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.eras import Era
 from holdfast.core.events import (
     BackendChanged,
-    BackendClosed,
     BackendFailed,
     BackendItemLeftOut,
     BackendReplaced,
-    BackendStarted,
     Event,
     LinkGreeted,
     SessionWasReplaced,
@@ -30,17 +28,20 @@ from holdfast.core.greeting import Greeting
 from holdfast.core.models import ANONYMOUS, Principal, Record
 from holdfast.core.retry import backoff
 from holdfast.core.values import members
-from holdfast.errors import Conflict, HoldfastError, NoBackend
+from holdfast.errors import Conflict, HoldfastError, NoBackend, RunsElsewhere
+from holdfast.gateway.back import Back
 from holdfast.gateway.catalogue import Catalogue, fetch, told_in
+from holdfast.gateway.children import Children
 from holdfast.gateway.config import Health
 from holdfast.gateway.config_file import Entry
 from holdfast.gateway.failure_log import FailureLog
+from holdfast.gateway.memories import SessionMemory, SharedMemory
+from holdfast.gateway.ownership import Programs
 from holdfast.gateway.passed_headers import HasHeaders, passed, with_passed
 from holdfast.gateway.refetch import Refetch
 from holdfast.links.http_pool import SharedPool
 from holdfast.links.inbound import OnNotification, OnRequest
 from holdfast.links.link import Link
-from holdfast.links.memory import Memory, StoreMemory
 from holdfast.links.options import CLIENT_INFO, Options
 from holdfast.links.target import CommandTarget, HttpTarget
 from holdfast.links.watch import Watch
@@ -59,76 +60,6 @@ LISTS = {
 }
 
 
-class Children:
-    """How many child processes the gateway may have."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.count = 0
-
-    def take(self, backend: str) -> None:
-        if self.count >= self.limit:
-            raise NoBackend(
-                f"backend {backend!r} needs a child process, and {self.count} of {self.limit} run",
-                server=backend,
-                phase="start",
-                remedy="end sessions that are done, or raise sessions.children",
-            )
-        self.count += 1
-
-    def give(self) -> None:
-        self.count -= 1
-
-
-class Back:
-    """One link to a backend: a session's, a principal's, everybody's, or one call's."""
-
-    __slots__ = ("_child", "backend", "begun", "link", "passed", "session", "used")
-
-    def __init__(self, backend: "Backend", link: Link, session: str | None, child: bool) -> None:
-        self.backend = backend
-        self._child = child
-        self.link = link
-        self.session = session
-        self.begun = self.used = time.monotonic()
-        self.passed: Mapping[str, str] = {}
-        """Headers of the caller's latest request, for servers that want them on every request."""
-
-    async def start(self) -> None:
-        """Come up now; what is found out about the backend is noted."""
-        if self.link.greeting is not None:
-            return
-        began = time.monotonic()
-        try:
-            greeting = await self.link.open()
-        except HoldfastError as error:
-            self.backend.noted(error, self.session)
-            raise
-        self.backend.noted(None, self.session)
-        await self.backend.met(self.link, greeting)
-        self.backend.tell(
-            BackendStarted(
-                time.time(),
-                self.backend.name,
-                self.session,
-                time.monotonic() - began,
-                greeting.era.value,
-                self.link.statistics().adoptions > 0,
-            )
-        )
-
-    async def close(self, reason: str, *, end: bool) -> None:
-        """`end=False` leaves the session at the server for another process."""
-        try:
-            await self.link.close(end=end)
-        finally:
-            if self._child:
-                self._child = False
-                self.backend.children.give()
-            lifetime = time.monotonic() - self.begun
-            self.backend.tell(BackendClosed(time.time(), self.backend.name, self.session, reason, lifetime))
-
-
 class Backend:
     """One server behind the gateway."""
 
@@ -143,7 +74,9 @@ class Backend:
         updated: Callable[[str], None] = lambda _: None,
         announced: Callable[[str], None] = lambda _: None,
         clock: Clock = SYSTEM,
+        programs: Programs | None = None,
     ) -> None:
+        self.programs = programs or Programs(store)
         self.name = name
         self.entry = entry
         self.policy = entry.policy
@@ -250,8 +183,9 @@ class Backend:
         self,
         *,
         session: str | None = None,
-        memory: Memory | None = None,
+        memory: SessionMemory | SharedMemory | None = None,
         principal: Principal = ANONYMOUS,
+        program: str | None = None,
         info: Mapping[str, Any] | None = None,
         capabilities: Mapping[str, Any] | None = None,
         on_request: OnRequest | None = None,
@@ -259,7 +193,8 @@ class Backend:
         stream: bool = False,
         passed: Mapping[str, str] | None = None,
     ) -> Back:
-        """A link that its caller owns. `passed` goes with every request of it, the handshake included."""
+        """A link that its caller owns. `program`: the name under which one gateway process at a time may run it.
+        `passed` goes with every request of it, the handshake included."""
         if self.is_child:
             self.children.take(self.name)
         server = self.entry.server
@@ -278,6 +213,7 @@ class Backend:
             memory=memory,
             limits=server.limits,
             rows=server.rows,
+            confirm_losses=True,
             stream=stream,
             pool=self._pool,
             known_json=True,
@@ -288,7 +224,8 @@ class Backend:
         target = server.target
         if isinstance(target, HttpTarget) and self.is_per_caller:
             target = with_passed(target, lambda: back.passed if back is not None else {})
-        back = Back(self, Link(target, options, name=self.name), session, self.is_child)
+        owns = self.programs.claim(program, self.name) if program is not None and self.is_child else None
+        back = Back(self, Link(target, options, name=self.name), session, self.is_child, memory, owns)
         back.passed = passed or {}
         return back
 
@@ -347,9 +284,9 @@ class Backend:
     def common(self) -> Back:
         """Everybody's link: for backends that keep nothing, for lists and for health."""
         if self._common is None:
-            shared = self.policy.reuse == "shared" and self._pool is not None
-            memory = StoreMemory(self._store, f"gateway/{self.name}/shared") if shared else None
-            self._common = self.new(memory=memory, on_notification=self.heard, stream=True)
+            id = f"gateway/{self.name}/shared" if self.policy.reuse == "shared" else None
+            memory = None if id is None else SharedMemory(self._store, id, self.at, principal=ANONYMOUS)
+            self._common = self.new(memory=memory, program=id, on_notification=self.heard, stream=True)
         self._common.used = time.monotonic()
         return self._common
 
@@ -357,15 +294,25 @@ class Backend:
         """The link that a principal's clients share."""
         back = self._principals.get(principal)
         if back is None:
-            memory = None
-            if self._pool is not None:
-                id = principal_link(self.name, principal)
-                memory = StoreMemory(self._store, id, principal=principal, idle=idle + GRACE, touch_every=idle / 10)
+            id = principal_link(self.name, principal)
+            memory = self.memory_of(principal, idle)
             back = self._principals[principal] = self.new(
-                memory=memory, principal=principal, on_notification=self.heard, passed=passed
+                memory=memory, principal=principal, program=id, on_notification=self.heard, passed=passed
             )
         back.used = time.monotonic()
         return back
+
+    def memory_of(self, principal: Principal, idle: float) -> SharedMemory:
+        """Where a principal's session is kept."""
+        return SharedMemory(
+            self._store,
+            principal_link(self.name, principal),
+            self.at,
+            principal=principal,
+            idle=idle + GRACE,
+            touch_every=idle / 10,
+            remember=max(idle + GRACE, REMEMBERED),
+        )
 
     def has_principal(self, principal: str) -> bool:
         """Does a principal have a link here and now?"""
@@ -526,6 +473,12 @@ class Backend:
                 await self._ping(back.link, self.catalogue)
             self.noted(None)
             await self._watch_lists(back.link)
+        except RunsElsewhere:
+            if self.catalogue is None:
+                await self.recall()  # whoever runs it keeps what it offers
+                if self.catalogue is not None:
+                    self._changed(self)
+            self.noted(None)
         except HoldfastError as error:
             self.noted(error)
         finally:
@@ -554,15 +507,20 @@ class Backend:
         if back is not None:
             await back.close(reason, end=True)
 
-    async def close_idle(self, idle: float) -> None:
-        """Links of principals that nobody used for so long."""
-        now = time.monotonic()
+    async def close_idle(self, idle: float, works: Callable[[Principal], Awaitable[bool]]) -> None:
+        """Links that principals have not used for so long, unless they have sessions: then they are at work, and come
+        back to it. A session at a server may be in use by another process, so it is left to the reaper of records."""
         for principal, back in list(self._principals.items()):
-            if now - back.used > idle and not back.link.statistics().in_flight:
-                del self._principals[principal]
-                await back.close("idle", end=True)
+            if time.monotonic() - back.used <= idle / 2 or back.link.statistics().in_flight:
+                continue
+            if await works(principal):
+                await back.link.touch()
+                continue
+            if time.monotonic() - back.used > idle and not back.link.statistics().in_flight:
+                self._principals.pop(principal, None)
+                await back.close("idle", end=self.is_child, leaves_loss=True)
 
-    async def close(self, reason: str, *, end: bool) -> None:
+    async def close(self, reason: str, *, end: bool, leaves_loss: bool = False) -> None:
         """Everything that is the backend's own. `end=False` leaves what the store remembers for the next process."""
         self.closed = True
         self._refetch.close()
@@ -575,9 +533,9 @@ class Backend:
         principals, self._principals = self._principals, {}
         common, self._common = self._common, None
         closing = [back.close(reason, end=True) for _, back in spares]
-        closing += [back.close(reason, end=end) for back in principals.values()]
+        closing += [back.close(reason, end=end, leaves_loss=leaves_loss) for back in principals.values()]
         if common is not None:
-            closing.append(common.close(reason, end=end or self.policy.reuse != "shared"))
+            closing.append(common.close(reason, end=end or self.policy.reuse != "shared", leaves_loss=leaves_loss))
         for failed in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(failed, BaseException):
                 log.error("%s: a link was not closed", self.name, exc_info=failed)
@@ -588,6 +546,7 @@ class Backend:
             await self._pool.close()
 
 
+REMEMBERED = 86_400.0  # seconds that a caller is still told of a session which expired: it comes back the next day
 GRACE = 3_600.0  # seconds that a record outlives its session's end, for whoever must end it at the server
 
 

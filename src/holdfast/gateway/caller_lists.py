@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.errors import HoldfastError
-from holdfast.gateway.backend import FETCH_SECONDS, Back, Backend
+from holdfast.gateway.back import Back
+from holdfast.gateway.backend import FETCH_SECONDS, Backend
 from holdfast.gateway.catalogue import Catalogue, fetch
 from holdfast.gateway.routing import Offer, Table, build
 

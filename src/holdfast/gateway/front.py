@@ -295,6 +295,8 @@ class Front:
             session.calls.pop(id, None)
             self._gateway.sessions.was_used(session)
         await voice.finish(answer)
+        if asking.reporting is not None and await request.was_read():
+            asking.reported()
 
     # GET and DELETE
 

@@ -155,6 +155,8 @@ class Front2026:
             for each in watching:
                 each.cancel()
         await voice.finish(answer, status)
+        if asking.reporting is not None and await request.was_read():
+            asking.reported()
 
     async def _cancel_when_gone(self, request: Request, task: "asyncio.Task[Any]") -> None:
         """In 2026, hanging up is how a client cancels."""

@@ -21,16 +21,19 @@ from holdfast.core.exact import plain
 from holdfast.core.models import ANONYMOUS, Gap, Record
 from holdfast.core.values import JSON, members
 from holdfast.errors import ConfigError, Conflict, Ended, HoldfastError, NotFound, SessionExpired
-from holdfast.gateway.backend import Back, Backend, Children
+from holdfast.gateway.back import Back
+from holdfast.gateway.backend import Backend
 from holdfast.gateway.caller_lists import CallerLists
+from holdfast.gateway.children import Children
 from holdfast.gateway.config import Settings
 from holdfast.gateway.config_file import Config, Entry
 from holdfast.gateway.drain import UnderWay
 from holdfast.gateway.failure_log import FailureLog
 from holdfast.gateway.methods import Methods
+from holdfast.gateway.ownership import PROCESSES, Programs, is_running
 from holdfast.gateway.readiness import Readiness
 from holdfast.gateway.routing import Offer, Table, build
-from holdfast.gateway.session import PROCESSES, Session
+from holdfast.gateway.session import Session
 from holdfast.gateway.sessions import TOPIC, Sessions
 from holdfast.stores.base import Store
 
@@ -69,6 +72,7 @@ class Gateway:
         self.table = Table()
         self.backends: dict[str, Backend] = {}
         self.listeners: set[Listener] = set()
+        self._programs = Programs(store)
         self._children = Children(config.settings.sessions.children)
         self._sink = sink
         self._clock = clock
@@ -80,7 +84,9 @@ class Gateway:
         self._checks: dict[Backend, asyncio.Task[None]] = {}
         for name, entry in config.entries.items():
             self.backends[name] = self._backend(name, entry)
-        self.sessions = Sessions(store, config.settings.sessions, self.backends, self._retable, sink, clock)
+        self.sessions = Sessions(
+            store, config.settings.sessions, self.backends, self._retable, sink, clock, owner=self._programs.owner
+        )
         self.calls = UnderWay()
         self.methods = Methods(self)
         self.caller_lists = CallerLists(self)
@@ -99,6 +105,7 @@ class Gateway:
             self.updated,
             self._announce,
             self._clock,
+            self._programs,
         )
         backend.lists_last = self.config.settings.health.lists
         backend.on_state = self._changed.set
@@ -217,7 +224,7 @@ class Gateway:
             for record in page.records:
                 data = members(record.data)
                 here = data.get("host") == socket.gethostname()
-                if (self.address and data.get("address") == self.address) or (here and not _runs(data.get("pid"))):
+                if (self.address and data.get("address") == self.address) or (here and not is_running(data.get("pid"))):
                     await self.store.end(PROCESSES, record.id)
             if page.next is None:
                 return
@@ -439,38 +446,31 @@ class Gateway:
         self.backends.clear()
         self.backends.update(fresh)
         self.caller_lists.configured()
+
+        def goes_on(backend: Backend) -> bool:
+            """Only its settings changed: the new links take up the sessions at the server."""
+            after = fresh.get(backend.name)
+            return after is not None and after.at == backend.at
+
         closing: list[Coroutine[Any, Any, None]] = []
         for session in self.sessions.live.values():
             for backend in gone:
                 back = session.backs.pop(backend.name, None)
                 session.overrides.pop(backend.name, None)
                 if back is not None:
-                    session.untold.add(backend.name)  # what it kept went with the old server
-                    closing.append(self._drained(back))
+                    closing.append(self._drained(back, end=not goes_on(backend)))
         self._rebuild()
         self._looked.clear()
         self._run(self._look(), "look again")  # before the old ones have drained
         await asyncio.gather(*closing, return_exceptions=True)
         for backend in gone:
-            await backend.close("reconfigured", end=True)
+            await backend.close("reconfigured", end=not goes_on(backend), leaves_loss=True)
             await backend.close_pool()
         log.info("the configuration was read again")
 
-    async def _drained(self, back: Back) -> None:
+    async def _drained(self, back: Back, *, end: bool) -> None:
         """Close a link when its calls are over, or when they have had their time."""
         until = time.monotonic() + self.settings.sessions.drain
         while back.link.statistics().in_flight and time.monotonic() < until:
             await asyncio.sleep(DRAIN_LOOK)
-        await back.close("reconfigured", end=True)
-
-
-def _runs(pid: object) -> bool:
-    if not isinstance(pid, int):
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+        await back.close("reconfigured", end=end, leaves_loss=True)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from holdfast.core.disclosure import INTERNAL_ERROR, disclosed
 from holdfast.errors import HoldfastError, LimitReached, OutcomeUnknown, Unavailable
 from holdfast.gateway.streams import Stream, Streams
-from holdfast.gateway.uvicorn_door import hang_up, json_at_once
+from holdfast.gateway.uvicorn_door import answer_was_taken, hang_up, json_at_once
 from holdfast.links.codec import encode_known
 
 Scope: TypeAlias = dict[str, Any]
@@ -152,6 +152,11 @@ class Request:
         """Returns when the client has hung up."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
+
+    async def was_read(self) -> bool:
+        """Was the answer, once written, taken from us over a connection that still stands? As far as we can know: what
+        the client's machine has taken may still be lost there."""
+        return await answer_was_taken(self._send)
 
     async def reply(self, status: int, body: bytes = b"", headers: list[tuple[bytes, bytes]] | None = None) -> None:
         self.begun = True

@@ -26,16 +26,22 @@ from holdfast.errors import (
     ErrorAnswer,
     HoldfastError,
     LimitReached,
+    NoBackend,
+    RunsElsewhere,
     SessionReplaced,
     StartTimeout,
+    StoreDown,
     Unavailable,
 )
 from holdfast.gateway import handles
-from holdfast.gateway.backend import LISTS, Back, Backend
+from holdfast.gateway.back import Back
+from holdfast.gateway.backend import LISTS, Backend
 from holdfast.gateway.passed_headers import HasHeaders
 from holdfast.gateway.routing import BadCursor, Route, Routes, Table, page
 from holdfast.gateway.session import Client, Session, Voice
 from holdfast.links.inbound import Ears, PassOn
+from holdfast.links.link import Link
+from holdfast.links.wire import Loss
 
 if TYPE_CHECKING:
     from holdfast.gateway.gateway import Gateway
@@ -65,6 +71,14 @@ class Asking:
     headers: HasHeaders | None = None
     """Of the request, by their names in lower case."""
     voice: Voice | None = None
+    reporting: tuple[Link, Loss] | None = None
+    """A loss that the answer tells of."""
+
+    def reported(self) -> None:
+        """The answer was written to a client that was still there."""
+        if self.reporting is not None:
+            link, loss = self.reporting
+            link.loss_reported(loss)
 
     @property
     def is_anonymous(self) -> bool:
@@ -317,7 +331,7 @@ class Methods:
         reuse = backend.policy.reuse
         mine = session is not None and (reuse == "session" or (reuse == "principal" and asking.is_anonymous))
         back = session.backs.get(backend.name) if session is not None and mine else None
-        if back is not None and back.link.greeting is not None:
+        if back is not None and back.is_up:
             return await self._over(asking, backend, back, route, method, params, safe)
         if mine and session is not None:
             back = await self._back(asking, backend, session)
@@ -333,13 +347,7 @@ class Methods:
         return await self._alone(asking, backend, route, method, params, safe)
 
     async def _back(self, asking: Asking, backend: Backend, session: Session) -> Back:
-        """The session's own link, if this process may have it."""
-        if backend.is_child and (where := await session.elsewhere(backend.name)) is not None:
-            raise ConnectFailed(
-                f"the program of backend {backend.name!r} runs in another gateway process, {where}",
-                server=backend.name,
-                remedy="send this session's calls there",
-            )
+        """The session's own link."""
         if backend.name not in session.backs:
             await backend.spare_comes()
         return session.back(backend, backend.passed(asking.headers))
@@ -363,9 +371,11 @@ class Methods:
         return not backend.keeps_sessions
 
     async def _started(self, back: Back, backend: Backend) -> None:
-        if back.link.greeting is None:
+        if not back.is_up:
             try:
                 await back.start()
+            except (RunsElsewhere, NoBackend, StoreDown):
+                raise
             except Unavailable as error:
                 raise backend.unavailable(error) from error
 
@@ -394,13 +404,6 @@ class Methods:
     ) -> dict[str, Any]:
         link, session = back.link, asking.session
         back.used = time.monotonic()
-        if session is not None and backend.name in session.untold and not safe:
-            session.untold.discard(backend.name)
-            raise SessionReplaced(
-                f"{method}: the session at {backend.name!r} went with another process, or with its old settings",
-                server=backend.name,
-                remedy=CALL_AGAIN,
-            )
         headers = self._headers(asking, back, route, params)
         if backend.is_per_caller:
             back.passed = backend.passed(asking.headers)
@@ -430,6 +433,8 @@ class Methods:
             raise backend.unavailable(error) from error
         except SessionReplaced as error:
             error.remedy = CALL_AGAIN
+            if not safe and (loss := link.unreported_loss) is not None:
+                asking.reporting = link, loss
             raise
         if asking.era is Era.Y2025 and "resultType" in result:
             return {key: value for key, value in result.items() if key not in _ONLY_2026}

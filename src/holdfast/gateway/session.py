@@ -5,6 +5,7 @@ next, so that whatever matters is in the store before anybody relies on it.
 """
 
 import asyncio
+import copy
 import hashlib
 import itertools
 import logging
@@ -14,16 +15,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from holdfast.core.eras import METHOD_NOT_FOUND, Era
-from holdfast.core.greeting import Saved
 from holdfast.core.lifecycle import GATEWAY_SESSION, SessionEvent, SessionState
-from holdfast.core.models import Claim, FrontSessionId, Principal, Record
+from holdfast.core.models import FrontSessionId, Principal, Record
 from holdfast.core.values import JSON, members
-from holdfast.errors import Busy, Conflict, CorruptRecord, ErrorAnswer, HoldfastError, NotFound
-from holdfast.gateway.backend import LISTS, Back, Backend
+from holdfast.errors import Conflict, ErrorAnswer, HoldfastError, NotFound
+from holdfast.gateway.back import Back
+from holdfast.gateway.backend import LISTS, Backend
 from holdfast.gateway.catalogue import Catalogue, fetch
+from holdfast.gateway.memories import SessionMemory
 from holdfast.gateway.routing import Table
 from holdfast.gateway.streams import Streams
-from holdfast.links.memory import Kept
 from holdfast.links.watch import Watch
 from holdfast.stores.base import Store
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.gateway")
 
 KIND = "session"
-PROCESSES = "gateway"  # the kind of the record by which a process shows that it lives
 ASK_SECONDS = 300.0  # for a client to answer a backend's question: a person may have to read it
 TRIES = 20  # to write a record that other links of the session write to
 CAPABILITY = {
@@ -85,77 +85,6 @@ class Client:
         )
 
 
-class SessionMemory:
-    """A link's session, kept in the gateway session's record. See `Memory`."""
-
-    touch_every: float | None = None
-
-    def __init__(self, session: "Session", backend: str, at: str) -> None:
-        self._session = session
-        self._backend = backend
-        self._at = at
-        self._claim: Claim | None = None
-
-    async def load(self) -> Kept:
-        session = self._session
-        if self._backend in session.loaded and session.record is not None:
-            await session.read()  # a later greeting: another process may have begun a newer session
-        session.loaded.add(self._backend)
-        entry = members(session.backends.get(self._backend))
-        saved = entry.get("saved") if entry.get("at") in (None, self._at) else None  # else of another server
-        try:
-            return Kept(None if saved is None else Saved.from_json(saved), entry.get("n", 0))
-        except ValueError as error:
-            raise CorruptRecord(f"the saved session at {self._backend!r} is not one: {error}") from error
-
-    async def save(self, saved: Saved, token: object) -> object:
-        return await self._put(saved.to_json(), token)
-
-    async def _put(self, saved: JSON, token: object) -> int:
-        number = token if isinstance(token, int) else 0
-
-        def change(data: dict[str, JSON]) -> None:
-            backends = cast("dict[str, Any]", data.setdefault("backends", {}))
-            now = members(backends.get(self._backend)).get("n", 0)
-            if now != number:
-                raise Conflict(f"another link saved a session at {self._backend!r} first", expect=number, actual=0)
-            backends[self._backend] = {"n": number + 1, "saved": saved, "at": self._at}
-
-        await self._session.write(change)
-        return number + 1
-
-    async def forget(self) -> None:
-        number = members(self._session.backends.get(self._backend)).get("n", 0)
-        if self._session.state is SessionState.OPEN:  # else the whole record ends, or stays as it is
-            await self._put(None, number)
-
-    async def touch(self) -> None:
-        return
-
-    async def claim_stream(self, seconds: float) -> bool:
-        session = self._session
-        id = f"{session.key}/{self._backend}"
-        try:
-            if self._claim is not None:
-                self._claim = await session.store.renew(self._claim, ttl=seconds)
-            else:
-                self._claim = await session.store.claim("stream", id, owner=session.owner, ttl=seconds)
-        except Busy:
-            return False
-        except Conflict:
-            self._claim = None
-            return False
-        return True
-
-    async def release_stream(self) -> None:
-        claim, self._claim = self._claim, None
-        if claim is not None:
-            await self._session.store.release(claim)
-
-    async def close(self) -> None:
-        await self.release_stream()
-
-
 class Session:
     """A live one."""
 
@@ -184,7 +113,6 @@ class Session:
         "table",
         "tasks",
         "touched",
-        "untold",
         "used",
         "voices",
         "watches",
@@ -214,7 +142,6 @@ class Session:
         self.changes = 0
         self.tasks: set[asyncio.Task[Any]] = set()
         self.begun = self.used = self.touched = sessions.clock.monotonic()
-        self.untold: set[str] = set()
         self._asked: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._asks = itertools.count(1)
         self._writing: asyncio.Lock | None = None
@@ -230,6 +157,11 @@ class Session:
     @property
     def owner(self) -> str:
         return self.sessions.owner
+
+    @property
+    def goes_on(self) -> bool:
+        """Here, or elsewhere after a rest; it is not ending."""
+        return self.state in (SessionState.OPEN, SessionState.DETACHED)
 
     @property
     def backends(self) -> dict[str, Any]:
@@ -298,12 +230,18 @@ class Session:
             self._writing = asyncio.Lock()
         async with self._writing:
             for _ in range(TRIES):
-                change(self.data)
+                fresh = copy.deepcopy(self.data)
+                change(fresh)
+                before, self.data = self.data, fresh
                 try:
                     self.record = await self.store.commit(self.to_record(), expect=self.record.rev)
                     return
                 except Conflict:
-                    await self.read()
+                    self.data = before
+                except BaseException:
+                    self.data = before  # what is not in the store must not look as if it were
+                    raise
+                await self.read()
             raise Conflict(f"session {self.key[:8]} is written to by too many", expect=0, actual=self.record.rev)
 
     async def set_level(self, level: str) -> None:
@@ -329,14 +267,15 @@ class Session:
             if back is None:
                 back = backend.new(
                     session=self.key,
-                    memory=SessionMemory(self, backend.name, backend.at) if not backend.is_child else None,
+                    memory=SessionMemory(self, backend.name, backend.at),
                     principal=self.principal,
                     info=self.client.info or None,
                     capabilities=self.client.capabilities,
+                    program=f"{self.key}/{backend.name}",
                     passed=passed,
                 )
             else:
-                back.session = self.key
+                back.given_to(self.key, self.principal, SessionMemory(self, backend.name, backend.at))
             name = backend.name
             back.link.handle(
                 lambda method, params, _: self.ask(method, params, None),
@@ -344,35 +283,9 @@ class Session:
             )
             back.link.log_level = self.log_level
             self.backs[name] = back
-            if backend.is_child:
-                self._note_child(name)
             if self.streams is not None and self.streams.own.is_read:
                 back.link.listen()
         return back
-
-    def _note_child(self, name: str) -> None:
-        """A program's state ends with this process: write down that there was one, so that the next can tell."""
-        before = members(self.backends.get(name)).get("owner")
-        if before == self.owner:
-            return
-        if before is not None:
-            self.untold.add(name)
-
-        def change(data: dict[str, JSON]) -> None:
-            cast("dict[str, Any]", data.setdefault("backends", {}))[name] = {"owner": self.owner}
-
-        if self.record is None:
-            change(self.data)
-        else:
-            self.start(self.write(change), f"note {name}")
-
-    async def elsewhere(self, name: str) -> str | None:
-        """The other process that has this session's child, if that process lives: its address, or its name."""
-        owner = members(self.backends.get(name)).get("owner")
-        if not isinstance(owner, str) or owner == self.owner or name in self.backs:
-            return None
-        record = await self.store.get(PROCESSES, owner)
-        return None if record is None else str(members(record.data).get("address") or owner)
 
     def listen(self) -> None:
         """The client listens, so we do, too: also at backends that only another process has used so far."""

@@ -19,13 +19,13 @@ from holdfast.core.events import GatewaySessionBegan, GatewaySessionEnded, Sink
 from holdfast.core.greeting import Saved
 from holdfast.core.lifecycle import SessionEvent, SessionState
 from holdfast.core.models import FrontSessionId, Principal, Record
+from holdfast.core.values import members
 from holdfast.errors import Busy, Conflict, Ended, HoldfastError, LimitReached, NotFound, SessionExpired
 from holdfast.gateway.backend import GRACE, Backend
 from holdfast.gateway.config import Sessions as Settings
 from holdfast.gateway.session import KIND, Client, Session, new_id, record_id
 from holdfast.links.ending import end_saved
 from holdfast.links.memory import KIND as LINKS
-from holdfast.links.memory import StoreMemory
 from holdfast.links.options import Options
 from holdfast.stores.base import Store
 
@@ -49,12 +49,14 @@ class Sessions:
         retable: Callable[[Session], None],
         sink: Sink | None,
         clock: Clock = SYSTEM,
+        *,
+        owner: str,
     ) -> None:
         self.store = store
         self.settings = settings
         self.backends = backends
         self.retable = retable
-        self.owner = f"gateway-{secrets.token_hex(8)}"
+        self.owner = owner
         self.live: OrderedDict[str, Session] = OrderedDict()
         self._sink = sink
         self.clock = clock
@@ -103,7 +105,7 @@ class Sessions:
         for name, back in list(session.backs.items()):
             if self.backends.get(name) is not back.backend:
                 del session.backs[name]
-                await back.close("reconfigured", end=True)
+                await back.close("reconfigured", end=True, leaves_loss=True)
 
     async def _begin(self, session: Session) -> Session:
         try:
@@ -342,9 +344,10 @@ class Sessions:
     async def _end_saved(self, key: str, entries: Mapping[str, Any]) -> None:
         async def end(name: str, entry: Any) -> None:
             backend = self.backends.get(name)
-            raw = cast("dict[str, Any]", entry).get("saved") if isinstance(entry, dict) else None
-            if backend is None or raw is None:
-                return
+            known = members(entry)
+            raw = known.get("saved")
+            if backend is None or raw is None or known.get("at") not in (None, backend.at):
+                return  # nothing stands there, or at a server that nobody knows any more
             server = backend.entry.server
             await end_saved(server.target, Saved.from_json(raw), Options(limits=server.limits), name)
 
@@ -382,7 +385,7 @@ class Sessions:
             after = page.next
         await self._reap_principals()
         for backend in list(self.backends.values()):
-            await backend.close_idle(self.settings.idle)
+            await backend.close_idle(self.settings.idle, self._works)
         await self.store.reap(kind=KIND, ended_for=TOMBSTONE)
         return ended
 
@@ -436,13 +439,20 @@ class Sessions:
                 backend = self.backends.get(parts[1])
                 if backend is None or backend.has_principal(record.principal):
                     continue
-                if self._ages(record)[0] > self.settings.idle:
-                    await self._end_principal(record, backend.name)
+                lost = members(record.data).get("lost") is True  # ended, and kept to be told of
+                if not lost and self._ages(record)[0] > self.settings.idle and not await self._works(record.principal):
+                    await self._end_principal(record, backend)
             if page.next is None:
                 return
             after = page.next
 
-    async def _end_principal(self, record: Record, backend: str) -> None:
+    async def _works(self, principal: Principal) -> bool:
+        """Has it a session, here or in another process?"""
+        if any(each.principal == principal and each.state is SessionState.OPEN for each in self.live.values()):
+            return True
+        return await self.store.count(kind=KIND, principal=principal) > 0
+
+    async def _end_principal(self, record: Record, backend: Backend) -> None:
         try:
             claim = await self.store.claim(LINKS, record.id, owner=self.owner, ttl=CLAIM_SECONDS)
         except Busy:
@@ -451,8 +461,10 @@ class Sessions:
             fresh = await self.store.get(LINKS, record.id)
             if fresh is None or fresh.data is None or self._ages(fresh)[0] <= self.settings.idle:
                 return
-            await self._end_saved(record.id, {backend: {"saved": fresh.data}})
-            await StoreMemory(self.store, record.id, principal=record.principal).forget()
+            await self._end_saved(record.id, {backend.name: {"saved": fresh.data, "at": members(fresh.data).get("at")}})
+            memory = backend.memory_of(record.principal, self.settings.idle)
+            memory.leaves_loss = (await memory.load()).saved is not None
+            await memory.forget()
         finally:
             await self.store.release(claim)
 

@@ -122,11 +122,11 @@ class StdioFront:
 
     async def _call(self, id: Any, method: str, params: dict[str, Any]) -> None:
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": id}
-        session = self._session
+        session, asking = self._session, Asking(LOCAL, Era.Y2025, voice=self)
         try:
             if session is not None:
                 session.voices.append(self)
-            answer["result"] = await self._answer(method, params)
+            answer["result"] = await self._answer(asking, method, params)
         except HoldfastError as error:
             answer["error"] = rpc_error(error)
         except _Refusal as refusal:
@@ -141,11 +141,12 @@ class StdioFront:
                 session.voices.remove(self)
             self._calls.pop(id, None)
         self.say(answer)
+        asking.reported()
 
-    async def _answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def _answer(self, asking: Asking, method: str, params: dict[str, Any]) -> dict[str, Any]:
         meta = params.get("_meta")
         if isinstance(meta, dict) and PROTOCOL_VERSION in meta:
-            return await self._answer_2026(method, params)
+            return await self._answer_2026(asking, method, params)
         if method == "initialize":
             return await self._initialize(params)
         if self._session is None:
@@ -154,7 +155,7 @@ class StdioFront:
         if session is None:
             self._session = None
             raise _Refusal(-32001, "the session has ended, and what it kept is gone: initialize again")
-        asking = Asking(LOCAL, Era.Y2025, session, session.client, voice=self)
+        asking.session, asking.client = session, session.client
         return await self._gateway.methods.answer(asking, method, params)
 
     async def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -176,7 +177,7 @@ class StdioFront:
             data = event.partition(b"data: ")[2].rstrip(b"\n")
             self.say(decode_exactly(data))
 
-    async def _answer_2026(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def _answer_2026(self, asking: Asking, method: str, params: dict[str, Any]) -> dict[str, Any]:
         checked = classify_inbound_request({"method": method, "params": params})
         if isinstance(checked, InboundLadderRejection):
             raise _Refusal(checked.code, checked.message, checked.data)
@@ -187,7 +188,8 @@ class StdioFront:
                 raise _Refusal(UNSUPPORTED_VERSION, "Unsupported protocol version", supported)
             return discovery(self._gateway)
         client = Client(checked.client_info or {}, checked.client_capabilities or {}, checked.protocol_version)
-        return await self._gateway.methods.answer(Asking(LOCAL, Era.Y2026, None, client, voice=self), method, params)
+        asking.era, asking.client = Era.Y2026, client
+        return await self._gateway.methods.answer(asking, method, params)
 
     async def _close(self) -> None:
         if self._tasks:  # what was asked before the pipe closed is answered

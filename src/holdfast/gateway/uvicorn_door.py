@@ -56,6 +56,20 @@ def hang_up(send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
         cycle.transport.close()
 
 
+async def answer_was_taken(send: Callable[[dict[str, Any]], Awaitable[None]]) -> bool:
+    """Is the connection still there after an answer was written, with nothing of it left to send?"""
+    cycle = getattr(send, "__self__", None)
+    if not isinstance(cycle, RequestResponseCycle):
+        return True  # another server: its own word is all there is
+    if cycle.disconnected:
+        return False
+    for _ in range(2):
+        await asyncio.sleep(0)  # what was corked goes out, and a hang-up that has arrived is seen
+    if not cycle.keep_alive:
+        return True  # we close it ourselves, so that its end says nothing
+    return not cycle.disconnected and not cycle.transport.is_closing() and not cycle.transport.get_write_buffer_size()
+
+
 class Corked:
     """A transport that sends what is written in one turn of the loop together: uvicorn writes head and body apart."""
 

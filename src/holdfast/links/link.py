@@ -298,6 +298,11 @@ class Link:
         """What the next unsafe call will be told: that a session was replaced."""
         return self._machine.loss
 
+    @property
+    def holds_state(self) -> bool:
+        """Has an unsafe call left something in the session, or is a loss before it still to be reported?"""
+        return self._machine.holds_state
+
     def loss_reported(self, loss: Loss) -> None:
         """A caller has read of it; see `Options.confirm_losses`."""
         self._machine.loss_reported(loss)
@@ -327,6 +332,10 @@ class Link:
 
     async def _tell(self, generation: Generation, message: Message) -> Any:
         return await self._exchanger.tell(generation, message)
+
+    async def touch(self) -> None:
+        """The memory's session is in use, although nobody calls."""
+        await self._phases.touch()
 
     def _touch(self) -> None:
         now, memory = asyncio.get_running_loop().time(), self._memory

@@ -304,6 +304,14 @@ class Machine:
             except HoldfastError as error:
                 self._telling.strayed(f"not restored in the new session: {error.what}")
 
+    @property
+    def holds_state(self) -> bool:
+        """Has an unsafe call left something in the session, or is a loss before it still to be reported?"""
+        generation = self.generation or self._last
+        return self.loss is not None or (
+            generation is not None and generation.keeps_state and generation.answered_unsafe
+        )
+
     def loss_raised(self) -> None:
         """An unsafe call is being told of the loss."""
         if not self._options.confirm_losses and self.loss is not None:
@@ -455,7 +463,7 @@ class Machine:
         await asyncio.shield(self._closing)
 
     async def _shut(self, generation: Generation | None, end: bool) -> None:
-        failures, ended = 0, False
+        failures, ended, holds_state = 0, False, self.holds_state
         try:
             await self._phases.saver.flush(self._limits.close)
             if self._rising is not None and self.greeting:
@@ -470,7 +478,8 @@ class Machine:
                 # 404: gone already. 405: the server ends its sessions itself.
                 ended = reply.seen is None or reply.seen.status in (404, 405)
                 failures += not ended
-            if end:
+            unused = generation is not None and generation.wire.child and not generation.unsaved and not holds_state
+            if end or unused:  # a program that was not used leaves nothing to miss
                 await self._phases.forget()
         except Exception as error:  # a memory of somebody else's; closing goes on
             self._telling.strayed(f"closing met {error!r:.200}")

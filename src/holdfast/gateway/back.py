@@ -1,0 +1,107 @@
+"""One link of the gateway to a backend, and what comes and goes with it: a program's place, and the claim on it.
+
+It owns the order of these on the way up and down. It refuses to know whose it is: a session, a principal, or everybody.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from holdfast.core.events import BackendClosed, BackendStarted
+from holdfast.core.models import Principal
+from holdfast.errors import HoldfastError
+from holdfast.gateway.memories import BackendMemory, SessionMemory
+from holdfast.gateway.ownership import Ownership
+from holdfast.links.link import Link
+
+if TYPE_CHECKING:
+    from holdfast.gateway.backend import Backend
+
+
+class Back:
+    """One link to a backend: a session's, a principal's, everybody's, or one call's."""
+
+    __slots__ = ("_child", "backend", "begun", "link", "memory", "owns", "passed", "session", "used")
+
+    def __init__(
+        self,
+        backend: "Backend",
+        link: Link,
+        session: str | None,
+        child: bool,
+        memory: BackendMemory | None = None,
+        owns: Ownership | None = None,
+    ) -> None:
+        self.backend = backend
+        self._child = child
+        self.link = link
+        self.session = session
+        self.memory = memory
+        self.owns: Ownership | None = None
+        self.passed: Mapping[str, str] = {}
+        """Headers of the caller's latest request, for servers that want them on every request."""
+        self.begun = self.used = time.monotonic()
+        if owns is not None:
+            self._own(owns)
+
+    def _own(self, owns: Ownership) -> None:
+        self.owns = owns
+        owns.still_ours = None if self.memory is None else self.memory.unchanged
+        owns.lost = lambda: self.link.close(end=False)
+
+    def given_to(self, session: str, principal: Principal, memory: SessionMemory) -> None:
+        """A spare has found its session."""
+        self.session, self.memory = session, memory
+        self.link.keep_in(memory, principal)
+        if self._child:
+            self._own(self.backend.programs.claim(f"{session}/{self.backend.name}", self.backend.name))
+
+    @property
+    def is_up(self) -> bool:
+        return self.link.greeting is not None and (self.owns is None or self.owns.held)
+
+    async def start(self) -> None:
+        """Come up now; what is found out about the backend is noted."""
+        if self.is_up:
+            return
+        if self.owns is not None:
+            await self.owns.take()
+            if self.link.greeting is not None:
+                return  # it was a spare
+        began = time.monotonic()
+        try:
+            greeting = await self.link.open()
+        except BaseException as error:
+            if self.owns is not None:
+                await self.owns.release()
+            if isinstance(error, HoldfastError):
+                self.backend.noted(error, self.session)
+            raise
+        self.backend.noted(None, self.session)
+        await self.backend.met(self.link, greeting)
+        self.backend.tell(
+            BackendStarted(
+                time.time(),
+                self.backend.name,
+                self.session,
+                time.monotonic() - began,
+                greeting.era.value,
+                self.link.statistics().adoptions > 0,
+            )
+        )
+
+    async def close(self, reason: str, *, end: bool, leaves_loss: bool = False) -> None:
+        """`end=False` leaves the session at the server for another process. `leaves_loss`: its clients go on without
+        it, so that what it kept must be reported as lost."""
+        try:
+            if self.memory is not None:
+                self.memory.leaves_loss = leaves_loss and (self.link.greeting is None or self.link.holds_state)
+            await self.link.close(end=end)
+        finally:
+            if self.owns is not None:
+                await self.owns.release()
+            if self._child:
+                self._child = False
+                self.backend.children.give()
+            lifetime = time.monotonic() - self.begun
+            self.backend.tell(BackendClosed(time.time(), self.backend.name, self.session, reason, lifetime))

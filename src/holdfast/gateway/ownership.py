@@ -1,0 +1,154 @@
+"""Which gateway process runs a program: one at a time, store-wide, by a claim that is renewed while the program lives.
+
+A program's state is in its process, so a second one beside it would be a second truth. It owns claims, their renewal
+and what callers of another process are told. It ends no program because the store is away: who had the claim goes on.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
+
+from holdfast.core.models import Claim
+from holdfast.core.values import members
+from holdfast.errors import Busy, Conflict, HoldfastError, RunsElsewhere
+from holdfast.stores.base import Store
+
+log = logging.getLogger("holdfast.gateway")
+
+KIND = "program"  # of the claims
+PROCESSES = "gateway"  # the kind of the record by which a process shows that it lives
+CLAIM_SECONDS = 30.0  # after which a dead process's claim ends: a store's failover fits in, an operator's patience too
+RENEW_SECONDS = CLAIM_SECONDS / 3
+
+
+class Programs:
+    """The programs of one gateway process."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.owner = f"gateway-{secrets.token_hex(8)}"
+
+    def claim(self, id: str, backend: str) -> "Ownership":
+        return Ownership(self, id, backend)
+
+
+class Ownership:
+    """The right of this process to run the one program that `id` names."""
+
+    def __init__(self, programs: Programs, id: str, backend: str) -> None:
+        self._store = programs.store
+        self._owner = programs.owner
+        self._id = id
+        self._backend = backend
+        self._claim: Claim | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        self.still_ours: Callable[[], Awaitable[bool]] | None = None
+        """Asked when the claim had run out and could be had again: has nobody run the program in between?"""
+        self.lost: Callable[[], Awaitable[None]] | None = None
+        """Called when another process has the claim: our program must end."""
+
+    @property
+    def held(self) -> bool:
+        return self._claim is not None
+
+    async def take(self) -> None:
+        """`RunsElsewhere` if another process has it."""
+        if self._claim is None:
+            self._claim = await self._take()
+            self._renewing = asyncio.get_running_loop().create_task(self._renew(), name=f"own {self._backend}")
+
+    async def _take(self) -> Claim:
+        try:
+            return await self._store.claim(KIND, self._id, owner=self._owner, ttl=CLAIM_SECONDS)
+        except Busy as busy:
+            where = await self._free()
+            if where is not None:
+                raise self._elsewhere(where, busy.retry_after) from None
+        try:
+            return await self._store.claim(KIND, self._id, owner=self._owner, ttl=CLAIM_SECONDS)
+        except Busy as busy:
+            raise self._elsewhere("one that began it this moment", busy.retry_after) from None
+
+    async def _free(self) -> str | None:
+        """Give up the claim for a process that has ended; else where the process is."""
+        holder = await self._store.holder(KIND, self._id)
+        if holder is None:
+            return None
+        record = await self._store.get(PROCESSES, holder.owner, dead=True)
+        data = members(record.data) if record is not None else {}
+        said = record is not None and record.ended is not None and not record.expired
+        if said or (data.get("host") == socket.gethostname() and not is_running(data.get("pid"))):
+            await self._store.release(holder)
+            return None
+        address = data.get("address")
+        return str(address or holder.owner)
+
+    def _elsewhere(self, where: str, wait: float | None) -> RunsElsewhere:
+        error = RunsElsewhere(
+            f"the program of backend {self._backend!r} runs in another gateway process, {where}",
+            server=self._backend,
+            phase="start",
+            remedy="send these calls there, or end that process: its state would be a second truth here",
+        )
+        error.retry_after = None if wait is None else round(wait, 1)
+        return error
+
+    async def _renew(self) -> None:
+        away = False
+        while (claim := self._claim) is not None:
+            await asyncio.sleep(RENEW_SECONDS)
+            try:
+                try:
+                    self._claim = await self._store.renew(claim, ttl=CLAIM_SECONDS)
+                except Conflict:
+                    if not await self._take_again():
+                        return
+                away = False
+            except HoldfastError as error:
+                if not away:
+                    log.warning("backend %r: the claim on its program is not renewed: %s", self._backend, error)
+                away = True
+
+    async def _take_again(self) -> bool:
+        """It ran out while the store, or this process, was away."""
+        try:
+            self._claim = await self._store.claim(KIND, self._id, owner=self._owner, ttl=CLAIM_SECONDS)
+        except Busy:
+            self._claim = None
+        if self._claim is not None and (self.still_ours is None or await self.still_ours()):
+            return True
+        log.warning("backend %r: another gateway process has taken over its program; ours ends", self._backend)
+        self._renewing = None
+        await self.release()
+        if self.lost is not None:
+            await self.lost()
+        return False
+
+    async def release(self) -> None:
+        """Let another process run it. A store that is away lets the claim run out."""
+        claim, self._claim = self._claim, None
+        renewing, self._renewing = self._renewing, None
+        if renewing is not None:
+            renewing.cancel()
+            await asyncio.wait((renewing,))
+        if claim is not None:
+            try:
+                await self._store.release(claim)
+            except HoldfastError as error:
+                log.warning("backend %r: the claim on its program is left to run out: %s", self._backend, error)
+
+
+def is_running(pid: object) -> bool:
+    """Is there a process of this number on this machine?"""
+    if not isinstance(pid, int):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
