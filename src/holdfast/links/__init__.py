@@ -10,6 +10,7 @@ from holdfast.links.limits import Limits
 from holdfast.links.link import Link
 from holdfast.links.memory import Memory, StoreMemory
 from holdfast.links.memory_http import HttpMemory
+from holdfast.links.memory_ids import IdMemory
 from holdfast.links.options import LinkStatistics, Options
 from holdfast.links.reseed import Reseeding
 from holdfast.links.target import TLS, CommandTarget, HttpTarget, ObjectTarget
@@ -22,6 +23,7 @@ __all__ = [
     "CommandTarget",
     "HttpMemory",
     "HttpTarget",
+    "IdMemory",
     "Limits",
     "Link",
     "LinkDispatcher",

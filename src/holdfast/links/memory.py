@@ -8,13 +8,16 @@ import secrets
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from holdfast.core.greeting import Saved
-from holdfast.core.models import ANONYMOUS, Claim, Principal, Record
+from holdfast.core.eras import Era
+from holdfast.core.greeting import Greeting, Ours, Saved, legal_session_id
+from holdfast.core.models import ANONYMOUS, BackSessionId, Claim, Principal, Record
 from holdfast.core.values import JSON
-from holdfast.errors import Busy, Conflict, CorruptRecord, Ended, NotFound, SessionExpired
+from holdfast.errors import Busy, Conflict, Ended, NotFound, SessionExpired
 from holdfast.stores.base import Store
 
 KIND = "link"  # the kind of a link's record in a store
+FIRST_WITH_IDS = "2025-03-26"  # the first version that has session ids
+FINDER = Principal("")  # of a saved session that names nobody: whoever found it may use it
 
 
 class Kept(NamedTuple):
@@ -24,10 +27,13 @@ class Kept(NamedTuple):
     token: object
     lost: bool = False
     """Something was kept here that can't be given back, and nobody has been told: the next session says so."""
+    unreadable: str | None = None
+    """What stands there is no saved session: why. It is told, and the next save takes its place."""
 
 
 class Memory(Protocol):
-    """Load and save of one session. All methods may raise `HoldfastError`."""
+    """Load and save of one session. A method that raises, or takes longer than 15 seconds, costs the memory and not the
+    call: it is told as `MemoryFailed`."""
 
     async def load(self) -> Kept:
         """What is saved, if anything, with the token for the next save."""
@@ -61,6 +67,14 @@ class Memory(Protocol):
         ...
 
 
+def bare(session: str) -> Saved:
+    """A session of which only the id is known: a 2025 one, in the oldest version that has ids, which every server of
+    that era takes. It belongs to whoever found it."""
+    info = {"name": "unknown", "version": ""}
+    greeting = {"protocolVersion": FIRST_WITH_IDS, "capabilities": {}, "serverInfo": info}
+    return Saved(BackSessionId(session), Greeting(Era.Y2025, FIRST_WITH_IDS, greeting), Ours(info), FINDER)
+
+
 class StoreMemory:
     """A session as a record of a store, for any number of processes."""
 
@@ -90,12 +104,13 @@ class StoreMemory:
             return Kept(None, record.rev)
         if record.data is None:
             return Kept(None, record.rev)
+        if isinstance(record.data, str) and legal_session_id(record.data):
+            return Kept(bare(record.data), record.rev)
         try:
             return Kept(Saved.from_json(record.data), record.rev)
         except ValueError as error:
-            raise CorruptRecord(
-                f"the saved session {self._id!r} is not one: {error}", kind=KIND, id=self._id, store=self._store.url
-            ) from error
+            what = f"the saved session {self._id!r} is not one, and is written anew: {error}"
+            return Kept(None, record.rev, lost=True, unreadable=what)
 
     async def save(self, saved: Saved, token: object) -> object:
         expect = token if isinstance(token, int) else 0

@@ -6,26 +6,35 @@ it has no claims either, so every link opens the stream and the server's 409 sor
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from urllib.parse import quote
 
 import aiohttp
 
-from holdfast.core.greeting import Saved
-from holdfast.errors import ConfigError, Conflict, CorruptRecord, StoreDown
+from holdfast.core.greeting import Saved, legal_session_id
+from holdfast.errors import ConfigError, Conflict, StoreDown
 from holdfast.links.codec import decode, encode
 from holdfast.links.http_pool import FAILURES, describe, open_pool
-from holdfast.links.memory import Kept
-from holdfast.links.target import Headers, check_headers, check_url, public_url
+from holdfast.links.memory import Kept, bare
+from holdfast.links.target import Headers, Resolvable, check_headers, check_url, public_url
 
 SECONDS = 10.0  # for one GET or PUT: a memory that is slower than a greeting is of no use
 DOCUMENT_BYTES = 256 * 1024  # a greeting with long instructions; more is not ours
 
 
 class HttpMemory:
-    """`HttpMemory("https://state.example/links/{run}/{server}", run="r1", server="github")`."""
+    """`HttpMemory("https://state.example/links/{run}/{server}", run="r1", server="github")`.
+
+    `headers` may be an async callable: it is asked before each request.
+    """
 
     def __init__(
-        self, template: str, *, headers: Headers | None = None, seconds: float = SECONDS, **names: str
+        self,
+        template: str,
+        *,
+        headers: Headers | Resolvable | None = None,
+        seconds: float = SECONDS,
+        **names: str,
     ) -> None:
         try:
             url = template.format_map({name: quote(value, safe="") for name, value in names.items()})
@@ -35,28 +44,40 @@ class HttpMemory:
                 remedy=f"it may use {', '.join('{' + name + '}' for name in names) or 'no names'}",
             ) from None
         self._url = check_url(url)
-        self._headers: Mapping[str, str] = dict(check_headers(headers or {}))
+        self._headers = headers if callable(headers) else dict(check_headers(headers or {}))
         self._seconds = seconds
         self._pool: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._tag: str | None = None
 
     async def load(self) -> Kept:
         status, tag, body = await self._do("GET", None, {})
+        self._tag = tag
         if status in (404, 410):
             return Kept(None, "")
         if status != 200:
             raise self._down(f"GET answered {status}")
+        if body is None:
+            what = f"the document at {public_url(self._url)} is over {DOCUMENT_BYTES} bytes, and is written anew"
+            return Kept(None, tag, lost=True, unreadable=what)
         try:
-            return Kept(Saved.from_json(decode(body)), tag)
+            document = decode(body) if body.strip() else None
+            if document is None:  # a session that was ended where nothing can be deleted
+                return Kept(None, tag)
+            if isinstance(document, str) and legal_session_id(document):
+                return Kept(bare(document), tag)
+            return Kept(Saved.from_json(document), tag)
         except ValueError as error:
-            raise CorruptRecord(
-                f"the document at {public_url(self._url)} is not a saved session: {error}"[:300],
-                store=public_url(self._url),
-            ) from error
+            what = f"the document at {public_url(self._url)} is not a saved session, and is written anew: {error}"
+            return Kept(None, tag, lost=True, unreadable=what[:300])
 
     async def save(self, saved: Saved, token: object) -> object:
+        self._tag = await self._put(encode(saved.to_json(), public_url(self._url)), token)
+        return self._tag
+
+    async def _put(self, body: bytes, token: object) -> str | None:
         condition = {"if-none-match": "*"} if token == "" else {"if-match": token} if isinstance(token, str) else {}
-        status, tag, _ = await self._do("PUT", encode(saved.to_json(), public_url(self._url)), condition)
+        status, tag, _ = await self._do("PUT", body, condition)
         if status in (409, 412):
             raise Conflict(f"another link saved {public_url(self._url)} first", store=public_url(self._url))
         if not 200 <= status < 300:
@@ -64,9 +85,15 @@ class HttpMemory:
         return tag
 
     async def forget(self) -> None:
-        status, _, _ = await self._do("DELETE", None, {})
-        if status >= 500:
+        condition = {"if-match": self._tag} if self._tag else {}
+        status, _, _ = await self._do("DELETE", None, condition)
+        if status in (409, 412):
+            return  # another link has saved its session there
+        if status >= 500 and status != 501:
             raise self._down(f"DELETE answered {status}")
+        if status >= 400 and status not in (404, 410):
+            with suppress(Conflict):
+                await self._put(b"null", self._tag)
 
     @property
     def touch_every(self) -> float | None:
@@ -86,8 +113,12 @@ class HttpMemory:
         if pool is not None:
             await pool.close()
 
-    async def _do(self, verb: str, body: bytes | None, extra: Mapping[str, str]) -> tuple[int, str | None, bytes]:
-        headers = {**self._headers, **extra, "accept": "application/json"}
+    async def _do(
+        self, verb: str, body: bytes | None, extra: Mapping[str, str]
+    ) -> tuple[int, str | None, bytes | None]:
+        """Status, ETag and body; None for a body that is too large."""
+        own = check_headers(await self._headers()) if callable(self._headers) else self._headers
+        headers = {**own, **extra, "accept": "application/json"}
         if body is not None:
             headers["content-type"] = "application/json"
         loop = asyncio.get_running_loop()
@@ -101,11 +132,10 @@ class HttpMemory:
                 raw = await response.content.read(DOCUMENT_BYTES + 1) if verb == "GET" else b""
                 while verb == "GET" and len(raw) <= DOCUMENT_BYTES and (more := await response.content.read(65536)):
                     raw += more
-                if len(raw) > DOCUMENT_BYTES:
-                    raise CorruptRecord(f"the document at {public_url(self._url)} is over {DOCUMENT_BYTES} bytes")
                 tag = response.headers.get("etag")
                 # A weak tag can't be compared for a write: that is as good as none.
-                return response.status, None if tag is None or tag.startswith("W/") else tag, raw
+                strong = None if tag is None or tag.startswith("W/") else tag
+                return response.status, strong, None if len(raw) > DOCUMENT_BYTES else raw
         except FAILURES as error:
             raise self._down(describe(error)) from error
 

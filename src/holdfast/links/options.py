@@ -14,6 +14,7 @@ from holdfast.links.http_pool import SharedPool
 from holdfast.links.inbound import OnNotification, OnRequest
 from holdfast.links.limits import Limits
 from holdfast.links.memory import Memory
+from holdfast.links.memory_guard import guarded
 from holdfast.links.reseed import Reseeding
 
 Reseed: TypeAlias = Callable[[Reseeding], Awaitable[bool | None]]
@@ -62,6 +63,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.era not in ("auto", "2025", "2026"):
             raise ConfigError(f"era={self.era!r:.40} is none", remedy="give 'auto', '2025' or '2026'")
+        if self.memory is not None:
+            object.__setattr__(self, "memory", guarded(self.memory, self.principal))
 
     @property
     def pinned(self) -> Era | None:

@@ -245,10 +245,13 @@ class Phases:
         if self.memory is None:
             return None
         try:
-            return await self.memory.load()
+            kept = await self.memory.load()
         except HoldfastError as error:
             self._forgetting(str(error))
             return None
+        if kept.unreadable is not None:
+            self._forgetting(kept.unreadable)
+        return kept
 
     def _adopt(self, kept: Kept | None, number: int, old: Generation | None, wants: Wants) -> Generation | None:
         saved = None if kept is None else kept.saved

@@ -1,0 +1,104 @@
+"""A user's memory, made safe to use: it may raise anything, return anything and take for ever, and no call is harmed.
+
+It owns the deadline and the translation into `StoreDown`. It refuses what is no memory when the link is declared.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+from holdfast.core.greeting import Saved, legal_session_id
+from holdfast.core.models import Principal
+from holdfast.errors import ConfigError, HoldfastError, StoreDown
+from holdfast.links.memory import FINDER, Kept, Memory, bare
+from holdfast.links.memory_ids import IdMemory
+
+SECONDS = 15.0  # for one step of a memory: longer than a store's own deadline, much shorter than a link's way up
+_METHODS = ("load", "save", "forget", "touch_every", "touch", "claim_stream", "release_stream", "close")
+
+log = logging.getLogger("holdfast.links")
+T = TypeVar("T")
+
+
+class GuardedMemory:
+    """A memory as a link of one principal uses it."""
+
+    def __init__(self, inner: Memory, principal: Principal) -> None:
+        self._inner = inner
+        self._principal = principal
+
+    async def load(self) -> Kept:
+        found = cast("object", await self._do("load", self._inner.load))
+        if isinstance(found, str) and legal_session_id(found):
+            found = Kept(bare(found), None)
+        if found is None:
+            return Kept(None, None)
+        if not isinstance(found, Kept) or not isinstance(cast("object", found.saved), Saved | None):
+            what = f"{self._name}.load() returned a {type(found).__name__}, not a saved session"
+            return Kept(None, None, unreadable=what)
+        if found.saved is not None and found.saved.principal == FINDER:
+            return found._replace(saved=replace(found.saved, principal=self._principal))
+        return found
+
+    async def save(self, saved: Saved, token: object) -> object:
+        return await self._do("save", lambda: self._inner.save(saved, token))
+
+    async def forget(self) -> None:
+        await self._do("forget", self._inner.forget)
+
+    @property
+    def touch_every(self) -> float | None:
+        try:
+            return self._inner.touch_every
+        except Exception:
+            log.exception("%s.touch_every raised; the saved session is not touched", self._name)
+            return None
+
+    async def touch(self) -> None:
+        await self._do("touch", self._inner.touch)
+
+    async def claim_stream(self, seconds: float) -> bool:
+        return await self._do("claim_stream", lambda: self._inner.claim_stream(seconds))
+
+    async def release_stream(self) -> None:
+        await self._do("release_stream", self._inner.release_stream)
+
+    async def close(self) -> None:
+        await self._do("close", self._inner.close)
+
+    @property
+    def _name(self) -> str:
+        return type(self._inner).__name__
+
+    async def _do(self, what: str, step: Callable[[], Awaitable[T]]) -> T:
+        deadline = asyncio.timeout(SECONDS)
+        try:
+            async with deadline:
+                return await step()
+        except HoldfastError:
+            raise
+        except Exception as error:
+            if isinstance(error, TimeoutError) and deadline.expired():
+                raise StoreDown(f"{self._name}.{what}() took longer than {SECONDS:g} s") from error
+            log.exception("%s.%s() raised", self._name, what)
+            raise StoreDown(f"{self._name}.{what}() raised {type(error).__name__}: {error}"[:300]) from error
+
+
+def guarded(memory: object, principal: Principal) -> Memory:
+    """What a user gives as memory. An object with `get_session_id` and `set_session_id` alone will do."""
+    if isinstance(memory, GuardedMemory):
+        return memory
+    get, put = (getattr(memory, name, None) for name in ("get_session_id", "set_session_id"))
+    if callable(get) and callable(put):
+        return GuardedMemory(IdMemory(cast("Any", get), cast("Any", put)), principal)
+    lacking = [
+        name for name in _METHODS if not hasattr(type(memory), name) and name not in getattr(memory, "__dict__", {})
+    ]
+    if lacking:
+        raise ConfigError(
+            f"memory= got a {type(memory).__name__}, which lacks {', '.join(lacking)}",
+            remedy="give a holdfast.Memory, or holdfast.IdMemory(load, save) for two functions that keep an id",
+        )
+    return GuardedMemory(cast("Memory", memory), principal)

@@ -1,0 +1,66 @@
+"""A memory of two functions: load an id, save an id. For code that keeps session ids somewhere already.
+
+It owns what such code can't do: it knows no compare-and-swap, no greeting and no way to forget.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+from holdfast.core.greeting import Saved, legal_session_id
+from holdfast.links.memory import Kept, bare
+
+
+class IdMemory:
+    """`IdMemory(load, save)`: `load()` returns the id that was kept, or None; `save(id)` keeps one. Async or not.
+
+    Nothing but the id is kept, so what the server said at the handshake is not known afterwards, and of two links that
+    begin a session at once the last one's id stays.
+    """
+
+    touch_every: float | None = None
+
+    def __init__(
+        self,
+        load: Callable[[], Awaitable[str | None] | str | None],
+        save: Callable[[str], Awaitable[object] | object],
+    ) -> None:
+        self._load = load
+        self._save = save
+        self._known: str | None = None
+        self._ended: str | None = None
+
+    async def load(self) -> Kept:
+        found = await _result(self._load())
+        self._known = found if isinstance(found, str) else None
+        if found is None or found in ("", self._ended):
+            return Kept(None, None)
+        if not isinstance(found, str) or not legal_session_id(found):
+            return Kept(None, None, lost=True, unreadable="the loaded session id is not one, and is written anew")
+        return Kept(bare(found), None)
+
+    async def save(self, saved: Saved, token: object) -> object:
+        if saved.session is not None and saved.session != self._known:
+            await _result(self._save(saved.session))
+            self._known = saved.session
+        return None
+
+    async def forget(self) -> None:
+        """There is no third function, so the id stays: a later process will be told that its session is gone."""
+        self._ended = self._known
+
+    async def touch(self) -> None:
+        return
+
+    async def claim_stream(self, seconds: float) -> bool:
+        return True
+
+    async def release_stream(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+
+async def _result(value: object) -> object:
+    return await cast("Awaitable[object]", value) if inspect.isawaitable(value) else value
