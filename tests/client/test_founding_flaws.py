@@ -107,7 +107,7 @@ async def test_a_dead_session_is_not_kept() -> None:
 async def test_names_that_end_alike_are_different_servers() -> None:
     async with FaultServer() as http:
         servers = [at(http, name) for name in ("a", "b.a", "a-run")]
-        async with holdfast.run("x--a"):
+        async with holdfast.run("x--a", memory=lambda *_: None):
             for server in servers:
                 assert await count(server) == 1
         assert http.sessions.greets == 3

@@ -136,7 +136,7 @@ async def test_a_cancelled_first_caller_harms_no_sibling(monkeypatch: pytest.Mon
         await until(lambda: http.sessions.sessions)
         async with holdfast.run():
             first, second = (asyncio.ensure_future(count(server)) for _ in range(2))
-            await until(lambda: pool._freed)  # it waits for room
+            await until(lambda: pool._queue)  # it waits for room
             first.cancel()
             release.set()
             assert await second == 1
@@ -162,7 +162,7 @@ async def test_a_link_given_back_in_another_loop_is_noticed(monkeypatch: pytest.
         await until(held.is_set)
         async with holdfast.run():
             waiting = asyncio.ensure_future(count(server))
-            await until(lambda: pool._freed)
+            await until(lambda: pool._queue)
             go.set()
             assert await asyncio.wait_for(waiting, 4) == 1
         await until(lambda: not thread.is_alive())
@@ -178,7 +178,7 @@ async def test_an_ended_run_takes_no_more_calls_and_leaves_no_record() -> None:
             await run.end()
             with pytest.raises(holdfast.Ended):
                 await count(server)
-        assert await store.get("link", "talk/it") is None
+        assert not (await store.scan(kind="link")).records
 
 
 @pytest.mark.promise("integrations.langchain")
@@ -287,6 +287,7 @@ async def test_four_processes_on_one_run_share_its_sessions_and_lose_no_count(tm
         async with holdfast.open_store(f"sqlite:///{tmp_path}/runs.db") as store:
             record = await store.get("run", "talk")
             assert record is not None
-            assert record.data == {"servers": ["one", "two"]}
+            assert isinstance(record.data, dict)
+            assert record.data["servers"] == ["one", "two"]
         # A session that lost the race was ended unused; both processes of a name counted in the other.
         assert [session.count for session in http.sessions.sessions.values()] == [40, 40]

@@ -125,10 +125,11 @@ async def test_a_durable_run_expires_and_use_keeps_it_alive() -> None:
             async with holdfast.run("talk", store=store, idle=100):
                 await server.call_tool("count")
             clock.advance(60)
-        clock.advance(41)
-        with pytest.raises(holdfast.SessionExpired, match="talk"):
-            async with holdfast.run("talk", store=store):
-                pass
+        async with holdfast.run("talk", store=store) as run:
+            assert run.continued
+        clock.advance(101)
+        async with holdfast.run("talk", store=store) as run:
+            assert not run.continued
         with pytest.raises(holdfast.UsageError, match="store="):
             holdfast.run("talk", idle=5)
 

@@ -18,7 +18,7 @@ from holdfast.cli.output import JsonFlag, err, out, print_json, printable, run
 from holdfast.client import Server
 from holdfast.client import run as run_scope
 from holdfast.client.files import Servers, read_servers
-from holdfast.client.runs import leased
+from holdfast.client.leased import leased
 from holdfast.errors import AnswerTimeout, ConfigError, HoldfastError, NotFound, UsageError
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A server file, e.g. mcp.json", show_default=False)]

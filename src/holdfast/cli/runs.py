@@ -9,7 +9,7 @@ from rich.table import Table
 from holdfast.cli.keys import KeysFile, read_keys
 from holdfast.cli.output import JsonFlag, as_json, moment, out, print_json, printable, run, state_of
 from holdfast.cli.records import all_records
-from holdfast.client.durable import KIND, RunRecord
+from holdfast.client.durable import KIND, RunRecord, life_of, server_of
 from holdfast.client.files import load_servers
 from holdfast.client.runs import end_sessions
 from holdfast.core.models import Record, RunId
@@ -22,8 +22,11 @@ StoreUrl = Annotated[str, typer.Option("--store", help="The store, e.g. sqlite:/
 Id = Annotated[str, typer.Argument(help="The run's id.", show_default=False)]
 
 
-async def _links(store: Store, id: str) -> list[Record]:
-    return [record for record in await all_records(store, LINKS) if record.id.startswith(f"{id}/")]
+async def _links(store: Store, run: Record) -> dict[str, Record]:
+    """The sessions of a run, by server."""
+    life = life_of(run)
+    found = {server_of(record.id, run.id, life): record for record in await all_records(store, LINKS)}
+    return {server: record for server, record in found.items() if server is not None}
 
 
 @app.command()
@@ -51,21 +54,21 @@ def ls(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> N
 def show(id: Id, store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
     """Show a run and the sessions that it would continue, ids shortened: whoever has one has the session."""
 
-    async def main() -> tuple[Record, list[Record]]:
+    async def main() -> tuple[Record, dict[str, Record]]:
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
             record = await opened.get(KIND, id, dead=True)
             if record is None:
                 raise NotFound(f"there is no run {id!r}", remedy="`holdfast runs ls` lists them")
-            return record, await _links(opened, id)
+            return record, await _links(opened, record)
 
     record, links = run(main())
     sessions: list[dict[str, Any]] = []
-    for link in links:
+    for server, link in links.items():
         data = link.data if isinstance(link.data, dict) else {}
         session = data.get("session")
         sessions.append(
             {
-                "server": link.id.partition("/")[2],
+                "server": server,
                 "era": data.get("era"),
                 "session": f"{session[:4]}…" if isinstance(session, str) else None,
                 "saved": link.touched,
@@ -95,10 +98,11 @@ def end(
         known = load_servers(servers).values() if servers is not None else ()
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
             record = await opened.get(KIND, id)
-            names = [link.id.partition("/")[2] for link in await _links(opened, id)]
             if record is None:
                 return False
+            names = await _links(opened, record)
             run_record = RunRecord(opened, RunId(id), record.principal)
+            run_record.know(record)
             await end_sessions([server for server in known if server.name in names], run_record)
             return await run_record.end(names)
 

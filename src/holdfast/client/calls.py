@@ -19,11 +19,12 @@ from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
 from pydantic import BaseModel, ValidationError
 
 from holdfast.client import hints
-from holdfast.client.callbacks import INVALID_PARAMS, METHOD_NOT_FOUND, Callbacks, check_async, failed_callback
+from holdfast.client.callbacks import INVALID_PARAMS, METHOD_NOT_FOUND, check_async, failed_callback
 from holdfast.client.hints import Hints
-from holdfast.client.runs import current_run, leased, link_at_hand, pool
+from holdfast.client.leased import callbacks_of, ears_of, leased, link_at_hand, nested_callbacks, run_of
+from holdfast.client.runs import pool
 from holdfast.client.server import Reuse, Server
-from holdfast.core.eras import HEADER_MISMATCH, Era
+from holdfast.core.eras import CLIENT_CAPABILITIES, HEADER_MISMATCH, LOG_LEVEL, Era
 from holdfast.core.models import check_seconds
 from holdfast.errors import AnswerTimeout, BadAnswer, ErrorAnswer, LimitReached, UsageError
 from holdfast.links.inbound import OnProgress
@@ -71,7 +72,7 @@ def _may_repeat(server: Server, link: Link, name: str, definition: types.Tool | 
     """By the listing of this session, else by an earlier one, else by a saved definition."""
     known = _known_of(link).hints
     if known is None or known.revoked:
-        known = hints.of(server, link.principal, _version(link), pool.clock.monotonic())
+        known = hints.of(server.plain, link.principal, _version(link), pool.clock.monotonic())
     told = None if known is None else known.harmless.get(name)
     return _is_harmless(definition) if told is None else told
 
@@ -126,10 +127,10 @@ async def call_tool(
         return await _call_tool(
             server, link, name, params, idempotent, seconds, quiet, on_progress, headers, definition
         )
-    async with leased(server, wanted) as link:
-        return await _call_tool(
-            server, link, name, params, idempotent, seconds, quiet, on_progress, headers, definition
-        )
+    end = None if seconds is None else time.monotonic() + seconds
+    async with leased(server, wanted, seconds) as link:
+        left = None if end is None else max(0.0, end - time.monotonic())
+        return await _call_tool(server, link, name, params, idempotent, left, quiet, on_progress, headers, definition)
 
 
 async def _sign_of_life(done: float, total: float | None, message: str | None) -> None:
@@ -246,10 +247,24 @@ async def _rounds(
 ) -> dict[str, Any]:
     """A request, and again with answers for as long as the server asks for input inside its answer."""
     end = None if timeout is None else time.monotonic() + timeout
+    nested = nested_callbacks(server, link)
+    ears = None if nested is None else ears_of(server, link, nested)
+    if nested is not None:  # a 2026 call says itself what the server may ask, and which logs it wants
+        meta: dict[str, Any] = {CLIENT_CAPABILITIES: nested.capabilities}
+        if nested.asked_level is not None:
+            meta[LOG_LEVEL] = nested.asked_level
+        params = {**params, "_meta": {**meta, **cast("dict[str, Any]", params.get("_meta") or {})}}
     for _ in range(ROUNDS + 1):
         left = None if end is None else max(0.0, end - time.monotonic())
         result = await link.request(
-            method, params, safe=safe, headers=headers, timeout=left, silence=silence, on_progress=on_progress
+            method,
+            params,
+            safe=safe,
+            headers=headers,
+            timeout=left,
+            silence=silence,
+            on_progress=on_progress,
+            ears=ears,
         )
         if result.get("resultType") != "input_required":
             return result
@@ -288,12 +303,8 @@ async def _answer_in_time(server: Server, method: str, asked: Any, end: float | 
 async def _answer(server: Server, method: str, asked: Any) -> dict[str, Any]:
     question = cast("dict[str, Any]", asked) if isinstance(asked, dict) else {}
     params = question.get("params")
-    run = current_run()
-    callbacks = run.callbacks if run is not None else Callbacks()
-    if server.callbacks is not None:
-        callbacks = server.callbacks.over(callbacks)
     try:
-        return await callbacks.answer(
+        return await callbacks_of(server).answer(
             str(question.get("method")),
             cast("dict[str, Any]", params) if isinstance(params, dict) else None,
             server=server.name,
@@ -341,7 +352,7 @@ async def _list_tools(server: Server, link: Link) -> list[types.Tool]:
     known = _known_of(link)
     known.tools = {tool.name: tool for tool in tools}
     listed = ((tool.name, _is_harmless(tool)) for tool in tools)
-    known.hints = hints.learn(server, link.principal, _version(link), listed, pool.clock.monotonic())
+    known.hints = hints.learn(server.plain, link.principal, _version(link), listed, pool.clock.monotonic())
     return tools
 
 
@@ -407,7 +418,7 @@ async def ping(server: Server, timeout: float | None) -> None:
 
 
 async def watch(server: Server, *, tools: bool, prompts: bool, resources: bool, uris: Sequence[str]) -> Watch:
-    run = current_run()
+    run = run_of(server)
     if run is None:
         raise UsageError(
             f"{server.name!r} is watched outside a run", remedy="watch inside `async with holdfast.run():`"
@@ -432,7 +443,7 @@ class _Quiet(LinkDispatcher):
 
 async def session(server: Server) -> ClientSession:
     """Opened once per link, in a task of the link's own, and ended with it."""
-    run = current_run()
+    run = run_of(server)
     if run is None:
         raise UsageError(
             f"the session of {server.name!r} was asked for outside a run",

@@ -4,18 +4,23 @@ It owns begin, continue, use and end of that row, and the sessions kept under it
 expired, and another principal's as if there were none.
 """
 
+import logging
+import secrets
 from collections.abc import Iterable
 
+from holdfast.core.greeting import Saved
 from holdfast.core.models import Principal, Record, RunId
 from holdfast.core.values import JSON
-from holdfast.errors import Conflict, Ended, NotFound, SessionExpired, UsageError
+from holdfast.errors import Conflict, Ended, NotFound, SessionExpired, StoreDown, UsageError
 from holdfast.links.memory import KIND as LINKS
-from holdfast.links.memory import StoreMemory
+from holdfast.links.memory import Kept, StoreMemory
 from holdfast.stores.base import Store
 
 KIND = "run"  # the kind of a durable run's record
 IDLE = 7 * 86_400.0  # seconds after its last use that a run may be continued: a conversation rests over a holiday
 TRIES = 20  # to add to a list that other processes add to
+
+log = logging.getLogger("holdfast.client")
 
 
 class RunRecord:
@@ -29,28 +34,41 @@ class RunRecord:
         self.principal = principal
         self.idle = IDLE if idle is None else idle
         self.max_age = max_age
-        self.servers: set[str] = set()
-        """Names of the servers that the run has used, as far as this process knows."""
+        self.servers: frozenset[str] = frozenset()
+        """Names of the servers that the run had used before it was opened here."""
+        self.continued = False
+        self.life = ""
+        """Tells a run from an earlier one of the same id, which has expired: their sessions are not the same."""
+        self._written: set[str] = set()
+        self._unwritten: set[str] = set()
 
     async def open(self) -> None:
-        """Begin the run, or continue it."""
+        """Begin the run, or continue it. An expired one begins anew, as it would once it was reaped."""
         record = await self.store.get(KIND, self.id, dead=True)
+        if record is not None and record.expired:
+            log.warning("run %s was not continued in time; it begins anew, with new sessions", self.id)
+            record = None
+        self.continued = record is not None
         if record is None:
-            fresh = Record(KIND, self.id, self.principal, {"servers": []}, idle=self.idle, max_age=self.max_age)
+            data: JSON = {"servers": [], "life": secrets.token_hex(4)}
+            fresh = Record(KIND, self.id, self.principal, data, idle=self.idle, max_age=self.max_age)
             try:
                 record = await self.store.commit(fresh, expect=0)
             except Conflict:  # another process began it this moment
                 record = await self.store.get(KIND, self.id, dead=True)
-        remedy = "begin a new one under another id"
-        if record is None or (record.ended is not None and not record.expired):
-            raise Ended(f"run {self.id} was ended", kind=KIND, id=self.id, remedy=remedy)
-        if record.principal != self.principal:
+        if record is not None and record.principal != self.principal:
             raise UsageError(f"there is no run {self.id} of this principal", id=self.id, kind=KIND)
-        if record.expired:
-            raise SessionExpired(f"run {self.id} was not continued in time", kind=KIND, id=self.id, remedy=remedy)
+        if record is None or record.ended is not None:
+            remedy = "begin a new one under another id"
+            raise Ended(f"run {self.id} was ended", kind=KIND, id=self.id, remedy=remedy)
         self.idle = record.idle if record.idle is not None else self.idle
-        self.servers = _names(record)
+        self.know(record)
         await self.touch()
+
+    def know(self, record: Record) -> None:
+        """Take in what the store has."""
+        self.servers = frozenset(_names(record))
+        self.life = life_of(record)
 
     async def touch(self) -> None:
         """It is in use; whoever ended it meanwhile is told to the next call that writes."""
@@ -59,22 +77,38 @@ class RunRecord:
         except (Ended, NotFound, SessionExpired):
             return
 
-    async def used(self, names: set[str]) -> None:
-        """Write down which servers the run has used; two processes on one run add to each other's lists."""
+    async def use(self, name: str) -> None:
+        """Write down that the session of a server was saved; two processes on one run add to each other's lists."""
+        if name in self._written:
+            return
+        self._unwritten.add(name)
         for _ in range(TRIES):
             record = await self.store.get(KIND, self.id)
-            if record is None:
-                return
+            if record is None or life_of(record) != self.life:
+                return  # ended or expired meanwhile: nobody will continue it
             known = _names(record)
-            if names <= known:
-                return
-            data = dict(record.data) if isinstance(record.data, dict) else {}
-            servers: list[JSON] = [*sorted(known | names)]
-            try:
-                await self.store.commit(record.with_data({**data, "servers": servers}), expect=record.rev)
-                return
-            except Conflict:
-                continue
+            if name not in known:
+                data = dict(record.data) if isinstance(record.data, dict) else {}
+                servers: list[JSON] = [*sorted({*known, name})]
+                try:
+                    await self.store.commit(record.with_data({**data, "servers": servers}), expect=record.rev)
+                except Conflict:
+                    continue
+                except (Ended, NotFound, SessionExpired):
+                    return
+            self._written.add(name)
+            self._unwritten.discard(name)
+            return
+        raise Conflict(f"run {self.id}: {TRIES} writes were overtaken by others", kind=KIND, id=self.id)
+
+    async def flush(self) -> None:
+        """Write what could not be written before."""
+        for name in tuple(self._unwritten):
+            await self.use(name)
+
+    def link_id(self, server: str) -> str:
+        """The id of the record in which the session of one server is kept."""
+        return f"{self.id}/{server}@{self.life}"
 
     def memory(self, server: str) -> "RunMemory":
         """Where the session of one server is kept."""
@@ -82,8 +116,10 @@ class RunRecord:
 
     async def end(self, names: Iterable[str] = ()) -> bool:
         """No call follows, from anywhere. True if it was alive."""
-        for name in self.servers | set(names):
-            await self.store.end(LINKS, f"{self.id}/{name}")
+        record = await self.store.get(KIND, self.id)
+        known = _names(record) if record is not None else set[str]()
+        for name in self.servers | known | self._written | self._unwritten | set(names):
+            await self.store.end(LINKS, self.link_id(name))
         return await self.store.end(KIND, self.id)
 
 
@@ -91,8 +127,24 @@ class RunMemory(StoreMemory):
     """The session of one server in a durable run: it lives as long as the run, and its use keeps the run alive."""
 
     def __init__(self, run: RunRecord, server: str) -> None:
-        super().__init__(run.store, f"{run.id}/{server}", principal=run.principal, idle=run.idle)
+        super().__init__(run.store, run.link_id(server), principal=run.principal, idle=run.idle)
         self._run = run
+        self._server = server
+
+    async def load(self) -> Kept:
+        known = self._server in self._run.servers
+        try:
+            kept = await super().load()
+        except StoreDown as error:
+            # What is there is not known; if it can be saved to again, that is found out by the save's conflict.
+            return Kept(None, 0, lost=known, unreadable=str(error))
+        return kept._replace(lost=True) if kept.token == 0 and known else kept
+
+    async def save(self, saved: Saved, token: object) -> object:
+        token = await super().save(saved, token)
+        # Only now: a server that the run is known to use has a saved session, or has lost it.
+        await self._run.use(self._server)
+        return token
 
     async def touch(self) -> None:
         await super().touch()
@@ -103,3 +155,14 @@ def _names(record: Record) -> set[str]:
     data = record.data if isinstance(record.data, dict) else {}
     servers = data.get("servers")
     return {name for name in servers if isinstance(name, str)} if isinstance(servers, list) else set()
+
+
+def server_of(link_id: str, run: str, life: str) -> str | None:
+    """The server whose session a record keeps, if it is one of this run."""
+    head, tail = f"{run}/", f"@{life}"
+    return link_id[len(head) : -len(tail)] if link_id.startswith(head) and link_id.endswith(tail) else None
+
+
+def life_of(record: Record) -> str:
+    life = record.data.get("life") if isinstance(record.data, dict) else None
+    return life if isinstance(life, str) else ""

@@ -1,29 +1,32 @@
 """Links, kept for whoever leases them: one per (server, principal, scope, event loop), never shared across these.
 
-It owns every link that runs use: caps, least-recently-used eviction, idle time, maximum age, the health check before a
-link that idled is used again. It refuses to close a link under somebody: an old one is drained, never cut.
+It owns every link that runs use: caps and the queue for room, least-recently-used eviction, idle time, maximum age, the
+health check before a link that idled is used again. It refuses to close a link under somebody: an old one is drained.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from holdfast.client.server import Server
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.eras import Era
-from holdfast.errors import HoldfastError, LeaseClosed, PoolFull
+from holdfast.errors import HoldfastError, LeaseClosed
 from holdfast.links.link import Link
+from holdfast.links.target import CommandTarget
 
 log = logging.getLogger("holdfast.client")
 
 Key: TypeAlias = tuple[Server, str, object, int]
 """Server, principal, scope (a run; or, for the process, what its runs can do), event loop."""
 
-MAX_LINKS = 256  # of a process: each may be a child process
-WAIT = 5.0  # seconds for a link to come free before `PoolFull`
-LOOK_AGAIN = 0.05  # seconds
+MAX_LINKS = 256  # of a process: programs never more, other links as long as one of them can be closed instead
+WAIT = 60.0  # seconds for a link to come free before `PoolFull`, for a call without a timeout: as for one to come up
+LOOK_AGAIN = 0.5  # seconds
+CLOCK_SLACK = 0.01  # seconds: a timer that fires a moment early would only be set again
 CHECK_AFTER = 60.0  # seconds of idling after which a kept link is asked whether it lives
 CHECK_SECONDS = 5.0  # for that question
 
@@ -40,6 +43,32 @@ class Slot:
     leases: int = 0
     retired: bool = False
     checking: "asyncio.Task[None] | None" = None
+    timer: asyncio.TimerHandle | None = None
+
+    @property
+    def program(self) -> bool:
+        return isinstance(self.key[0].target, CommandTarget)
+
+
+@dataclass(eq=False)
+class Waiter:
+    """Somebody who waits for room."""
+
+    server: Server
+    loop: asyncio.AbstractEventLoop
+    freed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def program(self) -> bool:
+        return isinstance(self.server.target, CommandTarget)
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """A cap that is reached."""
+
+    what: str
+    of_process: bool
 
 
 @dataclass(frozen=True)
@@ -98,7 +127,7 @@ class Pool:
     _slots: dict[Key, Slot] = field(default_factory=dict[Key, Slot])
     _closing: set["asyncio.Task[None]"] = field(default_factory=set["asyncio.Task[None]"])
     _retired: set[Slot] = field(default_factory=set[Slot])
-    _freed: dict[int, asyncio.Event] = field(default_factory=dict[int, asyncio.Event])
+    _queue: list[Waiter] = field(default_factory=list[Waiter])
     _count: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("opens", "reuses", "evictions", "health_failures", "close_failures"), 0)
     )
@@ -108,41 +137,62 @@ class Pool:
         return PoolStatistics(**self._count, open_links=len(slots), leased=sum(slot.leases > 0 for slot in slots))
 
     async def lease(self, key: Key, make: Callable[[], Link]) -> Lease:
-        """A lease on the key's link: the kept one if it is young and well, else a new one."""
-        server, loop = key[0], asyncio.get_running_loop()
-        deadline = loop.time() + self.wait
-        while True:
-            self._forget_dead_loops()
-            slot = self._slots.get(key)
+        """A lease on the key's link: the kept one if it is young and well, else a new one. Waits for room in turn, for
+        as long as the caller does."""
+        waiter: Waiter | None = None
+        try:
+            while True:
+                self._forget_dead_loops()
+                lease = await self._kept(key)
+                if lease is not None:
+                    return lease
+                if not self._must_wait(key[0], waiter):
+                    return self._open(key, make)
+                if waiter is None:
+                    waiter = Waiter(key[0], asyncio.get_running_loop())
+                    self._queue.append(waiter)
+                closing = self._evict(key[0])
+                await (asyncio.shield(closing) if closing is not None else self._wait(waiter))
+        finally:
+            if waiter is not None:
+                self._queue.remove(waiter)
+                self._tell_freed()  # whoever is next may have room now
+
+    async def _kept(self, key: Key) -> Lease | None:
+        server = key[0]
+        while (slot := self._slots.get(key)) is not None:
             now = self.clock.monotonic()
-            if slot is not None and self._too_old(slot, server, now):
+            if self._too_old(slot, server, now):
                 self._retire(slot)
                 continue
-            if slot is not None:
-                idled, slot.used = now - slot.used, now
-                slot.leases += 1
-                if slot.leases == 1 and idled > CHECK_AFTER:
-                    try:
-                        well = await self._well(slot)
-                    except BaseException:
-                        slot.leases -= 1
-                        raise
-                    if not well:
-                        slot.leases -= 1
-                        self._retire(slot)
-                        continue
-                self._count["reuses"] += 1
-                return Lease(self, slot)
-            if not (full := self._full(server)):
-                slot = Slot(key, make(), now, now, loop, leases=1)
-                self._slots[key] = slot
-                self._count["opens"] += 1
-                return Lease(self, slot)
-            closing = self._evict(server, full)
-            if closing is not None:
-                await asyncio.shield(closing)
-            else:
-                await self._wait(full, server, deadline)
+            idled, slot.used = now - slot.used, now
+            slot.leases += 1
+            if slot.timer is not None:
+                slot.timer.cancel()
+                slot.timer = None
+            if slot.leases == 1 and idled > CHECK_AFTER:
+                try:
+                    well = await self._well(slot)
+                except BaseException:
+                    slot.leases -= 1
+                    self._keep(slot)
+                    raise
+                if not well:
+                    slot.leases -= 1
+                    self._retire(slot)
+                    continue
+            self._count["reuses"] += 1
+            return Lease(self, slot)
+        return None
+
+    def _open(self, key: Key, make: Callable[[], Link]) -> Lease:
+        now = self.clock.monotonic()
+        slot = Slot(key, make(), now, now, asyncio.get_running_loop(), leases=1)
+        self._slots[key] = slot
+        self._count["opens"] += 1
+        if not slot.program and len(self._slots) + len(self._retired) > self.max_links:
+            self._evict_one(lambda idle: not idle.program)  # none to spare: then there are more for a while
+        return Lease(self, slot)
 
     async def look_after(self, slot: Slot) -> None:
         """A link that idled within a run. One without state is closed when it is too old, and comes up anew with the
@@ -167,12 +217,36 @@ class Pool:
         idle = slot.leases == 0 and now - slot.used > server.idle
         return idle or (server.max_age is not None and now - slot.created > server.max_age)
 
-    def _full(self, server: Server) -> str | None:
-        of_server = sum(slot.key[0] == server for slot in (*self._slots.values(), *self._retired))
-        if of_server >= server.max_links:
-            return f"{of_server} of {server.max_links} links to {server.name!r}"
-        total = len(self._slots) + len(self._retired)
-        return f"{total} of {self.max_links} links of the process" if total >= self.max_links else None
+    def full(self, server: Server) -> "Full | None":
+        """The cap that is reached; None if there is room for a link to this server."""
+        cap = server.link_cap
+        if cap is not None:
+            of_server = sum(slot.key[0] == server for slot in self._all())
+            if of_server >= cap:
+                return Full(f"{of_server} of {cap} links to {server.name!r}", of_process=False)
+        if isinstance(server.target, CommandTarget):
+            programs = sum(slot.program for slot in self._all())
+            if programs >= self.max_links:
+                return Full(f"{programs} of {self.max_links} programs of the process", of_process=True)
+        return None
+
+    def _all(self) -> "tuple[Slot, ...]":
+        return (*self._slots.values(), *self._retired)
+
+    def _must_wait(self, server: Server, waiter: Waiter | None) -> bool:
+        """There is no room, or those who came earlier come first."""
+        if server.link_cap is None:
+            return False
+        if self.full(server) is not None:
+            return True
+        until = len(self._queue) if waiter is None else self._queue.index(waiter)
+        return any(self._rivals(other, server) for other in self._queue[:until])
+
+    def _rivals(self, earlier: Waiter, later: Server) -> bool:
+        """Do both wait for the same room? A server whose own cap is reached takes none, nor does a loop that stands."""
+        if not earlier.loop.is_running():
+            return False
+        return earlier.server == later or (earlier.program and self.full(earlier.server) is None)
 
     def _forget_dead_loops(self) -> None:
         """What a closed loop left behind can be neither used nor closed."""
@@ -186,32 +260,29 @@ class Pool:
                 )
         self._retired = {slot for slot in self._retired if not slot.loop.is_closed()}
 
-    def _evict(self, server: Server, full: str) -> "asyncio.Task[None] | None":
-        """Close the link that nobody leases and that was used longest ago; None if there is none."""
-        idle = sorted((slot for slot in self._slots.values() if not slot.leases), key=lambda slot: slot.used)
-        mine = [slot for slot in idle if slot.loop is asyncio.get_running_loop()]
-        if "of the process" not in full:  # closing another server's link would make no room here
-            mine = [slot for slot in mine if slot.key[0] == server]
-        for slot in mine:
-            self._count["evictions"] += 1
-            return self._retire(slot)
-        return None
+    def _evict(self, server: Server) -> "asyncio.Task[None] | None":
+        """Make room: close the link that nobody leases and that was used longest ago; None if there is none."""
+        full = self.full(server)
+        if full is None:
+            return None
+        if full.of_process:
+            return self._evict_one(lambda slot: slot.program)
+        return self._evict_one(lambda slot: slot.key[0] == server)  # another server's would make no room here
 
-    async def _wait(self, full: str, server: Server, deadline: float) -> None:
-        loop = asyncio.get_running_loop()
-        freed = self._freed.setdefault(id(loop), asyncio.Event())
-        try:
-            # A lease that another loop gives back wakes nobody here, so look again now and then.
-            async with asyncio.timeout_at(min(deadline, loop.time() + LOOK_AGAIN)):
-                await freed.wait()
-        except TimeoutError:
-            if loop.time() < deadline:
-                return
-            raise PoolFull(
-                f"the pool is full: {full} are leased, waited {self.wait:g} s",
-                server=server.name,
-                remedy="end runs that are done, or raise Server(max_links=…) or the pool's max_links",
-            ) from None
+    def _evict_one(self, which: Callable[[Slot], bool]) -> "asyncio.Task[None] | None":
+        here = asyncio.get_running_loop()
+        idle = [slot for slot in self._slots.values() if not slot.leases and slot.loop is here and which(slot)]
+        if not idle:
+            return None
+        self._count["evictions"] += 1
+        return self._retire(min(idle, key=lambda slot: slot.used))
+
+    async def _wait(self, waiter: Waiter) -> None:
+        with suppress(TimeoutError):
+            # Nobody tells of what a loop left behind that ended, so look again now and then.
+            async with asyncio.timeout(LOOK_AGAIN):
+                await waiter.freed.wait()
+        waiter.freed.clear()
 
     async def _well(self, slot: Slot) -> bool:
         link = slot.link
@@ -228,6 +299,8 @@ class Pool:
         if self._slots.get(slot.key) is slot:
             del self._slots[slot.key]
         slot.retired = True
+        if slot.timer is not None:
+            slot.timer.cancel()
         self._retired.add(slot)
         if slot.leases == 0:
             closing = asyncio.get_running_loop().create_task(self._close(slot, None))
@@ -241,12 +314,33 @@ class Pool:
         slot.used = self.clock.monotonic()
         if slot.leases > 0:
             return
+        if slot.timer is not None:
+            slot.timer.cancel()
         if slot.retired or not isinstance(slot.key[2], frozenset):  # a run's own; the process's are kept
             if self._slots.get(slot.key) is slot:
                 del self._slots[slot.key]
             self._retired.add(slot)
             await self._close(slot, end)
+        else:
+            self._keep(slot)
         self._tell_freed()
+
+    def _keep(self, slot: Slot) -> None:
+        """Until it has idled for too long, or is too old: then it is closed, whether or not anybody calls again."""
+        server, now = slot.key[0], self.clock.monotonic()
+        left = slot.used + server.idle - now
+        if server.max_age is not None:
+            left = min(left, slot.created + server.max_age - now)
+        slot.timer = slot.loop.call_later(max(left, 0.0) + CLOCK_SLACK, self._idled, slot)
+
+    def _idled(self, slot: Slot) -> None:
+        slot.timer = None
+        if slot.leases or slot.retired or self._slots.get(slot.key) is not slot:
+            return
+        if self._too_old(slot, slot.key[0], self.clock.monotonic()):
+            self._retire(slot)
+        else:
+            self._keep(slot)
 
     async def _close(self, slot: Slot, end: bool | None) -> None:
         try:
@@ -260,9 +354,13 @@ class Pool:
             self._tell_freed()
 
     def _tell_freed(self) -> None:
-        freed = self._freed.pop(id(asyncio.get_running_loop()), None)
-        if freed is not None:
-            freed.set()
+        """Wake the first who waits for each server; who is served, or gives up, wakes the next."""
+        first: set[Server] = set()
+        for waiter in self._queue:
+            if waiter.server not in first and waiter.loop.is_running():
+                first.add(waiter.server)
+                with suppress(RuntimeError):  # that loop was closed this moment
+                    waiter.loop.call_soon_threadsafe(waiter.freed.set)
 
     async def close(self) -> None:
         """Close every link of this event loop that nobody leases: the kept ones."""
@@ -271,4 +369,6 @@ class Pool:
         for slot in mine:
             del self._slots[slot.key]
             self._retired.add(slot)
+            if slot.timer is not None:
+                slot.timer.cancel()
         await asyncio.gather(*(self._close(slot, None) for slot in mine))

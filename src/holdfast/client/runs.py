@@ -1,7 +1,7 @@
-"""Runs: the scope in which calls share sessions, as long as the agent's work. Children inherit it, the root ends it.
+"""Runs: the links that calls share, as long as the agent's work. Which run a call belongs to is `scope.py`'s to say.
 
-It owns the one context variable of Holdfast, the leases of a run, and their release: after success, error, cancellation
-or an abandoned generator. It refuses to close in a child's task, and to let a task outlive its run unnoticed.
+It owns the leases of a run and their release: after success, error, cancellation or an abandoned generator. A nested
+`run()` adds callbacks and sinks for as long as it is open.
 """
 
 import asyncio
@@ -9,12 +9,9 @@ import atexit
 import copy
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from contextvars import ContextVar, Token
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,9 +20,17 @@ from holdfast.client.callbacks import Callbacks
 from holdfast.client.durable import RunRecord
 from holdfast.client.pool import Lease, Pool
 from holdfast.client.server import MemoryFactory, Reuse, Server
-from holdfast.core.events import Event, SessionWasReplaced, Sink
-from holdfast.core.models import ANONYMOUS, Principal, RunId, check_name, check_seconds
-from holdfast.errors import ConfigError, Ended, HoldfastError, LeaseClosed, UsageError
+from holdfast.core.clock import SYSTEM
+from holdfast.core.events import Event, MemoryFailed, SessionWasReplaced, Sink
+from holdfast.core.models import ANONYMOUS, Principal, RunId
+from holdfast.errors import (
+    ConfigError,
+    Ended,
+    HoldfastError,
+    LeaseClosed,
+    PoolFull,
+    StartTimeout,
+)
 from holdfast.links.ending import end_saved
 from holdfast.links.inbound import OnNotification, OnRequest
 from holdfast.links.link import Link
@@ -37,7 +42,6 @@ from holdfast.stores.base import Store
 RELEASE_SECONDS = 60.0  # for all links of a run together: a hanging one must not hold up the end of a program
 
 log = logging.getLogger("holdfast.client")
-_current: ContextVar["Run | None"] = ContextVar("holdfast_run", default=None)
 pool = Pool()
 """The links of this process."""
 
@@ -64,42 +68,54 @@ class Replaced:
 OnReplaced = Callable[[Replaced], None]
 
 
+@dataclass(frozen=True, eq=False)
+class Handlers:
+    """What one `run()` brings: who answers servers, and who hears of events."""
+
+    callbacks: Callbacks
+    on_replaced: OnReplaced | None = None
+    on_event: Sink | None = None
+
+
 async def close_kept_links() -> None:
     """Close what `reuse="process"` keeps for later runs of this event loop. Call it before the loop ends."""
     await pool.close()
 
 
-def current_run() -> "Run | None":
-    """The run that this task belongs to; a closed one counts as none, and so does one of another event loop."""
-    run = _current.get()
-    return run if run is not None and not run.closed and run.here else None
-
-
 class Hub:
-    """Who answers for a link that several runs share: the runs that hold a lease on it now, the newest first."""
+    """Answers for a link on behalf of the runs that hold a lease on it now, the newest first."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, shared: bool) -> None:
         self.server = server
+        self.shared = shared
         self.runs: list[Run] = []
 
-    def _callbacks(self) -> Callbacks:
+    def callbacks(self) -> Callbacks:
         asked = self.server.callbacks or Callbacks()
         for run in reversed(self.runs):
             asked = asked.over(run.callbacks)
         return asked
 
     async def answer(self, method: str, params: Mapping[str, Any] | None, id: str | int) -> dict[str, Any]:
-        return await self._callbacks().answer(method, params, id, server=self.server.name)
+        return await self.callbacks().answer(method, params, id, server=self.server.name)
 
     def heard(self, method: str, params: Mapping[str, Any] | None) -> None:
-        self._callbacks().heard(method, params)
+        self.callbacks().heard(method, params)
 
     def event(self, event: Event) -> None:
-        for run in self.runs:
+        for run in tuple(self.runs):
             run.heard(self.server, event)
 
 
 _hubs: WeakKeyDictionary[Link, Hub] = WeakKeyDictionary()
+
+
+@dataclass(eq=False)
+class Leasing:
+    """A lease on its way, and how many calls wait for it."""
+
+    task: asyncio.Task[Lease]
+    waiting: int = 0
 
 
 class Run:
@@ -111,28 +127,29 @@ class Run:
         store: Store | None,
         memory: MemoryFactory | None,
         principal: Principal,
-        callbacks: Callbacks,
-        on_replaced: OnReplaced | None,
-        on_event: Sink | None,
+        handlers: Handlers,
         idle: float | None = None,
         max_age: float | None = None,
+        *,
+        named: tuple[str | None, Store | str | None] = (None, None),
     ) -> None:
         self.id = id if id is not None else RunId(f"run-{secrets.token_hex(8)}")
         self.durable = store is not None or memory is not None
         self.principal = principal
-        self.callbacks = callbacks
         self.closed = False
+        self.callbacks = handlers.callbacks
+        """Of all that are open now: those of nested runs first, the newest of them before the others."""
+        self._handlers = [handlers]
+        self._named = named
+        self._store = store if isinstance(named[1], str) else None
+        """A store that was given as a URL is opened and closed here."""
         self._record = None if store is None else RunRecord(store, self.id, principal, idle, max_age)
         self._memory = memory
-        self._on_replaced = on_replaced
-        self._on_event = on_event
         self._loop = asyncio.get_running_loop()
-        self.entered_by = asyncio.current_task()
-        self.joins = 0
         self._ended = False
         self._leases: dict[tuple[Server, Reuse], Lease] = {}
         self._names: dict[str, Server] = {}
-        self._making: dict[tuple[Server, Reuse], asyncio.Task[Lease]] = {}
+        self._making: dict[tuple[Server, Reuse], Leasing] = {}
         self._count: dict[str, LinkStatistics] = {}
 
     def __repr__(self) -> str:
@@ -146,35 +163,90 @@ class Run:
         except RuntimeError:
             return False  # a thread without a loop
 
+    @property
+    def continued(self) -> bool:
+        """True for a durable run that had been begun before and was not ended or expired."""
+        return self._record is not None and self._record.continued
+
+    def is_same(self, id: str | None, store: Store | str | None, memory: MemoryFactory | None) -> bool:
+        """Does a nested `run()` of these mean this run? Naming none of them, or the very same ones."""
+        if id is None:
+            return memory is None or memory is self._memory
+        name, kept_in = self._named
+        same_store = store is kept_in or (isinstance(store, str) and store == kept_in)
+        return id == name and same_store and memory is self._memory
+
     def statistics(self) -> dict[str, LinkStatistics]:
         """What each server's link did so far, by server name."""
         live = {server.name: lease.link.statistics() for (server, _), lease in self._leases.items()}
         return {**self._count, **live}
 
+    def bind(self, server: Server) -> Server:
+        """The same server, fixed to this run: its calls use this run's link wherever they are made from. For async
+        generators, notebook cells, and tasks or threads that the run's context does not reach."""
+        return server.plain.bound(self)
+
     def at_hand(self, server: Server, reuse: Reuse) -> Link | None:
         lease = self._leases.get((server, reuse))
         return lease.link if lease is not None and lease.fresh() else None
 
-    async def link(self, server: Server, reuse: Reuse | None = None) -> Link:
-        """The run's link to a server; fifty first calls lease one, and a caller that is cancelled stops no other."""
+    async def link(self, server: Server, reuse: Reuse | None = None, *, timeout: float | None = None) -> Link:
+        """The run's link to a server; fifty first calls lease one, and a caller that is cancelled stops no other. Where
+        the number of links is capped, callers wait in turn, for `timeout` seconds or as long as a link may take to
+        come up."""
+        server = server.plain
         key = (server, reuse or server.reuse)
         lease = self._leases.get(key)
         if lease is None:
             self._check(server)
-            making = self._making.get(key)
-            if making is None:
-                making = self._making[key] = self._loop.create_task(self._lease(*key), name=f"lease {server.name}")
-                making.add_done_callback(lambda _: self._making.pop(key, None))
-            await asyncio.wait((making,))
-            if making.cancelled():
-                raise LeaseClosed(f"run {self.id} ended while {server.name!r} was being leased", server=server.name)
-            error = making.exception()
-            if error is not None:
-                raise copy.copy(error) if isinstance(error, HoldfastError) else error
-            lease = making.result()
+            lease = await self._leased(key, pool.wait if timeout is None else timeout)
         if not lease.fresh():
             await lease.check()
         return lease.link
+
+    async def _leased(self, key: tuple[Server, Reuse], seconds: float) -> Lease:
+        server = key[0]
+        making = self._making.get(key)
+        if making is None:
+            making = Leasing(self._loop.create_task(self._lease(*key), name=f"lease {server.name}"))
+            self._making[key] = making
+            making.task.add_done_callback(lambda _: self._forget(key, making))
+        making.waiting += 1
+        try:
+            await asyncio.wait((making.task,), timeout=seconds)
+        finally:
+            making.waiting -= 1
+            if not making.waiting and not making.task.done():
+                making.task.cancel()  # nobody wants it any more
+                self._forget(key, making)
+        if not making.task.done() or (making.task.cancelled() and not self.closed):
+            raise self._not_leased(server, seconds)
+        if making.task.cancelled():
+            raise LeaseClosed(f"run {self.id} ended while {server.name!r} was being leased", server=server.name)
+        error = making.task.exception()
+        if error is not None:
+            raise copy.copy(error) if isinstance(error, HoldfastError) else error
+        return making.task.result()
+
+    def _forget(self, key: tuple[Server, Reuse], making: Leasing) -> None:
+        if self._making.get(key) is making:
+            del self._making[key]
+
+    def _not_leased(self, server: Server, seconds: float) -> HoldfastError:
+        full = pool.full(server)
+        if full is None:
+            return StartTimeout(
+                f"no link to {server.name!r} was ready within {seconds:g} s",
+                server=server.name,
+                phase="lease",
+                remedy="nothing was executed; try again, or give the call a longer timeout=",
+            )
+        return PoolFull(
+            f"the pool is full: {full.what} are leased, waited {seconds:g} s",
+            server=server.name,
+            remedy="end runs that are done, give the call a longer timeout=, or raise Server(max_links=…) or the "
+            "pool's max_links",
+        )
 
     def _check(self, server: Server) -> None:
         if self.closed:
@@ -198,58 +270,81 @@ class Run:
         asked = server.callbacks.over(self.callbacks) if server.callbacks is not None else self.callbacks
         # What a link promises and asks for is said once, so runs share one only if theirs is the same.
         scope: object = frozenset((*asked.capabilities, f"log level {asked.asked_level}")) if shared else self
-        memory = self._memory_for(server)
 
         def make() -> Link:
-            if not shared:
-                return make_link(
-                    server, self.principal, self.callbacks, memory, lambda event: self.heard(server, event)
-                )
-            hub = Hub(server)
+            hub = Hub(server, shared)
+            memory = self._memory_for(server, shared)
             link = link_of(server, self.principal, memory, asked, hub.answer, hub.heard, hub.event)
             _hubs[link] = hub
             return link
 
         lease = await pool.lease((server, self.principal, scope, id(self._loop)), make)
-        hub = _hubs.get(lease.link)
-        if hub is not None:
-            hub.runs.append(self)
+        _hubs[lease.link].runs.append(self)
         self._leases[server, reuse] = lease
         return lease
 
-    def _memory_for(self, server: Server) -> Memory | None:
-        factory = server.memory or self._memory
-        if factory is not None:
-            return factory(server, self.id, self.principal)
-        if self._record is None:
-            return None
-        if isinstance(server.target, HttpTarget):
-            return self._record.memory(server.name)
-        # A child or an object ends with its process: whoever continues the run must know.
-        if server.name in self._record.servers:
-            self._tell_replaced(server, None, None)
-        return None
+    def _memory_for(self, server: Server, shared: bool) -> Memory | None:
+        if server.memory is not None or self._memory is not None:
+            # A link that several runs share belongs to none of them.
+            return memory_of(server, self._memory, None if shared else self.id, self.principal, self._sink(server))
+        # A program or an object ends with its process, and what is saved of it says that there was one.
+        return None if self._record is None else self._record.memory(server.name)
+
+    # What it says
+
+    def add(self, handlers: Handlers) -> None:
+        """A nested run's callbacks and sinks, beside those that are there."""
+        self._handlers.append(handlers)
+        self._merge()
+
+    def remove(self, handlers: Handlers) -> None:
+        self._handlers.remove(handlers)
+        self._merge()
+
+    def _merge(self) -> None:
+        merged = Callbacks()
+        for handlers in reversed(self._handlers):
+            merged = merged.over(handlers.callbacks)
+        self.callbacks = merged
 
     def heard(self, server: Server, event: Event) -> None:
-        """News of a link that the run leases."""
-        if isinstance(event, SessionWasReplaced):
-            self._tell_replaced(server, event.old, event.new)
-        if self._on_event is not None:
-            self._on_event(event)
-
-    def _tell_replaced(self, server: Server, old: str | None, new: str | None) -> None:
-        if self._on_replaced is not None:
+        """News of a link that the run leases. A sink that raises keeps it from no other."""
+        for handlers in tuple(self._handlers):
             try:
-                self._on_replaced(Replaced(server, old, new))
+                if handlers.on_replaced is not None and isinstance(event, SessionWasReplaced):
+                    handlers.on_replaced(Replaced(server, event.old, event.new))
             except Exception:
                 log.exception("on_replaced raised for %s", server.name)
+            try:
+                if handlers.on_event is not None:
+                    handlers.on_event(event)
+            except Exception:
+                log.exception("on_event raised for %s", server.name)
+
+    def _sink(self, server: Server) -> Sink:
+        return lambda event: self.heard(server, event)
+
+    def single(self, server: Server) -> Link:
+        """A link for one call, that nobody shares."""
+        return single_link(server, self.principal, self.callbacks, None, self._sink(server))
 
     # Durable runs
 
     async def open(self) -> None:
         """Begin, or continue, a durable run."""
-        if self._record is not None:
-            await self._record.open()
+        try:
+            if self._store is not None:
+                await self._store.__aenter__()
+            if self._record is not None:
+                await self._record.open()
+        except BaseException:
+            await self._close_store()
+            raise
+
+    async def _close_store(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            await store.__aexit__(None, None, None)
 
     async def end(self, *servers: Server) -> None:
         """End a durable run for good: its sessions, and its records. No call follows. A session that an earlier process
@@ -261,7 +356,8 @@ class Run:
         if self._record is None:
             return
         leased = {server.name for server, _ in leases}
-        left = [server for server in servers if server.name not in leased and isinstance(server.target, HttpTarget)]
+        left = [server.plain for server in servers if server.name not in leased]
+        left = [server for server in left if isinstance(server.target, HttpTarget)]
         await end_sessions(left, self._record)
         await self._record.end(leased)
 
@@ -270,135 +366,35 @@ class Run:
         if self.closed:
             return
         self.closed = True
-        for making in tuple(self._making.values()):
-            making.cancel()
-        if self._making:
-            await asyncio.wait(tuple(self._making.values()), timeout=RELEASE_SECONDS)
+        making = [making.task for making in self._making.values()]
+        for task in making:
+            task.cancel()
+        if making:
+            await asyncio.wait(making, timeout=RELEASE_SECONDS)
         if self._record is not None:
             try:
-                await self._record.used({server.name for server, _ in self._leases})
+                await self._record.flush()
                 await self._record.touch()
             except HoldfastError as error:
                 log.warning("run %s could not be written down: %s", self.id, error)
         leases, self._leases = self._leases, {}
         self._count |= {server.name: lease.link.statistics() for (server, _), lease in leases.items()}
         for lease in leases.values():
-            if (hub := _hubs.get(lease.link)) is not None and self in hub.runs:
+            if (hub := _hubs.get(lease.link)) is not None and self in hub.runs and hub.shared:
                 hub.runs.remove(self)
-        if not leases:
-            return
-        end = False if self.durable else None
-        releasing = [asyncio.ensure_future(lease.release(end=end)) for lease in leases.values()]
-        done, late = await asyncio.wait(releasing, timeout=RELEASE_SECONDS)
+        # A link with a memory leaves its session alive, one without ends it.
+        releasing = [asyncio.ensure_future(lease.release()) for lease in leases.values()]
+        done, late = await asyncio.wait(releasing, timeout=RELEASE_SECONDS) if releasing else ((), ())
         for task in done:
             if not task.cancelled() and (error := task.exception()) is not None:
                 log.error("run %s: a link was not released", self.id, exc_info=error)
         for task in late:
             task.cancel()
             log.error("run %s: a link did not close within %g s", self.id, RELEASE_SECONDS)
-
-
-class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
-    """The scope of an agent's work. Nested in another it joins that one, unless it names an id of its own."""
-
-    def __init__(
-        self,
-        id: str | None = None,
-        *,
-        store: Store | None = None,
-        memory: MemoryFactory | None = None,
-        principal: str | None = None,
-        callbacks: Callbacks | None = None,
-        on_replaced: OnReplaced | None = None,
-        on_event: Sink | None = None,
-        eager: Iterable[Server] = (),
-        idle: float | None = None,
-        max_age: float | None = None,
-    ) -> None:
-        if id is not None:
-            check_name(id, "run id")
-        for span, value in (("idle", idle), ("max_age", max_age)):
-            if value is not None:
-                check_seconds(value, f"run: {span}")
-                if store is None:
-                    raise UsageError(f"{span}= is about durable runs", remedy="give store= as well, or leave it out")
-        if store is not None and id is None:
-            raise UsageError(
-                "a durable run needs an id to be continued by", remedy="run('conversation-7', store=store)"
-            )
-        self._arguments: dict[str, Any] = {
-            "id": id,
-            "store": store,
-            "memory": memory,
-            "principal": principal,
-            "callbacks": callbacks,
-            "on_replaced": on_replaced,
-            "on_event": on_event,
-            "idle": idle,
-            "max_age": max_age,
-        }
-        self._eager = tuple(eager)
-        self._run: Run | None = None
-        self._token: Token[Run | None] | None = None
-        self._joined = False
-
-    async def __aenter__(self) -> Run:
-        if self._run is not None:
-            raise UsageError("this run() was entered already", remedy="make a new one for each `async with`")
-        outer, given = current_run(), self._arguments
-        if outer is not None and not any(value is not None for value in given.values()):
-            self._run = outer
-            outer.joins += 1
-            self._joined = True
-            await self._start_eager(outer)
-            return outer
-        id, principal = given["id"], given["principal"]
-        run = Run(
-            RunId(id) if id is not None else None,
-            given["store"],
-            given["memory"],
-            Principal(principal) if principal is not None else ANONYMOUS,
-            given["callbacks"] or Callbacks(),
-            given["on_replaced"],
-            given["on_event"],
-            given["idle"],
-            given["max_age"],
-        )
-        await run.open()
-        self._run = run
-        self._token = _current.set(run)
         try:
-            await self._start_eager(run)
-        except BaseException:
-            await self.__aexit__(None, None, None)
-            raise
-        return run
-
-    async def _start_eager(self, run: Run) -> None:
-        links = await asyncio.gather(*(run.link(server) for server in self._eager))
-        await asyncio.gather(*(link.open() for link in links))
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        run, token, self._token = self._run, self._token, None
-        if run is None or token is None:
-            if run is not None and self._joined:
-                self._joined = False
-                run.joins -= 1
-            return  # joined: the root releases
-        with suppress(ValueError):  # an abandoned generator is closed in a context where the variable was never set
-            _current.reset(token)
-        releasing = asyncio.get_running_loop().create_task(run.release(), name=f"release {run.id}")
-        cancelled: asyncio.CancelledError | None = None
-        while not releasing.done():
-            try:
-                await asyncio.shield(releasing)
-            except asyncio.CancelledError as error:
-                # A timeout scope says it again at every await. What we opened is released first, in bounded time.
-                cancelled = error
-        if cancelled is not None:
-            raise cancelled
+            await self._close_store()
+        except HoldfastError as error:
+            log.warning("run %s: its store did not close: %s", self.id, error)
 
 
 async def end_sessions(servers: Sequence[Server], record: RunRecord) -> None:
@@ -417,12 +413,44 @@ async def end_sessions(servers: Sequence[Server], record: RunRecord) -> None:
             raise failure
 
 
-def make_link(
+def memory_of(
+    server: Server, factory: MemoryFactory | None, id: str | None, principal: Principal, sink: Sink | None
+) -> Memory | None:
+    """What a factory makes; one that raises costs its memory, not the call."""
+    make = server.memory or factory
+    if make is None:
+        return None
+    try:
+        return make(server, id, principal)
+    except Exception as error:
+        log.exception("memory= of %s raised; its session is not kept", server.name)
+        if sink is not None:
+            sink(MemoryFailed(SYSTEM.now(), server.name, f"memory= raised {error!r:.200}"))
+        return None
+
+
+def single_link(
     server: Server, principal: Principal, callbacks: Callbacks, memory: Memory | None, sink: Sink | None
 ) -> Link:
-    """A link as a server's declaration has it, for one run."""
+    """A link for one call, that nobody shares."""
     asked = server.callbacks.over(callbacks) if server.callbacks is not None else callbacks
     return link_of(server, principal, memory, asked, partial(asked.answer, server=server.name), asked.heard, sink)
+
+
+def single_outside(server: Server) -> Link:
+    """A link for one call outside any run; a server with a memory of its own goes on with what that has."""
+    return single_link(server, ANONYMOUS, Callbacks(), memory_of(server, None, None, ANONYMOUS, None), None)
+
+
+def hearing(server: Server, principal: Principal, then: OnNotification) -> OnNotification:
+    """Takes notifications, and forgets what is known of tools that changed."""
+
+    def heard(method: str, params: Mapping[str, Any] | None) -> None:
+        if method == "notifications/tools/list_changed":
+            hints.forget(server, principal)
+        then(method, params)
+
+    return heard
 
 
 def link_of(
@@ -434,11 +462,6 @@ def link_of(
     on_notification: OnNotification,
     on_event: Sink | None,
 ) -> Link:
-    def heard(method: str, params: Mapping[str, Any] | None) -> None:
-        if method == "notifications/tools/list_changed":
-            hints.forget(server, principal)
-        on_notification(method, params)
-
     options = Options(
         era=server.era,
         stateful=server.stateful,
@@ -449,64 +472,7 @@ def link_of(
         limits=server.limits,
         rows=server.rows,
         on_request=on_request,
-        on_notification=heard,
+        on_notification=hearing(server, principal, on_notification),
         on_event=on_event,
     )
     return Link(server.target, options, name=server.name)
-
-
-def link_at_hand(server: Server, reuse: Reuse | None) -> Link | None:
-    """The run's link, if it is there already: what nearly every call finds."""
-    run, wanted = _current.get(), reuse or server.reuse
-    if run is None or run.closed or wanted == "call" or not run.here:
-        return None
-    return run.at_hand(server, wanted)
-
-
-class leased:  # noqa: N801 - `async with leased(server) as (link, …)`
-    """A link for one call: the run's, or an ephemeral one."""
-
-    def __init__(self, server: Server, reuse: Reuse | None) -> None:
-        self._server = server
-        self._reuse: Reuse = reuse or server.reuse
-        self._ephemeral: Link | None = None
-
-    async def __aenter__(self) -> Link:
-        server, run = self._server, _current.get()
-        if run is not None and run.here:
-            # A generator that was abandoned leaves its closed run behind in the task that it ran in: that is no run.
-            mine = run.entered_by is asyncio.current_task() and not run.joins
-            if run.closed and not mine:
-                raise LeaseClosed(
-                    f"{server.name!r} was called in a task that outlived its run {run.id}",
-                    server=server.name,
-                    remedy="end such tasks before the run ends, or open a run of their own",
-                )
-            if self._reuse != "call" and not run.closed:
-                return await run.link(server, self._reuse)
-        if server.disabled:
-            raise ConfigError(f"server {server.name!r} is disabled", server=server.name, remedy="set disabled=False")
-        if self._reuse != "call":
-            _warn_once(server)
-        callbacks = run.callbacks if run is not None else Callbacks()
-        self._ephemeral = make_link(server, ANONYMOUS, callbacks, None, None)
-        return self._ephemeral
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        if self._ephemeral is not None:
-            await self._ephemeral.close()
-
-
-_warned: set[str] = set()
-
-
-def _warn_once(server: Server) -> None:
-    if server.name not in _warned:
-        _warned.add(server.name)
-        log.warning(
-            "%s is used outside a run: a session is opened for this one call, and its state is lost; "
-            "put the work inside `async with holdfast.run():`",
-            server.name,
-        )

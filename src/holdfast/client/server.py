@@ -4,6 +4,7 @@ It owns the declaration and its checks; equal declarations are one server. Its m
 ephemeral one outside a run. It refuses a declaration that says two things at once.
 """
 
+import copy
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -40,6 +41,7 @@ Reuse: TypeAlias = Literal["run", "process", "call"]
 MemoryFactory: TypeAlias = Callable[["Server", str | None, Principal], Memory | None]
 """Makes the memory of one server's session: for which server, in which run, for whom."""
 
+PROGRAMS = 16  # at once of one server: each link is a process of its own, a browser perhaps
 IDLE = 900.0  # seconds a kept link may idle: half of what servers allow by default before they forget a session
 _SHOWN = frozenset({"name", "url", "command", "args"})  # by `__repr__` in words of its own
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}").fullmatch
@@ -78,7 +80,8 @@ class Server:
     idle: float = IDLE
     max_age: float | None = None
     """Seconds after which a kept link is replaced, once nobody uses it."""
-    max_links: int = 16
+    max_links: int | None = None
+    """Links at once. Without it, 16 to a program, since each is a process; over HTTP and to an object, any number."""
     limits: Limits = field(default_factory=Limits)
     rows: Sequence[Row] = ()
     callbacks: "Callbacks | None" = field(default=None, repr=False)
@@ -109,6 +112,11 @@ class Server:
         for span in ("timeout", "silence", "idle", "max_age"):
             if (value := getattr(self, span)) is not None:
                 check_seconds(value, f"Server {self.name!r}: {span}")
+        if self.max_links is not None and (type(self.max_links) is not int or self.max_links < 1):
+            raise ConfigError(
+                f"Server {self.name!r}: max_links={self.max_links!r:.40} is not a positive number",
+                remedy="give a number of links, or leave it out",
+            )
         if self.proxy is not None and not isinstance(self.proxy, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"Server {self.name!r}: proxy is not a URL")
         self._refuse_what_does_not_go_together(named[0])
@@ -163,6 +171,8 @@ class Server:
             default = each.default_factory() if each.default_factory is not MISSING else each.default
             if each.repr and each.name not in _SHOWN and value != default:
                 shown.append(f"{each.name}={value!r}")
+        if self.bound_to is not None:
+            shown.append(f"bound to {self.bound_to!r}")
         return f"Server({', '.join(shown)})"
 
     def __eq__(self, other: object) -> bool:
@@ -175,9 +185,33 @@ class Server:
     def target(self) -> Target:
         return self.__dict__["_target"]
 
+    @property
+    def link_cap(self) -> int | None:
+        """Links at once; None: any number."""
+        if self.max_links is None and isinstance(self.target, CommandTarget):
+            return PROGRAMS
+        return self.max_links
+
     def with_(self, **changes: Any) -> "Server":
         """The same declaration with changes."""
-        return replace(self, **changes)
+        changed = replace(self, **changes)
+        return changed if self.bound_to is None else changed.bound(self.bound_to)
+
+    @property
+    def bound_to(self) -> object | None:
+        """The run that `Run.bind` fixed it to."""
+        return self.__dict__.get("_bound_to")
+
+    @property
+    def plain(self) -> "Server":
+        """The declaration itself, bound to no run."""
+        return self.__dict__.get("_plain", self)
+
+    def bound(self, run: object) -> "Server":
+        """`run.bind(server)`; equal to the declaration, since it is the same server."""
+        bound = copy.copy(self.plain)
+        bound.__dict__.update(_bound_to=run, _plain=self.plain)
+        return bound
 
     # What one does with it. The work is done in `calls.py`, which brings the SDK's types with it.
 

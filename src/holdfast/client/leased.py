@@ -1,0 +1,159 @@
+"""The link for one call: its run's, or an ephemeral one. It owns what lives as long as the call.
+
+It refuses to use a run that has ended, or one of another event loop.
+"""
+
+import asyncio
+import logging
+from functools import partial
+from types import TracebackType
+
+from holdfast.client.callbacks import Callbacks
+from holdfast.client.runs import Run, hearing, single_outside
+from holdfast.client.scope import Scope, current_run, current_scope
+from holdfast.client.server import Reuse, Server
+from holdfast.core.eras import Era
+from holdfast.core.greeting import includes
+from holdfast.core.lifecycle import LinkState
+from holdfast.errors import ConfigError, LeaseClosed, UsageError
+from holdfast.links.inbound import Ears
+from holdfast.links.link import Link
+
+log = logging.getLogger("holdfast.client")
+_warned: set[str] = set()
+
+
+def run_of(server: Server) -> Run | None:
+    """The run that calls to this server belong to: the one that it is bound to, or the current one."""
+    bound = server.bound_to
+    if not isinstance(bound, Run):
+        return current_run()
+    if not bound.here:
+        raise UsageError(
+            f"{server.name!r} is bound to {bound!r}, which belongs to another event loop",
+            server=server.name,
+            remedy="hand the call to that loop: asyncio.run_coroutine_threadsafe(server.call_tool(…), loop)",
+        )
+    return bound
+
+
+def link_at_hand(server: Server, reuse: Reuse | None) -> Link | None:
+    """The run's link, if it is there already: what nearly every call finds."""
+    wanted = reuse or server.reuse
+    if wanted == "call":
+        return None
+    if server.bound_to is None:
+        scope = current_scope()
+        run = None if scope is None else scope.run
+    else:
+        run = run_of(server)
+    if run is None or run.closed or not run.here:
+        return None
+    return run.at_hand(server, wanted)
+
+
+class leased:  # noqa: N801 - `async with leased(server) as (link, …)`
+    """A link for one call: the run's, or an ephemeral one. `timeout`: seconds to wait where links are capped."""
+
+    def __init__(self, server: Server, reuse: Reuse | None, timeout: float | None = None) -> None:
+        self._server = server
+        self._reuse: Reuse = reuse or server.reuse
+        self._timeout = timeout
+        self._ephemeral: Link | None = None
+
+    async def __aenter__(self) -> Link:
+        server = self._server
+        run = run_of(server) if server.bound_to is not None else _run_of_scope(server)
+        if run is not None and (self._reuse != "call" or run.closed):
+            return await run.link(server, self._reuse, timeout=self._timeout)
+        if server.disabled:
+            raise ConfigError(f"server {server.name!r} is disabled", server=server.name, remedy="set disabled=False")
+        if run is not None:
+            self._ephemeral = run.single(server)
+        else:
+            if self._reuse != "call" and server.memory is None:
+                _warn_once(server)
+            self._ephemeral = single_outside(server)
+        return self._ephemeral
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if self._ephemeral is not None:
+            await self._ephemeral.close()
+
+
+def _run_of_scope(server: Server) -> Run | None:
+    scope = current_scope()
+    if scope is None or not scope.run.here:
+        return None
+    if not scope.run.closed:
+        return scope.run
+    if scope.task is asyncio.current_task() and not scope.open:
+        return None  # left behind by an abandoned generator in the task that it ran in
+    raise LeaseClosed(
+        f"{server.name!r} was called in a task that outlived its run {scope.run.id}",
+        server=server.name,
+        remedy="end such tasks before the run ends, or open a run of their own",
+    )
+
+
+def _warn_once(server: Server) -> None:
+    if server.name not in _warned:
+        _warned.add(server.name)
+        log.warning(
+            "%s is used outside a run: a session is opened for this one call, and its state is lost; "
+            "put the work inside `async with holdfast.run():`, or call through `run.bind(server)` where the run's "
+            "context does not reach",
+            server.name,
+        )
+
+
+# What nested runs add
+
+
+def callbacks_of(server: Server) -> Callbacks:
+    """Who answers what a server asks inside its answer to a call that is made here."""
+    if server.bound_to is None:
+        scope = current_scope()
+        ours = scope.callbacks if scope is not None and not scope.run.closed and scope.run.here else Callbacks()
+    else:
+        run = run_of(server)
+        ours = run.callbacks if run is not None else Callbacks()
+    return server.callbacks.over(ours) if server.callbacks is not None else ours
+
+
+def nested_callbacks(server: Server, link: Link) -> Callbacks | None:
+    """The callbacks of this call, if a nested run brought some: a call that it makes is answered by it, not by another
+    nested run that is open at the same time."""
+    if server.bound_to is not None:
+        return None
+    scope = current_scope()
+    if scope is None or not scope.nested:
+        return None
+    asked = callbacks_of(server)
+    _promise(scope, server, link, asked)
+    return asked
+
+
+def ears_of(server: Server, link: Link, callbacks: Callbacks) -> Ears:
+    """These callbacks for what a server says on one call's own stream."""
+    return Ears(partial(callbacks.answer, server=server.name), hearing(server, link.principal, callbacks.heard))
+
+
+def _promise(scope: Scope, server: Server, link: Link, asked: Callbacks) -> None:
+    """A 2025 session is told once, when it begins, what it may ask. In 2026 every call says so itself."""
+    wanted = asked.capabilities
+    if link.era is Era.Y2026 or includes(link.ours.capabilities, wanted):
+        return
+    if link.phase is LinkState.CLOSED:
+        link.introduce(link.ours.info, wanted)
+        return
+    if id(link) not in scope.warned:
+        scope.warned.add(id(link))
+        log.warning(
+            "%s: its session began before this nested run, so the server does not know that it may ask for %s; give "
+            "those callbacks to the outer run, or to the server",
+            server.name,
+            ", ".join(sorted(set(wanted) - set(link.ours.capabilities))) or "as much",
+        )

@@ -1,0 +1,185 @@
+"""Durable runs: what one process leaves is continued by the next, and what can't be continued is told."""
+
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.server.mcpserver import MCPServer
+
+import holdfast
+from holdfast import Callbacks, Server
+from holdfast.core import events
+from holdfast.testing import FaultServer, stdio_target
+from tests.client.test_runs import FASTER, at, count, program
+
+pytestmark = pytest.mark.anyio
+
+KILLED = """
+import asyncio, os, signal, sys, holdfast
+async def main():
+    url, command, *args = sys.argv[1:]
+    async with holdfast.run("talk", store=url):
+        await holdfast.Server("program", command=command, args=args).call_tool("count")
+        os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
+"""
+
+
+def replacements(heard: list[Any]) -> list[events.SessionWasReplaced]:
+    return [event for event in heard if isinstance(event, events.SessionWasReplaced)]
+
+
+@pytest.mark.promise("run.durable-loss")
+async def test_nobody_continues_a_program_of_a_killed_process_without_being_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url, target = f"sqlite:///{tmp_path}/runs.db", stdio_target()
+    killed = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, url, target.command, *target.args)
+    assert await killed.wait() == -signal.SIGKILL
+    heard: list[Any] = []
+    child = program()
+    async with holdfast.run("talk", store=url, on_event=heard.append) as run:
+        with caplog.at_level(logging.WARNING, "holdfast.links"):
+            await child.list_tools()  # harmless, so it may run in the new program
+            assert len(replacements(heard)) == 1
+            with pytest.raises(holdfast.SessionReplaced, match="what it kept is gone") as told:
+                await count(child)
+        assert told.value.server == "program"
+        assert any("was replaced" in record.getMessage() for record in caplog.records)
+        assert run.statistics()["program"].replacements == 1
+        assert [await count(child) for _ in range(2)] == [1, 2]  # told once
+
+
+@pytest.mark.promise("run.durable-loss")
+@pytest.mark.parametrize("stateful", [True, False])
+async def test_an_object_of_another_process_is_told_as_replaced(stateful: bool) -> None:
+    def served() -> Server:
+        app = MCPServer("app")
+        made: list[int] = []
+
+        @app.tool(name="count")
+        def counted() -> str:
+            made.append(1)
+            return str(len(made))
+
+        return Server("app", app=app, era="2025", stateful=stateful, limits=FASTER)
+
+    async with holdfast.open_store("memory:") as store:
+        async with holdfast.run("talk", store=store):
+            assert await count(served()) == 1
+        heard: list[Any] = []
+        told: list[holdfast.Replaced] = []
+        async with holdfast.run("talk", store=store, on_event=heard.append, on_replaced=told.append):
+            server = served()  # as in another process
+            if stateful:
+                with pytest.raises(holdfast.SessionReplaced):
+                    await count(server)
+            assert await count(server) == 1
+        assert len(replacements(heard)) == len(told) == 1
+
+
+@pytest.mark.promise("run.durable-loss")
+@pytest.mark.parametrize("lost", ["gone", "garbage", "capabilities", "store down"])
+async def test_a_session_that_can_not_be_gone_on_with_is_told_as_replaced(
+    lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FaultServer() as http, holdfast.open_store("memory:") as store:
+        server = at(http)
+        promised = Callbacks(roots=["file:///a"]) if lost == "capabilities" else Callbacks()
+        async with holdfast.run("talk", store=store, callbacks=promised):
+            assert await count(server) == 1
+        [link] = (await store.scan(kind="link")).records
+        if lost == "gone":
+            await store.end("link", link.id)
+            await store.reap(ended_for=0)
+        elif lost == "garbage":
+            await store.commit(link.with_data({"session": 7}), expect=link.rev)
+        heard: list[Any] = []
+        async with holdfast.run("talk", store=store, on_event=heard.append):
+            if lost == "store down":
+                get = store.get
+
+                async def down(kind: str, id: str, *, dead: bool = False) -> Any:
+                    if kind == "link":
+                        raise holdfast.StoreDown("as if")
+                    return await get(kind, id, dead=dead)
+
+                monkeypatch.setattr(store, "get", down)
+            with pytest.raises(holdfast.SessionReplaced):
+                await count(server)
+            assert await count(server) == 1
+        assert len(replacements(heard)) == 1
+        if lost in ("gone", "garbage", "capabilities"):
+            async with holdfast.run("talk", store=store, on_event=heard.append):
+                assert await count(server) == 2  # the new one was saved
+            assert len(replacements(heard)) == 1
+
+
+@pytest.mark.promise("run.durable-loss")
+async def test_a_first_use_that_can_not_be_written_is_told_and_the_call_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[Any] = []
+    async with holdfast.open_store("memory:") as store:
+        commit = store.commit
+
+        async def down(record: Any, *args: Any, **more: Any) -> Any:
+            if record.kind == "run" and record.rev:
+                raise holdfast.StoreDown("as if")
+            return await commit(record, *args, **more)
+
+        child = program()
+        async with holdfast.run("talk", store=store, on_event=heard.append):
+            with monkeypatch.context() as patched:
+                patched.setattr(store, "commit", down)
+                assert await count(child) == 1
+            assert any(isinstance(event, events.MemoryFailed) for event in heard)
+        async with holdfast.run("talk", store=store):  # it was written when the run was left
+            with pytest.raises(holdfast.SessionReplaced):
+                await count(child)
+
+
+@pytest.mark.promise("run.durable")
+@pytest.mark.parametrize("reaped", [True, False])
+@pytest.mark.parametrize("span", ["idle", "max_age"])
+async def test_an_expired_id_begins_anew_whether_or_not_it_was_reaped(reaped: bool, span: str) -> None:
+    clock = holdfast.ManualClock()
+    async with FaultServer() as http, holdfast.open_store("memory:", clock=clock) as store:
+        server = at(http)
+        limits: dict[str, Any] = {span: 100}
+        async with holdfast.run("talk", store=store, **limits) as run:
+            assert not run.continued
+            assert await count(server) == 1
+        clock.advance(101)
+        if reaped:
+            await store.reap()
+        heard: list[Any] = []
+        async with holdfast.run("talk", store=store, principal="bob", on_event=heard.append) as run:
+            assert not run.continued
+            assert await count(server) == 1  # nothing of the old one's is continued
+        assert not replacements(heard)
+        async with holdfast.run("talk", store=store, principal="bob") as run:
+            assert run.continued
+            assert await count(server) == 2
+
+
+@pytest.mark.promise("run.durable")
+async def test_a_session_that_no_memory_keeps_is_ended_with_its_run() -> None:
+    async with FaultServer() as http:
+        async with holdfast.run("talk", memory=lambda *_: None):
+            assert await count(at(http)) == 1
+        assert not http.sessions.sessions
+
+
+@pytest.mark.promise("run.durable")
+async def test_a_record_of_an_ended_run_tells_its_end_to_its_principal_alone() -> None:
+    async with holdfast.open_store("memory:") as store:
+        async with holdfast.run("talk", store=store, principal="alice") as run:
+            await run.end()
+        with pytest.raises(holdfast.UsageError, match="of this principal"):
+            async with holdfast.run("talk", store=store, principal="mallory"):
+                raise AssertionError("not reached")
