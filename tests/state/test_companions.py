@@ -491,3 +491,54 @@ async def test_figures_add_up_over_processes(url: str) -> None:
         found = (await totals(store))[kind]
         assert (found.steps, found.iterations, found.refusals) == (6, 2, {"revised": 2})
         assert set(found.seconds) == {"empty", "drafted", "criticised"}
+
+
+@pytest.mark.promise("companions.parallel")
+async def test_a_step_that_could_stand_beside_a_refused_save_is_refused() -> None:
+    """What middleware saves after the call may be refused then; a step is written at once."""
+    saved = holdfast.Sessions(Studio)
+    holdfast.Companions(Writer, saved)
+    with pytest.raises(holdfast.UsageError, match="has companions, whose steps are written at once"):
+        saved.install(FastMCP("studio"), save=True)
+    saved = holdfast.Sessions(Studio)
+    saved.install(FastMCP("studio"), save=True)
+    with pytest.raises(holdfast.UsageError, match="is saved by middleware after each call"):
+        holdfast.Companions(Writer, saved)
+
+    # Two kinds of sessions: whichever of the two comes first in a call, the other is refused.
+    class Cart(holdfast.SessionState):
+        items: list[str] = []
+
+    carts, studios = holdfast.Sessions(Cart), holdfast.Sessions(Studio)
+    writers = holdfast.Companions(Writer, studios)
+    server = FastMCP("studio")
+    carts.install(server, save=True, noun="cart")
+    begun, studio = await carts.begin(), await studios.begin()
+
+    async def draft() -> None:
+        async with (await writers.of(studio)).step("draft", to="drafted"):
+            pass
+
+    @server.tool
+    async def step_last(session_id: str, cart: holdfast.Session[Cart] = Depends(carts)) -> str:
+        cart.draft.items.append("x")
+        await draft()
+        return "ok"
+
+    @server.tool
+    async def step_first(session_id: str) -> str:
+        await draft()
+        cart = await carts()
+        cart.draft.items.append("x")
+        return "ok"
+
+    async with Client(server) as client:
+        last = await client.call_tool("step_last", {"session_id": begun.handle}, raise_on_error=False)
+        assert last.is_error
+        assert (await writers.of(studio)).phase == "empty"
+        first = await client.call_tool("step_first", {"session_id": begun.handle}, raise_on_error=False)
+        assert first.is_error
+        assert (await writers.of(studio)).phase == "drafted"  # what was done before the refusal is said to stand
+    for answer in (last, first):
+        assert "written at once, and this call's session after the call" in answer.content[0].text
+    assert (await begun.read()).items == []

@@ -25,12 +25,11 @@ ALICE = Principal("alice")
 
 
 @pytest.mark.promise("companions.parallel")
-@pytest.mark.parametrize("save", [False, True])
-async def test_the_first_call_of_a_session_may_use_both_the_session_and_its_helper(save: bool) -> None:
+async def test_the_first_call_of_a_session_may_use_both_the_session_and_its_helper() -> None:
     sessions = holdfast.Sessions(Studio)
     writers = holdfast.Companions(Writer, sessions)
     server = FastMCP("studio")
-    sessions.install(server, save=save)
+    sessions.install(server)
 
     @server.tool
     async def go(

@@ -1,18 +1,26 @@
 """Middleware that saves after a call, and calls that may be repeated: on both frameworks, on every store."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+import secrets
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any
 
 import mcp
 import pytest
 from fastmcp import Client, FastMCP
 from fastmcp.dependencies import Depends
+from fastmcp.utilities.tasks import TaskConfig
+from mcp.server.auth.middleware.auth_context import auth_context_var
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.resolve import Resolve
 
 import holdfast
+from holdfast.core.models import ANONYMOUS, Principal
+from holdfast.state.fastmcp_provider import LifecycleProvider
+from holdfast.state.identity import Caller
 from holdfast.state.log import KIND
 from holdfast.state.middleware import IDEMPOTENCY_KEY
 from holdfast.state.session import Session
@@ -226,3 +234,168 @@ async def test_once_keeps_the_result_in_the_same_write(url: str) -> None:
         assert len(record.data["once"]) == 64  # type: ignore[index, call-overload, arg-type]
         with pytest.raises(holdfast.UsageError, match="at least one character"):
             await attempt("")
+
+
+@contextmanager
+def signed_in(subject: str | None) -> Iterator[None]:
+    """Whoever connects in here is this user."""
+    token = AccessToken(
+        token="t", client_id="app", scopes=[], subject=subject, claims={"iss": "https://issuer.invalid"}
+    )
+    before = auth_context_var.set(AuthenticatedUser(token) if subject else None)
+    try:
+        yield
+    finally:
+        auth_context_var.reset(before)
+
+
+def everyones(framework: str, sessions: "holdfast.Sessions[Basket]") -> Any:
+    """A shop with one basket for all, saved by middleware."""
+    if framework == "fastmcp":
+        fast = FastMCP("shop")
+        sessions.install(fast, save=True, tools=False)
+
+        @fast.tool(name="order")
+        async def order_here(item: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> list[str]:
+            basket.draft.items.append(item)
+            return basket.draft.items
+
+        return Client(fast)
+    server: MCPServer[Any] = MCPServer("shop")
+    sessions.install(server, save=True, tools=False)
+
+    @server.tool()
+    async def order(item: str, basket: Annotated[holdfast.Session[Basket], Resolve(sessions)]) -> list[str]:
+        basket.draft.items.append(item)
+        return basket.draft.items
+
+    return mcp.Client(server)
+
+
+@both
+@pytest.mark.promise("state.once")
+async def test_the_same_key_of_two_users_of_one_session_is_two_calls(framework: str, url: str) -> None:
+    extra: dict[str, Any] = {"raise_on_error": False} if framework == "fastmcp" else {}
+    async with holdfast.open_store(url) as store:
+        shared = holdfast.ForEveryone(secrets.token_hex(4))
+        answers: list[Any] = []
+        for user in ("alice", "bob", "alice"):
+            sessions = holdfast.Sessions(Basket, store, identity=[shared])  # as a replica each
+            with signed_in(user):
+                async with everyones(framework, sessions) as client:
+                    said = await client.call_tool("order", {"item": "x"}, meta={IDEMPOTENCY_KEY: "order-1"}, **extra)
+                    answers.append(said.structured_content["result"])
+        assert answers == [["x"], ["x", "x"], ["x"]]
+        # Nobody in particular has no keys of his own there: refused, and nothing is executed.
+        sessions = holdfast.Sessions(Basket, store, identity=[shared])
+        async with everyones(framework, sessions) as client:
+            refused = await client.call_tool("order", {"item": "y"}, meta={IDEMPOTENCY_KEY: "order-1"}, **extra)
+            assert refused.is_error
+            assert "needs an authenticated caller" in refused.content[0].text
+            assert (await client.call_tool("order", {"item": "z"}, **extra)).structured_content["result"][2:] == ["z"]
+
+
+@pytest.mark.promise("state.once")
+async def test_once_on_everyones_session_belongs_to_its_caller() -> None:
+    sessions = holdfast.Sessions(Basket, identity=[holdfast.ForEveryone()])
+
+    async def order(user: Principal) -> int:
+        session = await sessions.find_for(Caller(user))
+        return await session.once("order-1", lambda state: state.items.append(user) or len(state.items))
+
+    assert [await order(Principal(user)) for user in ("alice", "bob", "alice")] == [1, 2, 1]
+    with pytest.raises(holdfast.UsageError, match="needs an authenticated caller"):
+        await order(ANONYMOUS)
+
+
+@pytest.mark.promise("state.once")
+async def test_a_background_tool_that_takes_a_saved_session_is_refused_when_the_server_starts() -> None:
+    for save in (True, False):
+        sessions, server = holdfast.Sessions(Basket), FastMCP("shop")
+        sessions.install(server, save=save)
+
+        @server.tool(name="later")
+        async def later(item: str, session_id: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> int:
+            return await work(basket, item, False, "")
+
+        tool = await server.get_tool("later")
+        assert tool is not None
+        tool.task_config = TaskConfig(mode="optional")  # what `task=True` declares
+        [ours] = [each for each in server.providers if isinstance(each, LifecycleProvider)]
+        if save:
+            with pytest.raises(holdfast.UsageError, match=r"'later' runs in the background \(task=True\)"):
+                await ours.lifespan().__aenter__()
+        else:
+            async with ours.lifespan():
+                pass
+
+
+@both
+@pytest.mark.promise("state.middleware")
+async def test_calls_that_take_no_session_wait_for_nobody(framework: str) -> None:
+    shared = holdfast.ForEveryone()
+    sessions = holdfast.Sessions(Basket, identity=[shared])
+    client = everyones(framework, sessions)
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(basket: "holdfast.Session[Basket]") -> int:
+        entered.set()
+        await go.wait()
+        basket.draft.items.append("slow")
+        return len(basket.draft.items)
+
+    async def ping() -> str:
+        return "pong"
+
+    if framework == "fastmcp":
+        server = FastMCP("shop")
+        sessions.install(server, save=True, tools=False)
+
+        @server.tool(name="slow")
+        async def slow_here(basket: holdfast.Session[Basket] = Depends(sessions)) -> int:
+            return await slow(basket)
+
+        server.tool(ping)
+        client = Client(server)
+    else:
+        official: MCPServer[Any] = MCPServer("shop")
+        sessions.install(official, save=True, tools=False)
+
+        @official.tool(name="slow")
+        async def slow_there(basket: Annotated[holdfast.Session[Basket], Resolve(sessions)]) -> int:
+            return await slow(basket)
+
+        official.tool()(ping)
+        client = mcp.Client(official)
+    async with client:
+        first = asyncio.ensure_future(client.call_tool("slow", {}))
+        await asyncio.wait_for(entered.wait(), 10)
+        second = asyncio.ensure_future(client.call_tool("slow", {}))
+        pong = await asyncio.wait_for(client.call_tool("ping", {}), 10)
+        assert pong.structured_content == {"result": "pong"}
+        go.set()
+        results = [(await each).structured_content["result"] for each in (first, second)]
+        assert results == [1, 2]  # those that take it still take turns
+
+
+@pytest.mark.promise("state.middleware")
+async def test_a_saving_call_reads_what_it_has_written_itself() -> None:
+    sessions = holdfast.Sessions(Basket)
+    server = FastMCP("shop")
+    sessions.install(server, save=True)
+
+    @server.tool
+    async def add(session_id: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> list[int]:
+        async with basket.edit() as draft:
+            draft.items.append("a")
+        seen = [len(basket.state.items), len((await basket.read()).items)]
+        await basket.log.add("note")
+        for hidden in (basket.fork, basket.log.last):
+            with pytest.raises(holdfast.UsageError, match="written after it"):
+                await hidden()
+        return seen
+
+    begun = await sessions.begin()
+    async with Client(server) as client:
+        assert (await client.call_tool("add", {"session_id": begun.handle})).data == [1, 1]
+    assert (await begun.read()).items == ["a"]

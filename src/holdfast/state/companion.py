@@ -23,6 +23,7 @@ from holdfast.state.insight import COUNTED, Convergence, Insight, default_judge,
 from holdfast.state.log import KIND, UNDO, Entry, Log
 from holdfast.state.model import Migration, SessionState
 from holdfast.state.session import Session, shown
+from holdfast.state.work import write_beside
 
 if TYPE_CHECKING:
     from holdfast.state.companions import Companions
@@ -167,6 +168,7 @@ class Companion(Generic[S, O]):
     @asynccontextmanager
     async def step(self, label: str, *, to: str | None = None) -> AsyncGenerator[Turn[S]]:
         """Do something and, with `to`, go to another phase: all of it at the end of the block, or nothing."""
+        self._write_beside()
         await self._session.refresh()
         await self._is_free()
         await self._use_session()
@@ -182,6 +184,7 @@ class Companion(Generic[S, O]):
     async def turn(self, label: str, *, to: str | None = None, ttl: float = 120.0) -> AsyncGenerator[Turn[S]]:
         """A long step: nobody else steps meanwhile (`Busy`). Whoever dies in it leaves it after `ttl` seconds, and
         nothing of it is seen."""
+        self._write_beside()
         await self._is_free()
         await self._use_session()
         async with self._session.holding(ttl) as fence:
@@ -191,6 +194,12 @@ class Companion(Generic[S, O]):
             finally:
                 self._turn = None
             await self._finish(turn, label, to, base, fence)
+
+    def _write_beside(self) -> None:
+        try:
+            write_beside(f"a step of the {self.kind}")
+        except UsageError as error:
+            raise self._shown(error) from None
 
     async def _is_free(self) -> None:
         """Nobody else has a long turn."""
@@ -264,6 +273,7 @@ class Companion(Generic[S, O]):
         if self._turn is not None:  # goes with the step under way
             self._turn.note(label, data)
             return
+        self._write_beside()
         await self._is_free()
         await self._use_session()
         await self._session.append(label, data)
@@ -324,6 +334,7 @@ class Companion(Generic[S, O]):
 
     async def undo(self) -> S:
         """Go back one step, phase and counts included; that is a step, too, so another undo takes it back."""
+        self._write_beside()
         await self._is_free()
         await self._use_session()
         now, before = time.time(), self._stored

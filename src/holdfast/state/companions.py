@@ -73,6 +73,12 @@ class Companions(Generic[C]):
             raise UsageError(f"{companion!r:.80} is no kind of helper", remedy="derive it from holdfast.Companion")
         if not hasattr(companion, "table"):
             raise UsageError(f"{companion.__name__} is no kind of helper", remedy="give it states, options and phases")
+        if sessions.is_saved:
+            raise UsageError(
+                f"{sessions!r} is saved by middleware after each call; steps of a companion are written at once, and "
+                "would stand if the save is refused",
+                remedy="install without save=True, and change the session in `async with session.edit()`",
+            )
         if sessions.helpers.setdefault(companion.kind, companion) is not companion:
             raise UsageError(
                 f"{sessions!r} has another kind of helper under the name {companion.kind!r}",

@@ -37,6 +37,8 @@ class Key:
 
     digest: str
     principal: Principal
+    shared: bool = False
+    """By callers who are not each other."""
 
 
 Found: TypeAlias = Named | Key
@@ -105,7 +107,7 @@ class ForEveryone:
     name: str = "everyone"
 
     def find(self, caller: Caller, kind: str) -> Found | None:
-        return Key(_digest("everyone", kind, self.name), ANONYMOUS)
+        return Key(_digest("everyone", kind, self.name), ANONYMOUS, shared=True)
 
     @property
     def hint(self) -> str:

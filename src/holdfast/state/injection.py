@@ -68,15 +68,17 @@ class Injectable(ABC, Generic[S]):
         work = work_of(self)
         try:
             found = self.chain.find(caller, self.name)
+            if work is not None and work.wait_for_turn is not None:
+                await work.wait_for_turn(found)
             loaded = work.loaded.get(found) if work is not None and found is not None else None
             session = cast("Session[S]", loaded) if loaded is not None else await self.find_for(caller, found)
             session.just_read()
+            session.show_errors_as(also)
+            return cast("Session[S]", work.take(session)) if work is not None else session
         except HoldfastError as error:
             if isinstance(error, StoreDown | CorruptRecord):
                 log.error("%r: %s", self, error)  # the caller can do nothing about it, the operator can
             raise shown(error, also) from error.__cause__
-        session.show_errors_as(also)
-        return cast("Session[S]", work.take(session)) if work is not None else session
 
     @property
     def unnamed(self) -> Callable[[Context[Any, Any]], Awaitable[Session[S]]]:

@@ -5,8 +5,11 @@ memory, and written once, with the call's result if the call has an idempotency 
 to touch a store for a call without a session, and to lose either of two writes: the later one is told `Conflict`.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from mcp.server.context import ServerRequestContext
@@ -16,10 +19,10 @@ from pydantic import BaseModel
 
 from holdfast.core.values import JSON, members
 from holdfast.errors import Conflict, HoldfastError, NotFound, UsageError
-from holdfast.state.identity import Caller
+from holdfast.state.identity import Caller, Found
 from holdfast.state.injection import Y2026, of_sdk
 from holdfast.state.session import digest, shown
-from holdfast.state.work import SCOPE, WORK, Scope, Work, work_of
+from holdfast.state.work import SCOPE, WORK, Scope, Work, holds_another, work_of
 
 if TYPE_CHECKING:
     from holdfast.state.sessions import Sessions
@@ -37,6 +40,8 @@ class StateMiddleware:
     def __init__(self, sessions: "Sessions[Any] | None" = None, *, save: bool = True) -> None:
         self._sessions = sessions
         self._save = save and sessions is not None
+        if save and sessions is not None:
+            sessions.will_be_saved()
 
     async def __call__(self, ctx: Any, call_next: Next) -> Any:
         is_sdk = isinstance(ctx, ServerRequestContext)
@@ -130,6 +135,14 @@ async def _fastmcp(sessions: "Sessions[Any]", context: Any, request: Any, run: R
     from fastmcp.tools.base import ToolResult
 
     caller, name, also = _fastmcp_call(context, request)
+    call = _Call(sessions, caller, name, also, context.method, request)
+    if call.key is not None and await _runs_in_background(context, name):
+        raise shown(
+            UsageError(
+                f"{name!r} runs in the background, where no idempotency key is kept", remedy="leave the key out"
+            ),
+            also,
+        )
 
     def plain(result: ToolResult) -> dict[str, Any]:
         whole = _wire(CallToolResult(content=result.content, structured_content=result.structured_content))
@@ -139,7 +152,13 @@ async def _fastmcp(sessions: "Sessions[Any]", context: Any, request: Any, run: R
         content = CallToolResult.model_validate({"content": kept.get("content", [])}).content
         return ToolResult(content=content, structured_content=kept.get("structuredContent"), meta=kept.get("_meta"))
 
-    return await _Call(sessions, caller, name, also, context.method, request).handle(run, plain, rebuild)
+    return await call.handle(run, plain, rebuild)
+
+
+async def _runs_in_background(context: Any, name: str) -> bool:
+    """Declared with `task=True`: the tool's work is done elsewhere, after this call was answered."""
+    tool = await context.fastmcp_context.fastmcp.get_tool(name)
+    return tool is not None and tool.task_config.supports_tasks()
 
 
 class _Call:
@@ -165,6 +184,7 @@ class _Call:
         self.key = key if method == "tools/call" else None
         self.call = digest(name, dict(caller.arguments))
         self.work = Work(request)
+        self.work.is_keyed = self.key is not None
 
     async def handle(
         self, run: Run, plain: Callable[[Any], dict[str, Any]], rebuild: Callable[[dict[str, Any]], Any]
@@ -173,11 +193,29 @@ class _Call:
             found = self.sessions.chain.find(self.caller, self.sessions.name)
         except HoldfastError as error:
             raise shown(error, self.also) from error.__cause__
-        if found is None:
+        async with AsyncExitStack() as turns:
+            if found is not None:
+                self.work.wait_for_turn = partial(self._turn, turns, asyncio.Lock(), found)
+                if self.key is not None:
+                    await self.work.wait_for_turn(found)
+                    kept = await self._repeated()
+                    if kept is not None:
+                        return rebuild(kept)
             return await self._once(run, plain, rebuild)
-        async with self.sessions.turn(f"call {found}", TURN_SECONDS):  # within a process, calls take turns
-            kept = await self._repeated()
-            return await self._once(run, plain, rebuild) if kept is None else rebuild(kept)
+
+    async def _turn(self, turns: AsyncExitStack, entering: asyncio.Lock, mine: Found, wanted: Found | None) -> None:
+        """Within a process, calls that take the same session take turns: from when they take it to their end."""
+        if wanted != mine:
+            return  # of a nested call
+        async with entering:
+            if self.work.in_turn:
+                return
+            name = f"call {mine}"
+            # Whoever holds a turn on a session of another kind does not wait for a second one: another call may do so
+            # in the other order. What that costs is a `Conflict`.
+            if not (holds_another(self.sessions) and self.sessions.is_taken(name)):
+                await turns.enter_async_context(self.sessions.turn(name, TURN_SECONDS))
+            self.work.in_turn = True
 
     async def _once(
         self, run: Run, plain: Callable[[Any], dict[str, Any]], rebuild: Callable[[dict[str, Any]], Any]
@@ -192,9 +230,9 @@ class _Call:
         if not work.taken or _unfinished(result):  # a call that fails leaves the state as before
             return result
         once: dict[str, JSON] | None = None
-        if self.key is not None:
+        if self.key is not None and work.named is not None:
             whole = {name: value for name, value in plain(result).items() if name != "resultType"}
-            once = {digest(self.key): {"call": self.call, "result": cast("JSON", whole)}}
+            once = {work.named.key_name(self.key): {"call": self.call, "result": cast("JSON", whole)}}
         try:
             await work.save(self.name, once)
         except Conflict:
@@ -212,13 +250,13 @@ class _Call:
         if self.key is None or found is None:
             return None
         try:
-            session = self.work.loaded[found] = await self.sessions.find_for(self.caller)
+            session = self.work.loaded[found] = self.work.named = await self.sessions.find_for(self.caller)
+            kept = session.kept_result(session.key_name(self.key))
         except NotFound:
             return None  # not ours: whoever takes it will tell
         except HoldfastError as error:
             raise shown(error, self.also) from error.__cause__
         session.show_errors_as(self.also)
-        kept = session.kept_result(digest(self.key))
         if kept is None:
             return None
         if kept.get("call") != self.call:

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequ
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
-from holdfast.core.models import Claim, Handle, LogEntry, Principal, Record
+from holdfast.core.models import ANONYMOUS, Claim, Handle, LogEntry, Principal, Record
 from holdfast.core.values import JSON, members
 from holdfast.errors import Busy, Conflict, HoldfastError, LimitReached, NotFound, UsageError
 from holdfast.state import model, records
@@ -45,6 +45,7 @@ class Session(Generic[S]):
         self._state = state
         self._also = also
         self._read_at = float("-inf")
+        self._shared_with: Principal | None = None
         self._draft: S | None = None
         self._draft_base: Base[S] = record, state
         self._labels: list[str] = []
@@ -72,8 +73,9 @@ class Session(Generic[S]):
 
     @property
     def state(self) -> S:
-        """A copy of the state as it was read or written last."""
-        return self._state.model_copy(deep=True)
+        """A copy of the state as it was read or written last; within a call that middleware saves, with what the call
+        has changed so far."""
+        return (self._draft if self._draft is not None else self._state).model_copy(deep=True)
 
     @property
     def title(self) -> str:
@@ -163,7 +165,9 @@ class Session(Generic[S]):
         The same key again gives that result and writes nothing. The last 64 keys of a session are known."""
         if not isinstance(key, str) or not key:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError("an idempotency key is text of at least one character")
-        name = digest(key)
+        self._not_joined("once()")
+        with self._telling():
+            name = self.key_name(key)
         result: list[R] = []
 
         async def attempt() -> None:
@@ -175,10 +179,25 @@ class Session(Generic[S]):
             result[:] = [work(draft)]
             await self._commit(draft, label, once={name: {"result": cast("JSON", result[0])}})
 
-        self._not_joined("once()")
         with self._telling():
             await self._retried(attempt)
         return result[0]
+
+    def keys_belong_to(self, caller: Principal) -> None:
+        """The session is many callers' at once: each has idempotency keys of its own."""
+        self._shared_with = caller
+
+    def key_name(self, key: str) -> str:
+        """The name under which the answer to a call with this key is kept."""
+        if self._shared_with is None:
+            return digest(key)
+        if self._shared_with == ANONYMOUS:
+            raise UsageError(
+                "an idempotency key needs an authenticated caller here: this session is everyone's, and another "
+                "caller's answer under the same key would be given",
+                remedy="call it without a key, or authenticate",
+            )
+        return digest(key, self._shared_with)
 
     @asynccontextmanager
     async def lease(self, label: str = "turn", ttl: float = 120.0) -> AsyncGenerator[S]:
@@ -267,6 +286,7 @@ class Session(Generic[S]):
     async def fork(self, rev: int | None = None, title: str = "") -> "Session[S]":
         """Another session that begins with this one's state, now or at an earlier revision. History is not copied."""
         with self._telling():
+            self._not_pending("fork()")
             await self._refresh()
             number = rev if rev is not None else self.rev
             state = await self._at(number)
@@ -279,12 +299,14 @@ class Session(Generic[S]):
     async def entries(self, *, after: int = 0, limit: int = PAGE, newest_first: bool = False) -> list[LogEntry]:
         """The log as the store has it."""
         with self._telling():
+            self._not_pending("the log")
             store = await self._sessions.opened()
             return await store.log(KIND, self.handle, after=after, limit=limit, newest_first=newest_first)
 
     async def newest(self) -> AsyncGenerator[LogEntry]:
         """The log backwards, a page at a time."""
         with self._telling():
+            self._not_pending("the log")
             async for entry in records.newest(await self._sessions.opened(), self.handle):
                 yield entry
 
@@ -432,7 +454,7 @@ class Session(Generic[S]):
 
     def open_draft(self) -> None:
         """From here on changes are gathered, and written by `save` over what was read now."""
-        self._draft_base, self._draft = self.base, self.state
+        self._draft_base, self._draft = self.base, self._state.model_copy(deep=True)
         self._labels, self._notes = [], []
 
     def _join(self, draft: S, label: str) -> None:
@@ -444,6 +466,14 @@ class Session(Generic[S]):
         if self._draft is not None:
             with self._telling():
                 raise UsageError(f"{what} and saving by middleware can't be mixed", remedy="use session.draft here")
+
+    def _not_pending(self, what: str) -> None:
+        """What is in the store is not what this call has made of it."""
+        if self.is_changed:
+            raise UsageError(
+                f"{what} would not show what this call has changed so far: middleware has it written after it",
+                remedy="read before the first change, or install without save=True",
+            )
 
     def snapshot(self) -> Callable[[], None]:
         """A function that puts back what was gathered so far."""

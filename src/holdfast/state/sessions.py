@@ -85,6 +85,7 @@ class Sessions(Injectable[S]):
         self._turns: weakref.WeakValueDictionary[tuple[int, str], asyncio.Lock] = weakref.WeakValueDictionary()
         self._known: dict[str, Handle] = {}
         self.helpers: dict[str, type] = {}
+        self.is_saved = False
         self.at_end: list[Callable[[], Awaitable[None]]] = []
         self._memory: Store | None = None
         self._memory_loop: asyncio.AbstractEventLoop | None = None
@@ -301,6 +302,20 @@ class Sessions(Injectable[S]):
             with suppress(NotFound, SessionExpired, Ended):
                 await store.touch(POINTERS, pointer)
 
+    def will_be_saved(self) -> None:
+        """Middleware saves these sessions after each call; steps of helpers would stand where a save is refused."""
+        if self.helpers:
+            raise UsageError(
+                f"{self!r} has companions, whose steps are written at once and would stand if the save is refused",
+                remedy="install without save=True, and change the session in `async with session.edit()`",
+            )
+        self.is_saved = True
+
+    def is_taken(self, name: str) -> bool:
+        """Would `turn` have to wait?"""
+        lock = self._turns.get((id(asyncio.get_running_loop()), name))
+        return lock is not None and lock.locked()
+
     @asynccontextmanager
     async def turn(self, handle: str, seconds: float) -> AsyncGenerator[bool]:
         """One after another within this process; true if it had to wait."""
@@ -337,7 +352,10 @@ class Sessions(Injectable[S]):
                 await self.slide(record)
                 return Session(self, record, state)
             case Key():
-                return await self._stands_for(found)
+                session = await self._stands_for(found)
+                if found.shared:
+                    session.keys_belong_to(caller.principal)
+                return session
 
     async def _stands_for(self, key: Key) -> Session[S]:
         """The session behind a pointer; begun if there is none, or if the last one has ended."""

@@ -4,7 +4,7 @@ It owns the two context variables. It refuses to save what nobody changed, and a
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
@@ -24,9 +24,23 @@ class Work:
         self.taken: dict[str, Session[Any]] = {}
         self.loaded: dict[Found, Session[Any]] = {}
         """Sessions that were read before the call takes them."""
+        self.wait_for_turn: Callable[[Found | None], Awaitable[None]] | None = None
+        self.in_turn = False
+        self.is_keyed = False
+        self.named: Session[Any] | None = None
+        """The session that a call with an idempotency key names: the key is kept in it."""
+        self.beside: str | None = None
+        """What was written in this call without waiting for its end."""
 
     def take(self, session: Session[Any]) -> Session[Any]:
         """The same session twice in one call is one."""
+        if self.beside is not None:
+            raise _not_as_one(self.beside)
+        if self.is_keyed and (self.named is None or self.named.handle != session.handle):
+            raise UsageError(
+                "an idempotency key covers the session that the call names, and this tool takes another one",
+                remedy="call it without a key",
+            )
         known = self.taken.get(session.handle)
         if known is None:
             known = self.taken[session.handle] = session
@@ -54,9 +68,25 @@ class Work:
                 f"{label}: the call changed {len(changed)} sessions, which can't be saved as one",
                 remedy="change one session a call, or use edit() without the saving middleware",
             )
-        last = changed[0] if changed else next(iter(self.taken.values()))
+        last = self.named or (changed[0] if changed else next(iter(self.taken.values())))
         for session in self.taken.values():
             await session.save(label, once if session is last else None)
+
+
+def _not_as_one(what: str) -> UsageError:
+    return UsageError(
+        f"{what} is written at once, and this call's session after the call: if that is refused, one of them stands",
+        remedy="install without save=True, and change the session in `async with session.edit()`",
+    )
+
+
+def write_beside(what: str) -> None:
+    """Refuse a write that would stand even if what middleware saves after the call does not."""
+    for work in WORK.get().values():
+        if work.is_open:
+            if work.taken:
+                raise _not_as_one(what)
+            work.beside = what
 
 
 class Scope:
@@ -81,6 +111,11 @@ def work_of(owner: object) -> Work | None:
     """The work of the call under way; what was left by a call that is over is nobody's."""
     work = WORK.get().get(owner)
     return work if work is not None and work.is_open else None
+
+
+def holds_another(owner: object) -> bool:
+    """Has the call under way a turn on a session of another kind?"""
+    return any(work.in_turn and work.is_open for kind, work in WORK.get().items() if kind is not owner)
 
 
 SCOPE: ContextVar[Scope | None] = ContextVar("holdfast_scope", default=None)
