@@ -39,6 +39,7 @@ from holdfast.gateway.memories import SessionMemory, SharedMemory
 from holdfast.gateway.ownership import Programs
 from holdfast.gateway.passed_headers import HasHeaders, passed, with_passed
 from holdfast.gateway.refetch import Refetch
+from holdfast.gateway.subscriptions import Subscriptions
 from holdfast.links.http_pool import SharedPool
 from holdfast.links.inbound import OnNotification, OnRequest
 from holdfast.links.link import Link
@@ -99,6 +100,7 @@ class Backend:
         self._updated = updated
         self._announced = announced
         self._watching: Watch | None = None
+        self._subscriptions: Subscriptions | None = None
         self._clock = clock
         self._common: Back | None = None
         self._spares: list[tuple[Mapping[str, Any], Back]] = []
@@ -289,6 +291,13 @@ class Backend:
             self._common = self.new(memory=memory, program=id, on_notification=self.heard, stream=True)
         self._common.used = time.monotonic()
         return self._common
+
+    def subscriptions(self) -> Subscriptions:
+        """What clients without a session of their own want to hear of its resources."""
+        link = self.common().link
+        if self._subscriptions is None or self._subscriptions.link is not link:
+            self._subscriptions = Subscriptions(link)
+        return self._subscriptions
 
     def of_principal(self, principal: Principal, idle: float, passed: Mapping[str, str] | None = None) -> Back:
         """The link that a principal's clients share."""
@@ -483,7 +492,8 @@ class Backend:
             self.noted(error)
         finally:
             common = self._common
-            if self.is_child and not self.is_shared and common is not None and not common.link.statistics().in_flight:
+            wanted = self.is_shared or self._subscriptions
+            if self.is_child and not wanted and common is not None and not common.link.statistics().in_flight:
                 await self._drop_common("looked at")
 
     async def _ping(self, link: Link, known: Catalogue) -> None:
@@ -503,7 +513,7 @@ class Backend:
         return self.policy.reuse == "shared" or (self.era is Era.Y2026)
 
     async def _drop_common(self, reason: str) -> None:
-        back, self._common, self._watching = self._common, None, None
+        back, self._common, self._watching, self._subscriptions = self._common, None, None, None
         if back is not None:
             await back.close(reason, end=True)
 

@@ -26,16 +26,16 @@ from holdfast.core.eras import (
     VERSIONS,
     Era,
 )
-from holdfast.core.exact import plain
+from holdfast.core.exact import is_unicode, plain
 from holdfast.core.models import Principal
 from holdfast.errors import HoldfastError
 from holdfast.gateway.gateway import Gateway, Listener
 from holdfast.gateway.greeting import INFO, discovery
 from holdfast.gateway.header_keys import Keys
 from holdfast.gateway.http import PostVoice, Refused, Request, event_of
-from holdfast.gateway.methods import Asking
+from holdfast.gateway.methods import LONGEST_URI, Asking
 from holdfast.gateway.session import Client, Session
-from holdfast.links.watch import Watch
+from holdfast.gateway.subscriptions import LISTEN_URIS, Subscriptions
 
 log = logging.getLogger("holdfast.gateway")
 
@@ -168,35 +168,44 @@ class Front2026:
         known = cast("dict[str, Any]", wanted) if isinstance(wanted, dict) else {}
         kinds = {_LISTS[key][0]: _LISTS[key][1] for key in _LISTS if known.get(key) is True}
         uris = known.get("resourceSubscriptions")
-        listed = [uri for uri in cast("list[Any]", uris) if isinstance(uri, str)] if isinstance(uris, list) else []
+        if uris:
+            await self._gateway.settled()  # else a client of the first seconds would be told that nobody has them
+        by_backend = self._by_backend(uris)
         agreed: dict[str, Any] = {key: True for key in _LISTS if _LISTS[key][0] in kinds}
         listener = Listener()
-        watches: list[Watch] = []
+        watched: list[tuple[Subscriptions, list[str]]] = []
         try:
-            taken = await self._watch(listed, watches)
-            listener.uris.update(taken)
-            if taken:
-                agreed["resourceSubscriptions"] = taken
+            await asyncio.gather(*(self._watch(name, uris, watched) for name, uris in by_backend.items()))
+            listener.uris.update(uri for _, taken in watched for uri in taken)
+            if listener.uris:
+                agreed["resourceSubscriptions"] = sorted(listener.uris)
             self._gateway.listeners.add(listener)
             await request.stream(_events(listener, id, kinds, agreed))
         finally:
             self._gateway.listeners.discard(listener)
-            for watch in watches:
-                watch.close()
+            for subscriptions, taken in watched:
+                subscriptions.remove(taken)
 
-    async def _watch(self, uris: list[str], watches: list[Watch]) -> list[str]:
-        """Subscribe to resources at their backends; those that can't be are not acknowledged."""
-        taken: list[str] = []
-        for uri in uris:
-            name = self._gateway.table.backend_of_uri(uri)
-            if name is None:
-                continue
-            try:
-                watches.append(await self._gateway.backends[name].common().link.watch(uris=[uri]))
-                taken.append(uri)
-            except HoldfastError as error:
-                log.info("%s is not watched: %s", name, error.what)
-        return taken
+    def _by_backend(self, uris: object) -> Mapping[str, list[str]]:
+        """Who has which of the resources that a listen names; those that nobody has are not acknowledged."""
+        listed = cast("list[object]", uris) if isinstance(uris, list) else []
+        if len(listed) > LISTEN_URIS or any(isinstance(uri, str) and len(uri) > LONGEST_URI for uri in listed):
+            what = f"resourceSubscriptions has at most {LISTEN_URIS} URIs of at most {LONGEST_URI} characters each"
+            raise Refused(400, f"{what}; here are {len(listed)}", code=-32602)
+        found: dict[str, list[str]] = {}
+        for uri in listed:
+            name = self._gateway.table.backend_of_uri(uri) if isinstance(uri, str) and is_unicode(uri) else None
+            if name is not None:
+                found.setdefault(name, []).append(cast("str", uri))
+        return found
+
+    async def _watch(self, name: str, uris: list[str], watched: list[tuple[Subscriptions, list[str]]]) -> None:
+        """Subscribe to resources at their backend; those that can't be are not acknowledged."""
+        try:
+            subscriptions = self._gateway.backends[name].subscriptions()
+            watched.append((subscriptions, await subscriptions.add(uris)))
+        except HoldfastError as error:
+            log.info("%s is not watched: %s", name, error.what)
 
 
 async def _events(

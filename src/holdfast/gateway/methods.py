@@ -39,6 +39,7 @@ from holdfast.gateway.backend import LISTS, Backend
 from holdfast.gateway.passed_headers import HasHeaders
 from holdfast.gateway.routing import BadCursor, Route, Routes, Table, page
 from holdfast.gateway.session import Client, Session, Voice
+from holdfast.gateway.subscriptions import LISTEN_URIS
 from holdfast.links.inbound import Ears, PassOn
 from holdfast.links.link import Link
 from holdfast.links.wire import Loss
@@ -294,14 +295,16 @@ class Methods:
         if session is None:
             raise invalid("subscriptions need a session")
         route = await self._route_of_uri(asking, params.get("uri"))
+        if len(session.subscriptions) >= LISTEN_URIS and route.name not in session.subscriptions:
+            raise invalid(f"a session subscribes to at most {LISTEN_URIS} resources; unsubscribe from some")
         back = await self._back(asking, self._gateway.backends[route.backend], session)
         await self._started(back, self._gateway.backends[route.backend])
         await session.subscribed(route.name, route.backend)
         if back.link.era is Era.Y2025:
             await back.link.request("resources/subscribe", {"uri": route.name}, timeout=30.0)
             back.link.listen()
-        elif route.name not in session.watches:
-            session.watches[route.name] = await back.link.watch(uris=[route.name])
+        else:
+            await session.watch(route.backend, back.link, route.name)
         return {}
 
     async def _unsubscribe(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
@@ -310,9 +313,9 @@ class Methods:
             raise invalid("a subscription is named by its uri")
         backend = session.subscriptions.get(uri)
         await session.subscribed(uri, None)
-        watch = session.watches.pop(uri, None)
-        if watch is not None:
-            watch.close()
+        subscriptions = session.watches.get(backend) if isinstance(backend, str) else None
+        if subscriptions is not None and uri in subscriptions:
+            subscriptions.remove([uri])
         back = session.backs.get(backend) if isinstance(backend, str) else None
         if back is not None and back.link.era is Era.Y2025:
             await back.link.request("resources/unsubscribe", {"uri": uri}, timeout=30.0)

@@ -25,7 +25,8 @@ from holdfast.gateway.catalogue import Catalogue, fetch
 from holdfast.gateway.memories import SessionMemory
 from holdfast.gateway.routing import Table
 from holdfast.gateway.streams import Streams
-from holdfast.links.watch import Watch
+from holdfast.gateway.subscriptions import Subscriptions
+from holdfast.links.link import Link
 from holdfast.stores.base import Store
 
 if TYPE_CHECKING:
@@ -138,7 +139,8 @@ class Session:
         self.voices: list[Voice] = []
         self.streams: Streams | None = None
         self.changed: set[str] = set()
-        self.watches: dict[str, Watch] = {}
+        self.watches: dict[str, Subscriptions] = {}
+        """By backend: of 2026 servers, which tell only whoever listens."""
         self.changes = 0
         self.tasks: set[asyncio.Task[Any]] = set()
         self.begun = self.used = self.touched = sessions.clock.monotonic()
@@ -256,6 +258,15 @@ class Session:
             data["subscriptions"] = known if backend is None else {**known, uri: backend}
 
         await self.write(change)
+
+    async def watch(self, backend: str, link: Link, uri: str) -> None:
+        """Hear of a resource at a 2026 server, over one listen for all that this session wants to hear of."""
+        known = self.watches.get(backend)
+        if known is None or known.link is not link:
+            known = self.watches[backend] = Subscriptions(link)
+        if uri not in known:
+            wanted = [each for each, where in self.subscriptions.items() if where == backend and each not in known]
+            await known.add([uri, *wanted])
 
     # Links
 

@@ -59,7 +59,7 @@ class Inbound:
         self.progress: dict[str | int, OnProgress] = {}
         self.early: Callable[[Message], Awaitable[object]] | None = None
         """Answers a ping that comes before the greeting is done."""
-        self.acknowledged: dict[str | int, Callable[[], None]] = {}
+        self.acknowledged: dict[str | int, Callable[[Mapping[str, Any]], None]] = {}
         """Who waits for a subscription to be acknowledged, by the id of its request."""
         self._owner = owner
         self._tell = tell
@@ -133,7 +133,7 @@ class Inbound:
         waiting = self.acknowledged.get(id) if isinstance(id, str | int) else None
         if waiting is None:
             return False
-        waiting()
+        waiting(params)
         return True
 
     async def _progressed(self, params: Mapping[str, Any]) -> bool:

@@ -234,10 +234,17 @@ class Link:
             healed = True
 
     async def watch(
-        self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Sequence[str] = ()
+        self,
+        *,
+        tools: bool = False,
+        prompts: bool = False,
+        resources: bool = False,
+        uris: Sequence[str] = (),
+        partial: bool = False,
     ) -> Watch:
         """Hear of changes, through `on_notification`, whatever era the server speaks and however often it comes back.
-        Returns once the server has agreed. A 2025 server tells list changes unasked; URIs are subscribed to there."""
+        Returns once the server has agreed. A 2025 server tells list changes unasked; URIs are subscribed to there.
+        `partial`: some URIs may be refused, as long as one is not; `Watch.agreed` names the others."""
         self._enter_loop()
         kinds = [
             name
@@ -258,6 +265,7 @@ class Link:
             kinds,
             uris,
             f"watch-{self._watches}",
+            partial,
         )
         watch.task = self._owner.start(watch.run(), "watch")
         try:

@@ -6,14 +6,15 @@ refuses to be silent about a gap: after every new beginning it says that whateve
 
 import asyncio
 import random
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
 from holdfast.core.eras import Era
 from holdfast.core.events import StreamDropped
 from holdfast.core.outcome import Seen, Verdict, judge
 from holdfast.core.retry import backoff
-from holdfast.errors import HoldfastError, OutcomeUnknown, StartTimeout, Unavailable
+from holdfast.core.values import members
+from holdfast.errors import ErrorAnswer, HoldfastError, OutcomeUnknown, StartTimeout, Unavailable
 from holdfast.links.exchange import NO_HEADERS, Exchanger
 from holdfast.links.failures import error_for
 from holdfast.links.inbound import Inbound
@@ -46,6 +47,7 @@ class Watch:
         kinds: Iterable[str],
         uris: Iterable[str],
         id: str,
+        partial: bool = False,
     ) -> None:
         self._machine = machine
         self._exchanger = exchanger
@@ -55,6 +57,9 @@ class Watch:
         self._kinds = tuple(kinds)
         self._uris = tuple(uris)
         self._id = id
+        self._partial = partial
+        self.agreed: tuple[str, ...] = self._uris
+        """The URIs that the server agreed to, the last time it was asked."""
         self._turns = 0
         self._watched: Generation | None = None
         self._last: HoldfastError | None = None
@@ -110,9 +115,8 @@ class Watch:
             return began and self._machine.generation is not generation
         changed = self._machine.changed
         if generation is not self._watched:  # else only its credentials are new
-            for uri in self._uris:
-                if not await self._subscribe(generation, uri):
-                    return False
+            if not await self._subscribe_all(generation):
+                return False
             self._watched = generation
             self._began()
         await changed.wait()
@@ -140,9 +144,13 @@ class Watch:
         now = asyncio.get_running_loop().time()
         patience = Patience(limit if not self.started.done() else now + self._limits.start, None)
 
-        def acknowledged() -> None:
+        def acknowledged(params: Mapping[str, Any]) -> None:
             nonlocal began
             began = True
+            given = members(params.get("notifications")).get("resourceSubscriptions")
+            if isinstance(given, list):
+                named = {uri for uri in cast("list[object]", given) if isinstance(uri, str)}
+                self.agreed = tuple(uri for uri in self._uris if uri in named)
             patience.until = None  # from now on it may be silent for days
             self._began()
 
@@ -167,6 +175,24 @@ class Watch:
         error = error_for(self._telling.server, method, "watch", verdict, reply, 1)
         if verdict in (Verdict.ANSWER, Verdict.REJECTED, Verdict.AUTH_NEEDED) or not self.started.done():
             raise error
+
+    async def _subscribe_all(self, generation: Generation) -> bool:
+        agreed: list[str] = []
+        refused: ErrorAnswer | None = None
+        for uri in self._uris:
+            try:
+                if not await self._subscribe(generation, uri):
+                    return False
+            except ErrorAnswer as error:
+                if not self._partial:
+                    raise
+                refused = error
+            else:
+                agreed.append(uri)
+        self.agreed = tuple(agreed)
+        if refused is not None and not agreed:
+            raise refused
+        return True
 
     async def _subscribe(self, generation: Generation, uri: str) -> bool:
         until = asyncio.get_running_loop().time() + self._limits.greet

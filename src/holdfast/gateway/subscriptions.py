@@ -1,0 +1,93 @@
+"""The resources that readers of one link want to hear of: one upstream subscription for all of them.
+
+It owns who wants what, and the change from one upstream listen to the next without a gap between them. It refuses to
+hold more than `RESOURCES`. What is heard goes to the link's `on_notification`.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterable
+
+from holdfast.core.eras import Era
+from holdfast.errors import HoldfastError, LimitReached
+from holdfast.links.link import Link
+from holdfast.links.watch import Watch
+
+log = logging.getLogger("holdfast.gateway")
+
+LISTEN_URIS = 256  # of one `subscriptions/listen`, and of one 2025 session: what a client can sensibly follow
+RESOURCES = 4_096  # of one link: all of them stand in one request to the server
+UNSUBSCRIBE_SECONDS = 10.0
+
+
+class Subscriptions:
+    """Of one link."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self._readers: Counter[str] = Counter()
+        self._watches: list[Watch] = []
+        self._lock = asyncio.Lock()
+
+    def __contains__(self, uri: str) -> bool:
+        return uri in self._readers
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    async def add(self, uris: Iterable[str]) -> list[str]:
+        """One more reader for each. Returns those that the server agreed to; HoldfastError if it takes none."""
+        wanted = list(dict.fromkeys(uris))
+        async with self._lock:  # a change at a time: each begins with what the one before has left
+            new = [uri for uri in wanted if uri not in self._readers]
+            if len(self._readers) + len(new) > RESOURCES:
+                raise LimitReached(
+                    f"{len(self._readers)} resources of {self.link.name!r} are watched; {len(new)} more are too many",
+                    limit=RESOURCES,
+                    server=self.link.name,
+                    remedy="unsubscribe from some",
+                )
+            agreed = await self._begin(new) if new else frozenset[str]()
+            taken = [uri for uri in wanted if uri in self._readers or uri in agreed]
+            self._readers.update(taken)
+        return taken
+
+    async def _begin(self, new: list[str]) -> frozenset[str]:
+        await self.link.open()
+        if self.link.era is Era.Y2026:
+            # One listen stands for all. The next one is there before the last one goes, so that nothing is missed.
+            watch = await self.link.watch(uris=[*self._readers, *new], partial=True)
+            self._close()
+        else:
+            watch = await self.link.watch(uris=new, partial=True)
+        self._watches.append(watch)
+        return frozenset(watch.agreed)
+
+    def remove(self, uris: Iterable[str]) -> None:
+        """One reader less for each. The server's listen may go on with more than is wanted until the next change."""
+        gone: list[str] = []
+        for uri in uris:
+            self._readers[uri] -= 1
+            if self._readers[uri] <= 0:
+                del self._readers[uri]
+                gone.append(uri)
+        if not self._readers:
+            self._close()
+        if gone and self.link.era is Era.Y2025:
+            self.link.owner.start(self._unsubscribe(gone), "unsubscribe")
+
+    def _close(self) -> None:
+        watches, self._watches = self._watches, []
+        for watch in watches:
+            watch.close()
+
+    async def _unsubscribe(self, uris: list[str]) -> None:
+        for uri in uris:
+            if uri in self._readers:
+                continue  # somebody came back for it
+            try:
+                await self.link.request("resources/unsubscribe", {"uri": uri}, timeout=UNSUBSCRIBE_SECONDS)
+            except HoldfastError as error:
+                log.info("%s goes on telling of a resource: %s", self.link.name, error.what)
+                return
