@@ -55,8 +55,8 @@ async def test_nobody_continues_a_program_of_a_killed_process_without_being_told
 
 
 @pytest.mark.promise("run.durable-loss")
-@pytest.mark.parametrize("stateful", [True, False])
-async def test_an_object_of_another_process_is_told_as_replaced(stateful: bool) -> None:
+@pytest.mark.parametrize(("stateful", "era"), [(True, "2025"), (True, "2026"), (True, "auto"), (False, "2025")])
+async def test_an_object_of_another_process_is_told_as_replaced(stateful: bool, era: Any) -> None:
     def served() -> Server:
         app = MCPServer("app")
         made: list[int] = []
@@ -66,7 +66,7 @@ async def test_an_object_of_another_process_is_told_as_replaced(stateful: bool) 
             made.append(1)
             return str(len(made))
 
-        return Server("app", app=app, era="2025", stateful=stateful, limits=FASTER)
+        return Server("app", app=app, era=era, stateful=stateful, limits=FASTER)
 
     async with holdfast.open_store("memory:") as store:
         async with holdfast.run("talk", store=store):
@@ -183,3 +183,30 @@ async def test_a_record_of_an_ended_run_tells_its_end_to_its_principal_alone() -
         with pytest.raises(holdfast.UsageError, match="of this principal"):
             async with holdfast.run("talk", store=store, principal="mallory"):
                 raise AssertionError("not reached")
+
+
+@pytest.mark.promise("run.durable-loss")
+async def test_a_second_process_on_one_run_is_told_that_its_program_is_another() -> None:
+    async with holdfast.open_store("memory:") as store:
+        one, two = program(), program()
+
+        async def process(server: Server, ready: asyncio.Event, go: asyncio.Event, told: list[Any]) -> None:
+            async with holdfast.run("talk", store=store, on_replaced=told.append):
+                ready.set()
+                await go.wait()
+                try:
+                    await count(server)
+                except holdfast.SessionReplaced:
+                    assert told
+
+        first, second = list[Any](), list[Any]()
+        ready = [asyncio.Event(), asyncio.Event()]
+        go = [asyncio.Event(), asyncio.Event()]
+        a = asyncio.ensure_future(process(one, ready[0], go[0], first))
+        b = asyncio.ensure_future(process(two, ready[1], go[1], second))
+        await asyncio.gather(*(each.wait() for each in ready))  # both have opened the run
+        go[0].set()
+        await a
+        go[1].set()
+        await b
+        assert (len(first), len(second)) == (0, 1)

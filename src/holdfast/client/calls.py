@@ -357,12 +357,12 @@ async def _list_tools(server: Server, link: Link) -> list[types.Tool]:
 
 
 async def list_tools(server: Server) -> list[types.Tool]:
-    async with leased(server, None) as link:
+    async with leased(server, None, server.timeout) as link:
         return await _list_tools(server, link)
 
 
 async def _listed(server: Server, method: str, field: str, model: type[M]) -> list[M]:
-    async with leased(server, None) as link:
+    async with leased(server, None, server.timeout) as link:
         return [_parsed(server, method, model, each) for each in await _pages(server, link, method, field)]
 
 
@@ -379,7 +379,7 @@ async def list_prompts(server: Server) -> list[types.Prompt]:
 
 
 async def read_resource(server: Server, uri: str, timeout: float | None) -> types.ReadResourceResult:
-    async with leased(server, None) as link:
+    async with leased(server, None, timeout or server.timeout) as link:
         result = await _rounds(
             server, link, "resources/read", {"uri": uri}, timeout=timeout or server.timeout, silence=server.silence
         )
@@ -392,7 +392,7 @@ async def get_prompt(
     params: dict[str, Any] = {"name": name}
     if arguments:
         params["arguments"] = dict(arguments)
-    async with leased(server, None) as link:
+    async with leased(server, None, timeout or server.timeout) as link:
         result = await _rounds(
             server, link, "prompts/get", params, timeout=timeout or server.timeout, silence=server.silence
         )
@@ -406,13 +406,13 @@ async def complete(
         "ref": ref.model_dump(by_alias=True, mode="json", exclude_none=True),
         "argument": {"name": argument, "value": value},
     }
-    async with leased(server, None) as link:
+    async with leased(server, None, server.timeout) as link:
         result = await link.request("completion/complete", params, timeout=server.timeout, silence=server.silence)
     return _parsed(server, "completion/complete", types.CompleteResult, result)
 
 
 async def ping(server: Server, timeout: float | None) -> None:
-    async with leased(server, None) as link:
+    async with leased(server, None, timeout) as link:
         await link.open(timeout=timeout)
         await link.request("server/discover" if link.era is Era.Y2026 else "ping", timeout=timeout)
 

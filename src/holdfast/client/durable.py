@@ -78,7 +78,7 @@ class RunRecord:
             return
 
     async def use(self, name: str) -> None:
-        """Write down that the session of a server was saved; two processes on one run add to each other's lists."""
+        """Write down that the run uses a server; two processes on one run add to each other's lists."""
         if name in self._written:
             return
         self._unwritten.add(name)
@@ -96,6 +96,8 @@ class RunRecord:
                     continue
                 except (Ended, NotFound, SessionExpired):
                     return
+            else:
+                self.servers |= {name}  # another process has used it
             self._written.add(name)
             self._unwritten.discard(name)
             return

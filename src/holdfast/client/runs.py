@@ -278,6 +278,7 @@ class Run:
             _hubs[link] = hub
             return link
 
+        await self._note(server)
         lease = await pool.lease((server, self.principal, scope, id(self._loop)), make)
         _hubs[lease.link].runs.append(self)
         self._leases[server, reuse] = lease
@@ -289,6 +290,18 @@ class Run:
             return memory_of(server, self._memory, None if shared else self.id, self.principal, self._sink(server))
         # A program or an object ends with its process, and what is saved of it says that there was one.
         return None if self._record is None else self._record.memory(server.name)
+
+    async def _note(self, server: Server) -> None:
+        """Write down, before its first call, that the run uses a program or an object: not every one has a session that
+        is saved, and whoever continues the run must know that there was one."""
+        own_memory = server.memory is not None or self._memory is not None
+        if self._record is None or own_memory or isinstance(server.target, HttpTarget):
+            return
+        try:
+            await self._record.use(server.name)
+        except HoldfastError as error:
+            log.warning("run %s: that it uses %r could not be written: %s", self.id, server.name, error)
+            self.heard(server, MemoryFailed(SYSTEM.now(), server.name, str(error)))
 
     # What it says
 
