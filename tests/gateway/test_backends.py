@@ -249,9 +249,7 @@ async def test_a_program_per_session_lazily_and_none_left(tmp_path: Path) -> Non
 
 
 @pytest.mark.promise("gateway.children")
-async def test_children_are_capped_and_spares_are_for_one_session_only(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_children_are_capped_and_spares_are_for_one_session_only(tmp_path: Path) -> None:
     events: list[Event] = []
     servers = {"notebook": {**NOTEBOOK, "warm": 1}}
     async with gateway(tmp_path, servers, sessions={"children": 3}, sink=events.append) as program:
@@ -269,12 +267,13 @@ async def test_children_are_capped_and_spares_are_for_one_session_only(
         await until(lambda: sum(isinstance(event, ChildStarted) for event in events) == 4, 20)
         await clients[2].initialize()
         assert (await clients[2].call("notebook__write", text="a")).text == "noted, 1 so far"
-        await clients[3].initialize()
-        full = await clients[3].call("notebook__write", text="a")
-        assert full.result["_meta"]["dev.holdfast/error"]["family"] == "Unavailable"
-        assert any("3 of 3 run" in text for text in caplog.messages)
-        await clients[0].delete()
+        await clients[3].initialize()  # the program that was used longest ago makes room: nothing was kept in it
         assert (await clients[3].call("notebook__write", text="a")).text == "noted, 1 so far"
+        assert gate.describe()["children"] == 3
+        assert (await clients[0].call("notebook__write", text="a")).text == "noted, 1 so far"
+        told = await clients[1].call("notebook__write", text="b")  # and now this one had to go, which had a note
+        assert told.result["_meta"]["dev.holdfast/error"]["kind"] == "SessionReplaced"
+        assert (await clients[1].call("notebook__write", text="b")).text == "noted, 1 so far"
         for client in clients:
             await client.__aexit__()
 
@@ -491,3 +490,61 @@ async def test_the_program_of_a_killed_gateway_is_begun_elsewhere_and_told(tmp_p
             told = await client.call("notebook__write", text="b")
             assert told.result["_meta"]["dev.holdfast/error"]["kind"] == "SessionReplaced"
             assert (await client.call("notebook__write", text="b")).text == "noted, 1 so far"
+
+
+PATIENT = """
+from mcp.server.mcpserver import MCPServer
+import asyncio, pathlib, sys
+server = MCPServer("patient", log_level="WARNING")
+
+@server.tool()
+async def hold(name: str) -> str:
+    pathlib.Path(sys.argv[1], name).touch()
+    while not pathlib.Path(sys.argv[1], "go").exists():
+        await asyncio.sleep(0.01)
+    return name
+
+server.run()
+"""
+
+
+@pytest.mark.promise("gateway.children")
+async def test_no_program_in_a_call_is_taken_away_and_exhaustion_says_who_has_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens = {name: new_token() for name in ("alice", "bob")}
+    auth = {"tokens": [{"hash": hashed, "principal": name} for name, (_, hashed) in tokens.items()]}
+    program_file = tmp_path / "patient.py"
+    program_file.write_text(PATIENT)
+    patient = {"command": sys.executable, "args": [str(program_file), str(tmp_path)], "era": "2025", "start": "lazy"}
+    limits = {"children": 3, "children_per_principal": 2}
+    async with gateway(tmp_path, {"patient": patient}, auth=auth, sessions=limits) as program:
+        gate = program.gateway
+        assert gate is not None
+        await until(lambda: gate.table.tools and gate.describe()["children"] == 0, 20)
+        names = ("alice", "alice", "alice", "bob", "bob")
+        clients = [Raw(program.url, tokens[name][0]) for name in names]
+        for client in clients:
+            await client.initialize()
+
+        async def held(number: int) -> "asyncio.Task[Any]":
+            task = asyncio.create_task(clients[number].call("patient__hold", name=str(number)))
+            await until(lambda: (tmp_path / str(number)).exists(), 20)
+            return task
+
+        tasks = [await held(0), await held(1)]
+        third = await clients[2].call("patient__hold", name="2")  # of her own share
+        assert third.result["_meta"]["dev.holdfast/error"]["kind"] == "NoBackend"
+        assert any("2 of 2 run for 'alice', all of them in a call" in text for text in caplog.messages)
+        tasks.append(await held(3))
+        gate.backends["patient"].failures.clear()
+        full = await clients[4].call("patient__hold", name="4")
+        assert full.result["_meta"]["dev.holdfast/error"]["kind"] == "NoBackend"
+        assert "alice" not in str(full.last)
+        assert any("3 of 3 run, in a call: 2 of 'alice', 1 of 'bob'" in text for text in caplog.messages)
+        (tmp_path / "go").touch()
+        assert [(await task).text for task in tasks] == ["0", "1", "3"]
+        assert (await clients[4].call("patient__hold", name="4")).text == "4"  # now the first of them makes room
+        assert gate.describe()["children"] == 3
+        for client in clients:
+            await client.__aexit__()

@@ -225,6 +225,34 @@ async def test_limits_answer_503_with_a_time_to_come_back(tmp_path: Path) -> Non
                 await client.__aexit__()
 
 
+@pytest.mark.promise("gateway.limits")
+async def test_sessions_that_begin_together_are_counted_together_and_none_too_many_is_let_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FaultServer() as http:
+        limits = {"per_principal": 12}
+        async with gateway(tmp_path, {"counter": {"url": http.url}}, sessions=limits) as program:
+            gate = program.gateway
+            assert gate is not None
+            together, count = asyncio.Barrier(20), gate.store.count
+            waited = 0
+
+            async def slow(**query: Any) -> int:
+                nonlocal waited
+                if "principal" in query and waited < 20:
+                    waited += 1
+                    async with asyncio.timeout(10):  # a lock would keep them apart
+                        await together.wait()
+                return await count(**query)
+
+            monkeypatch.setattr(gate.store, "count", slow)
+            clients = [Raw(program.url) for _ in range(20)]
+            statuses = [(answer.status) for answer in await asyncio.gather(*(each.initialize() for each in clients))]
+            assert sorted(statuses) == [200] * 12 + [503] * 8
+            for client in clients:
+                await client.__aexit__()
+
+
 @pytest.mark.promise("gateway.durable")
 async def test_sessions_beyond_the_live_ones_rest_in_the_store(tmp_path: Path) -> None:
     async with FaultServer() as http:

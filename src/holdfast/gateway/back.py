@@ -21,7 +21,20 @@ if TYPE_CHECKING:
 class Back:
     """One link to a backend: a session's, a principal's, everybody's, or one call's."""
 
-    __slots__ = ("_child", "backend", "begun", "link", "memory", "owns", "passed", "session", "used")
+    __slots__ = (
+        "_child",
+        "backend",
+        "begun",
+        "caller",
+        "is_spare",
+        "link",
+        "memory",
+        "owns",
+        "passed",
+        "session",
+        "starting",
+        "used",
+    )
 
     def __init__(
         self,
@@ -31,12 +44,16 @@ class Back:
         child: bool,
         memory: BackendMemory | None = None,
         owns: Ownership | None = None,
+        caller: Principal | None = None,
     ) -> None:
         self.backend = backend
         self._child = child
         self.link = link
         self.session = session
         self.memory = memory
+        self.caller = caller
+        self.is_spare = False
+        self.starting = 0
         self.owns: Ownership | None = None
         self.passed: Mapping[str, str] = {}
         """Headers of the caller's latest request, for servers that want them on every request."""
@@ -51,7 +68,7 @@ class Back:
 
     def given_to(self, session: str, principal: Principal, memory: SessionMemory) -> None:
         """A spare has found its session."""
-        self.session, self.memory = session, memory
+        self.session, self.memory, self.caller, self.is_spare = session, memory, principal, False
         self.link.keep_in(memory, principal)
         if self._child:
             self._own(self.backend.programs.claim(f"{session}/{self.backend.name}", self.backend.name))
@@ -60,22 +77,55 @@ class Back:
     def is_up(self) -> bool:
         return self.link.greeting is not None and (self.owns is None or self.owns.held)
 
+    @property
+    def server(self) -> str:
+        return self.backend.name
+
+    @property
+    def is_needed(self) -> bool:
+        return self.caller is not None or self.owns is not None
+
+    @property
+    def can_go(self) -> bool:
+        """A program that is idle, and whose record says that it was there."""
+        quiet = not self.starting and not self.link.statistics().in_flight
+        return quiet and self.caller is not None and self.memory is not None
+
+    async def reclaim(self) -> None:
+        """Another program needs the place. The link stays: its next use starts the program anew, and tells it."""
+        await self.link.close(end=False)
+        if self.owns is not None:
+            await self.owns.release()
+        self._closed("another program needed its place")
+
     async def start(self) -> None:
         """Come up now; what is found out about the backend is noted."""
         if self.is_up:
             return
+        self.starting += 1
+        try:
+            await self._start()
+        except BaseException:
+            if self.link.greeting is None and self.starting == 1:
+                self.backend.children.give(self)
+                if self.owns is not None:
+                    await self.owns.release()
+            raise
+        finally:
+            self.starting -= 1
+
+    async def _start(self) -> None:
         if self.owns is not None:
             await self.owns.take()
-            if self.link.greeting is not None:
-                return  # it was a spare
+        if self._child:
+            await self.backend.children.take(self)
+        if self.link.greeting is not None:
+            return  # it was a spare
         began = time.monotonic()
         try:
             greeting = await self.link.open()
-        except BaseException as error:
-            if self.owns is not None:
-                await self.owns.release()
-            if isinstance(error, HoldfastError):
-                self.backend.noted(error, self.session)
+        except HoldfastError as error:
+            self.backend.noted(error, self.session)
             raise
         self.backend.noted(None, self.session)
         await self.backend.met(self.link, greeting)
@@ -100,8 +150,9 @@ class Back:
         finally:
             if self.owns is not None:
                 await self.owns.release()
-            if self._child:
-                self._child = False
-                self.backend.children.give()
-            lifetime = time.monotonic() - self.begun
-            self.backend.tell(BackendClosed(time.time(), self.backend.name, self.session, reason, lifetime))
+            self.backend.children.give(self)
+            self._closed(reason)
+
+    def _closed(self, reason: str) -> None:
+        lifetime = time.monotonic() - self.begun
+        self.backend.tell(BackendClosed(time.time(), self.backend.name, self.session, reason, lifetime))

@@ -188,6 +188,7 @@ class Backend:
         memory: SessionMemory | SharedMemory | None = None,
         principal: Principal = ANONYMOUS,
         program: str | None = None,
+        caller: Principal | None = None,
         info: Mapping[str, Any] | None = None,
         capabilities: Mapping[str, Any] | None = None,
         on_request: OnRequest | None = None,
@@ -197,8 +198,6 @@ class Backend:
     ) -> Back:
         """A link that its caller owns. `program`: the name under which one gateway process at a time may run it.
         `passed` goes with every request of it, the handshake included."""
-        if self.is_child:
-            self.children.take(self.name)
         server = self.entry.server
         back: Back | None = None
 
@@ -227,7 +226,7 @@ class Backend:
         if isinstance(target, HttpTarget) and self.is_per_caller:
             target = with_passed(target, lambda: back.passed if back is not None else {})
         owns = self.programs.claim(program, self.name) if program is not None and self.is_child else None
-        back = Back(self, Link(target, options, name=self.name), session, self.is_child, memory, owns)
+        back = Back(self, Link(target, options, name=self.name), session, self.is_child, memory, owns, caller)
         back.passed = passed or {}
         return back
 
@@ -306,7 +305,12 @@ class Backend:
             id = principal_link(self.name, principal)
             memory = self.memory_of(principal, idle)
             back = self._principals[principal] = self.new(
-                memory=memory, principal=principal, program=id, on_notification=self.heard, passed=passed
+                memory=memory,
+                principal=principal,
+                program=id,
+                caller=principal,
+                on_notification=self.heard,
+                passed=passed,
             )
         back.used = time.monotonic()
         return back
@@ -411,6 +415,7 @@ class Backend:
             except BaseException:
                 await back.close("did not start", end=True)
                 raise
+            back.is_spare = True
             self._spares.append((capabilities, back))
 
     # Catalogue and health

@@ -1,24 +1,96 @@
-"""How many programs a gateway process may run, for all backends together. It owns the count."""
+"""Which programs a gateway process runs, for all backends together, and which of them makes room for another.
 
+It owns the places. A program that nobody uses gives its place to one that somebody needs: the least recently used one,
+told as replaced if it kept something. It refuses to end a program that is in a call.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Protocol
+
+from holdfast.core.models import Principal
 from holdfast.errors import NoBackend
 
 
+class Program(Protocol):
+    """What is known here of a link to a program."""
+
+    used: float
+    caller: Principal | None
+    """Whose calls it serves; None: nobody's or everybody's."""
+
+    @property
+    def server(self) -> str: ...
+    @property
+    def is_spare(self) -> bool: ...
+    @property
+    def is_needed(self) -> bool:
+        """Does somebody wait for it, so that another may have to make room?"""
+        ...
+
+    @property
+    def can_go(self) -> bool:
+        """Is it idle, and will its loss be told?"""
+        ...
+
+    async def reclaim(self) -> None: ...
+
+
 class Children:
-    """How many child processes the gateway may have."""
+    """The places of one gateway process. `per_caller`: how many of them one caller may have."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, per_caller: int) -> None:
         self.limit = limit
-        self.count = 0
+        self.per_caller = per_caller
+        self._held: dict[Program, None] = {}
 
-    def take(self, backend: str) -> None:
-        if self.count >= self.limit:
-            raise NoBackend(
-                f"backend {backend!r} needs a child process, and {self.count} of {self.limit} run",
-                server=backend,
-                phase="start",
-                remedy="end sessions that are done, or raise sessions.children",
-            )
-        self.count += 1
+    @property
+    def count(self) -> int:
+        return len(self._held)
 
-    def give(self) -> None:
-        self.count -= 1
+    async def take(self, program: Program) -> None:
+        """A place; `NoBackend` if there is none, and none can be made."""
+        if program in self._held:
+            return
+        mine = [each for each in self._held if each.caller == program.caller] if program.caller is not None else []
+        going: Program | None = None
+        if program.caller is not None and len(mine) >= self.per_caller:
+            if (going := _least_recent(mine)) is None:
+                raise self._full(
+                    program,
+                    f"{len(mine)} of {self.per_caller} run for {program.caller!r}, all of them in a call",
+                    "wait for some to end, or raise sessions.children_per_principal",
+                )
+        elif self.count >= self.limit:
+            going = self._room_for(program)
+            if going is None:
+                raise self._full(
+                    program,
+                    f"{self.count} of {self.limit} run{self._holders()}",
+                    "wait for calls to end, or raise sessions.children",
+                )
+        self._held[program] = None  # in the same moment as the other goes, so that nobody comes between
+        if going is not None:
+            del self._held[going]
+            await going.reclaim()
+
+    def give(self, program: Program) -> None:
+        self._held.pop(program, None)
+
+    def _room_for(self, program: Program) -> Program | None:
+        if not program.is_needed:
+            return None
+        spare = next((each for each in self._held if each.is_spare), None)
+        return spare or _least_recent(self._held)
+
+    def _full(self, program: Program, why: str, remedy: str) -> NoBackend:
+        what = f"backend {program.server!r} needs a program, and {why}"
+        return NoBackend(what, server=program.server, phase="start", remedy=remedy)
+
+    def _holders(self) -> str:
+        counts = Counter("no caller" if each.caller is None else repr(each.caller) for each in self._held)
+        return ", in a call: " + ", ".join(f"{count} of {who}" for who, count in counts.most_common()) if counts else ""
+
+
+def _least_recent(programs: Iterable[Program]) -> Program | None:
+    return min((each for each in programs if each.can_go), key=lambda each: each.used, default=None)

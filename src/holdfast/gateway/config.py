@@ -158,7 +158,16 @@ class Sessions(Part):
         default=10.0,
         description="Seconds that calls under way get when a session or the gateway ends.",
     )
-    children: int = Field(default=64, ge=0, description="Child processes of the whole gateway.")
+    children: int = Field(
+        default=64,
+        ge=0,
+        description="Child processes of the whole gateway; at the limit, the least recently used idle one makes room.",
+    )
+    children_per_principal: int | None = Field(
+        default=None,
+        ge=1,
+        description="Child processes of one caller. Without it, half of `children`, or all where there is no `auth`.",
+    )
     handles: bool = Field(
         default=False, description="Offer 2026 clients a pair of tools that open and end a session, named by a handle."
     )
@@ -307,6 +316,13 @@ class Settings(Part):
     health: Health = Field(default=Health(), description="How soon news of servers is known.")
     clients: ClientLimits = Field(default=ClientLimits(), description="What clients may take.")
     naming: Naming = Field(default=Naming(), description="Names on the front.")
+
+    @property
+    def children_per_caller(self) -> int:
+        """How many programs one caller may have; without auth there is only one caller."""
+        sessions = self.sessions
+        share = sessions.children if self.auth == "none" else (sessions.children + 1) // 2
+        return sessions.children_per_principal or share
 
 
 POLICY_KEYS = frozenset(Policy.model_fields)

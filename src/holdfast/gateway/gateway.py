@@ -73,7 +73,7 @@ class Gateway:
         self.backends: dict[str, Backend] = {}
         self.listeners: set[Listener] = set()
         self._programs = Programs(store)
-        self._children = Children(config.settings.sessions.children)
+        self._children = Children(config.settings.sessions.children, config.settings.children_per_caller)
         self._sink = sink
         self._clock = clock
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -440,6 +440,7 @@ class Gateway:
         self.config = config
         self.sessions.settings = config.settings.sessions
         self._children.limit = config.settings.sessions.children
+        self._children.per_caller = config.settings.children_per_caller
         for name, backend in fresh.items():
             backend.entry, backend.policy = config.entries[name], config.entries[name].policy
             backend.lists_last = config.settings.health.lists

@@ -362,7 +362,7 @@ class Methods:
             return await self._back(asking, backend, session), False
         if reuse == "principal" and not asking.is_anonymous:
             return backend.of_principal(asking.principal, self._gateway.settings.sessions.idle, passed), False
-        return backend.new(principal=asking.principal, passed=passed), True
+        return backend.new(principal=asking.principal, caller=asking.principal, passed=passed), True
 
     async def _keeps_nothing(self, backend: Backend) -> bool:
         """May calls of different callers meet there? Only if the backend remembers nothing of them."""
@@ -386,7 +386,7 @@ class Methods:
         self, asking: Asking, backend: Backend, route: Route, method: str, params: dict[str, Any], safe: bool
     ) -> dict[str, Any]:
         """A session for this one call. If the backend would have kept something, the result says that it is gone."""
-        back = backend.new(principal=asking.principal, passed=backend.passed(asking.headers))
+        back = backend.new(principal=asking.principal, caller=asking.principal, passed=backend.passed(asking.headers))
         try:
             await self._started(back, backend)
             keeps = back.link.keeps_state and backend.policy.stateful and backend.policy.reuse != "call"

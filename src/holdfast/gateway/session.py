@@ -283,6 +283,7 @@ class Session:
                     info=self.client.info or None,
                     capabilities=self.client.capabilities,
                     program=f"{self.key}/{backend.name}",
+                    caller=self.principal,
                     passed=passed,
                 )
             else:

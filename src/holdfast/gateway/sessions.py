@@ -5,10 +5,11 @@ or another caller's with one and the same answer: None.
 """
 
 import asyncio
+import itertools
 import logging
 import secrets
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
@@ -35,6 +36,7 @@ TOPIC = "gateway"  # where processes tell each other of ended sessions
 AT_ONCE = 20  # sessions that a reaper ends together: each may be a DELETE to every backend
 CLAIM_SECONDS = 60.0  # to end one
 TOMBSTONE = 300.0  # seconds that an ended session is remembered: its id never comes again, and no write is that late
+LOOKS = 5  # at the number of sessions before somebody is refused: others begin and end meanwhile
 RETRY_AFTER = 5.0  # seconds, told to whoever meets a limit
 
 
@@ -65,8 +67,11 @@ class Sessions:
         self._finding: dict[str, asyncio.Task[Session | None]] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._resting: set[asyncio.Task[None]] = set()
-        self._beginning: Counter[Principal] = Counter()
-        self._counting = asyncio.Lock()
+        self._beginning: dict[int, Principal] = {}
+        """Sessions on their way, in the order in which they were asked for: each counts those before it."""
+        self._places = itertools.count()
+        self._begun = 0
+        """How many have ended their way, in a session or not: a count during which it grew may have seen some twice."""
         self._totals: tuple[float, int] = (float("-inf"), 0)
 
     @property
@@ -84,13 +89,14 @@ class Sessions:
         self, principal: Principal, client: Client, era: Era = Era.Y2025, id: FrontSessionId | None = None
     ) -> Session:
         """A new session with its backends starting; returns at the latest when the start deadline has passed."""
-        async with self._counting:  # one at a time: who was let in counts for the next
-            await self._check_limits(principal)
-            self._beginning[principal] += 1
+        place = next(self._places)
+        self._beginning[place] = principal
         try:
+            await self._check_limits(principal, place)
             session = await self._begin(Session(self, id or new_id(), principal, client, era))
         finally:
-            self._beginning[principal] -= 1
+            del self._beginning[place]
+            self._begun += 1
         self._tell(GatewaySessionBegan(time.time(), session.key, principal, era.value))
         session.step(SessionEvent.STARTED)
         self.live[session.id] = session
@@ -124,15 +130,19 @@ class Sessions:
         if session.changes != before:
             await session.write(lambda _: None)
 
-    async def _check_limits(self, principal: Principal) -> None:
+    async def _check_limits(self, principal: Principal, place: int) -> None:
+        """No lock: everybody counts at once, and whoever came later counts those who came before as well."""
         settings = self.settings
-        mine = await self.store.count(kind=KIND, principal=principal) + self._beginning[principal]
-        counted, total = self._totals
-        total += 1
-        if self.clock.monotonic() - counted > 1.0 or total >= settings.total:
-            total = await self.store.count(kind=KIND) + self._beginning.total()
-            counted = self.clock.monotonic()
-        self._totals = (counted, total)
+        mine = total = 0
+        for _ in range(LOOKS):
+            begun = self._begun
+            ahead = [each for number, each in self._beginning.items() if number < place]
+            mine, total = await asyncio.gather(
+                self.store.count(kind=KIND, principal=principal), self._count_all(len(ahead))
+            )
+            mine += ahead.count(principal)
+            if (mine < settings.per_principal and total < settings.total) or self._begun == begun:
+                break  # else some of those ahead may stand in both figures
         for count, limit, whose in (
             (mine, settings.per_principal, "this caller's"),
             (total, settings.total, "all callers'"),
@@ -145,6 +155,17 @@ class Sessions:
                     retry_after=RETRY_AFTER,
                     remedy="end sessions that are done, or raise the limits under `sessions`",
                 )
+
+    async def _count_all(self, ahead: int) -> int:
+        """Everybody's sessions: counted once a second, or each time where it matters."""
+        counted, total = self._totals
+        if self.clock.monotonic() - counted > 1.0 or total + 1 >= self.settings.total:
+            total = await self.store.count(kind=KIND) + ahead
+            counted = self.clock.monotonic()
+            self._totals = counted, total
+            return total
+        self._totals = counted, total + 1
+        return total + 1
 
     async def _start(self, session: Session) -> None:
         """All eager backends at once. Whatever one does, the others serve and the session opens."""
