@@ -131,6 +131,7 @@ async def test_a_program_lives_in_one_process_and_its_loss_is_told(
     async with Raw("") as client:
         async with gateway(tmp_path, {"notebook": notebook}, store=store) as one:
             client.url = one.url
+            await until(lambda: one.gateway is not None and one.gateway.table.tools, 20)
             await client.initialize()
             assert (await client.call("notebook__write", text="a")).text == "noted, 1 so far"
             async with gateway(tmp_path, {"notebook": notebook}, store=store) as other:
