@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from holdfast.core.events import Event, GatewaySessionBegan, GatewaySessionEnded
 from holdfast.core.models import Principal
+from holdfast.errors import StoreDown
 from holdfast.gateway.callers import new_token
 from holdfast.stores import open_store
 from holdfast.testing import FaultServer
@@ -631,3 +633,52 @@ async def lost(gate: Any) -> bool:
     """Is the principal's session gone, and its loss kept to be told?"""
     page = await gate.store.scan(kind="link")
     return any(isinstance(record.data, dict) and record.data.get("lost") is True for record in page.records)
+
+
+@pytest.mark.promise("gateway.state-loss")
+async def test_after_a_store_outage_two_processes_agree_on_one_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, down = f"sqlite:///{tmp_path}/s.db", False
+    async with FaultServer() as http:
+        servers = {"counter": {"url": http.url}}
+        async with (
+            gateway(tmp_path, servers, store=store) as one,
+            gateway(tmp_path, servers, store=store) as other,
+            Raw(one.url) as client,
+        ):
+            for program in (one, other):
+                assert program.gateway is not None
+                for name in ("get", "commit"):
+                    monkeypatch.setattr(program.gateway.store, name, failing(program.gateway.store, name, lambda: down))
+            await client.initialize()
+            for number, program in enumerate((one, other)):
+                client.url = program.url
+                assert (await client.call("counter__count")).text == str(number + 1)
+            down = True
+            http.sessions.sessions.clear()
+            for program in (one, other):
+                client.url = program.url
+                await told_then(client, "counter__count", "1")
+            down = False
+            before = http.sessions.deletes
+            await until(lambda: http.sessions.deletes > before, 20)  # one of the two is given up
+            kinds: list[str] = []
+            for program in (one, other, one, other):
+                client.url = program.url
+                answer = await client.call("counter__count")
+                meta = answer.result.get("_meta", {}).get("dev.holdfast/error", {})
+                kinds.append(meta.get("kind") or answer.text)
+            assert sorted(kinds) == ["2", "3", "4", "SessionReplaced"]
+
+
+def failing(store: Any, name: str, down: Callable[[], bool]) -> Any:
+    """A method of a store that can be out of reach."""
+    real = getattr(store, name)
+
+    async def method(*args: Any, **named: Any) -> Any:
+        if down():
+            raise StoreDown("the store is out of reach")
+        return await real(*args, **named)
+
+    return method
