@@ -224,3 +224,16 @@ def test_a_new_token_and_what_is_not_there(tmp_path: Path) -> None:
     missing = holdfast("sessions", "ls", "--store", f"sqlite:///{tmp_path}/none.db")
     assert missing.returncode == 2  # no store is not an empty one
     assert "none.db" in missing.stderr
+
+
+@pytest.mark.promise("errors.repr")
+def test_no_secret_of_a_file_is_in_the_repr_of_what_was_read(tmp_path: Path) -> None:
+    file = tmp_path / "g.json"
+    servers = {
+        "a": {"url": "https://h/mcp?api_key=hunter2", "headers": {"x": "hunter2"}},
+        "b": {"command": "x", "args": ["--token", "hunter2"], "env": {"TOKEN": "hunter2"}},
+    }
+    file.write_text(json.dumps({"mcpServers": servers, "store": "postgresql://me:hunter2@h/db"}))
+    config = load_config(file)
+    for shown in (config, config.settings, *config.entries.values()):
+        assert "hunter2" not in f"{shown!r} {shown}"

@@ -289,4 +289,35 @@ def test_no_secret_is_in_a_repr() -> None:
         for secret in ("sk-12345", "hunter2", "MjM0OS00", "frag"):
             assert secret not in repr(shown), shown
     assert "https://mcp.example.com/s/OWY0…/mcp?•••" in repr(server)
+    parameters = holdfast.HttpTarget("https://h/mcp;key=hunter2/x?a=hunter2")
+    told = holdfast.CommandTarget("x", ["https://me:hunter2@h/?k=hunter2", "--at=https://h/x?sid=hunter2#hunter2"])
+    for shown in (parameters, parameters.name, holdfast.Link(parameters), told):
+        assert "hunter2" not in repr(shown)
     assert repr(holdfast.Server("it", url="http://h/mcp", timeout=3)) == "Server('it', url='http://h/mcp', timeout=3)"
+
+
+@pytest.mark.promise("errors.repr")
+@pytest.mark.parametrize(
+    "wrong",
+    ["me:hunter2@host/mcp", "https:/me:hunter2@h/", "https://me:hunter2@h/", "https://h:hunter2/mcp",
+     "//me:hunter2@h/x",
+     "https://[bad/?k=hunter2", "ftp://h/?k=hunter2", "https://h /?k=hunter2", "https://hunter2@h/"],
+)  # fmt: skip
+def test_no_secret_is_in_the_refusal_of_a_url(wrong: str) -> None:
+    for make in (holdfast.HttpTarget, holdfast.Link, lambda url: holdfast.Server("it", url=url), holdfast.Server):
+        with pytest.raises(holdfast.ConfigError) as refused:
+            make(wrong)  # type: ignore[operator]
+        assert "hunter2" not in f"{refused.value} {refused.value!r}"
+        assert refused.value.__suppress_context__ or refused.value.__context__ is None
+
+
+@pytest.mark.promise("errors.repr")
+@pytest.mark.parametrize("place", ["https://me:hunter2@else.example/x?t=hunter2", "/login?next=hunter2", "x#hunter2"])
+async def test_no_secret_is_in_the_word_of_a_redirect(place: str) -> None:
+    async with FaultServer() as server, link_to(server.url) as link:
+        await link.request("tools/list")
+        for _ in range(3):
+            server.plan(Fault.STATUS, method="tools/call", status=302, headers={"location": place})
+        with pytest.raises(holdfast.HoldfastError, match="redirected") as refused:
+            await link.request("tools/call", tool("echo"))
+        assert "hunter2" not in f"{refused.value} {refused.value!r}"

@@ -89,6 +89,11 @@ class Server:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME(self.name):  # pyright: ignore[reportUnnecessaryIsInstance]
+            if isinstance(self.name, str) and re.search(r"[/@?]", self.name):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigError(
+                    "the first argument of Server is its name, and this one looks like a URL",
+                    remedy="write Server('name', url='https://…')",
+                )
             raise ConfigError(
                 f"Server name {self.name!r:.80} is not one",
                 remedy="use letters, digits, '_', '.' and '-', at most 64, beginning with a letter or digit",

@@ -308,6 +308,7 @@ class Settings(Part):
 
     listen: Listen = Field(default=Listen(), description="Where, and to whom.")
     store: str | None = Field(
+        repr=False,
         default=None,
         description="Where sessions are kept: a store's URL. Without one: a SQLite file of this configuration.",
     )

@@ -90,7 +90,7 @@ def _no(server: str, shown: str, why: str, remedy: str) -> ConnectFailed:
 
 
 _USERINFO = re.compile(r"(\w+://)[^/\s@]+@")
-_QUERY = re.compile(r"([?&][^=&\s]*(?:token|secret|passw|key|auth|credential)[^=&\s]*=)[^&\s]+", re.IGNORECASE)
+_QUERY = re.compile(r"(\w+://[^\s?#]*)[?#]\S+")  # whole, as with a URL that is declared
 _HEADER = re.compile(
     r"^([\w-]*(?:token|secret|passw|key|auth|credential|cookie)[\w-]*\s*:\s*).+", re.IGNORECASE | re.DOTALL
 )
@@ -108,7 +108,7 @@ def masked(command: str, args: Sequence[str], env: Mapping[str, str]) -> str:
         elif equals and _SECRET.search(name) and "://" not in name:
             text = f"{name}={MASK}"
         else:
-            text = _HEADER.sub(rf"\1{MASK}", _QUERY.sub(rf"\1{MASK}", _USERINFO.sub(rf"\1{MASK}@", arg)))
+            text = _HEADER.sub(rf"\1{MASK}", _QUERY.sub(rf"\1?{MASK}", _USERINFO.sub(rf"\1{MASK}@", arg)))
             if equals and (found := _HEADER.match(value)):
                 text = f"{name}={found.group(1)}{MASK}"
             for secret in reversed(hidden):

@@ -6,6 +6,7 @@ beyond an error object.
 
 import email.utils
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -17,7 +18,7 @@ from holdfast.links.codec import Decode, decode, decode_exactly, encode, encode_
 from holdfast.links.http_client import Body, Broken
 from holdfast.links.http_pool import Answer, HttpPool, SharedPool, describe, proxy_for, same_origin, where_it_broke
 from holdfast.links.limits import Limits, too_large
-from holdfast.links.target import HttpTarget
+from holdfast.links.target import HttpTarget, public_url
 from holdfast.links.wire import Generation, Message, Reply, Resolved
 
 FOREIGN_BODY = 16 * 1024  # bytes read of a body that is not an answer: enough for an error object or a page's title
@@ -123,7 +124,7 @@ class Endpoint:
         code, text, data = _error_of(raw, self.decode)
         where = Broke.REDIRECTED if 300 <= status < 400 else Broke.NOWHERE
         if where is Broke.REDIRECTED:
-            text = f"redirected ({status}) to {response.headers.get('location', 'nowhere')[:200]}"
+            text = f"redirected ({status}) to {_place(response.headers.get('location'))}"
         seen = Seen(
             era=generation.era,
             session_sent=generation.session is not None,
@@ -136,6 +137,13 @@ class Endpoint:
             challenge=response.headers.get("www-authenticate"),
         )
         return Reply(seen=seen, what=f"HTTP {status}{f': {text}' if text else ''}")
+
+
+def _place(location: str | None) -> str:
+    """Where a redirect leads, without the query: a token may stand there."""
+    if not location:
+        return "nowhere"
+    return public_url(location)[:200] if "://" in location else re.split(r"[?#;@]", location)[0][:200]
 
 
 def failed(generation: Generation, error: BaseException, sent: bool, answering: bool) -> Reply:

@@ -211,6 +211,8 @@ def describe(error: BaseException) -> str:
         return "no answer in time" if isinstance(error, aiohttp.ClientError) else str(error) or "no answer in time"
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno)
+    if isinstance(error, aiohttp.InvalidURL):
+        return "the URL is malformed"  # its own words are the whole of it
     return (str(error) or type(error).__name__)[:300]
 
 

@@ -165,14 +165,24 @@ def public_url(url: str) -> str:
         host = parts.hostname or ""
         port = f":{parts.port}" if parts.port else ""
         # Hosted servers hand out URLs with a key as part of the path.
-        path = "/".join(_TOKEN.sub(r"\1…", part) if _TOKEN.fullmatch(part) else part for part in parts.path.split("/"))
+        path = "/".join(_public_part(part) for part in parts.path.split("/"))
     except ValueError:
         return "a malformed URL"
+    if not host or "@" in path:
+        # Not a URL as it was meant: a user and password may stand anywhere in it.
+        return f"{parts.scheme if parts.scheme in ('http', 'https') else ''}://…"
     return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}{path}"
 
 
 _BARE = re.compile(r"(?P<host>localhost|\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+)(?::\d+)?(?:[/?#].*)?")
 """A host without a scheme, as people copy it."""
+
+
+def _public_part(part: str) -> str:
+    """A part of a path without its parameters, which some servers take a key by."""
+    name, semicolon, _ = part.partition(";")
+    shown = _TOKEN.sub(r"\1…", name) if _TOKEN.fullmatch(name) else name
+    return f"{shown};…" if semicolon else shown
 
 
 def check_url(url: str) -> str:
@@ -193,9 +203,13 @@ def check_url(url: str) -> str:
         raise wrong("has a space or control character")
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise wrong(f"is malformed: {error}") from None
+        host = parts.hostname
+    except ValueError:
+        raise wrong("is malformed") from None
+    try:
+        port = parts.port
+    except ValueError:  # whose words repeat what stands there, a password perhaps
+        raise wrong("has a port that is no number from 1 to 65535") from None
     if parts.scheme not in ("http", "https"):
         raise wrong("does not begin with http:// or https://")
     if not host:
