@@ -116,7 +116,7 @@ async def test_names_that_end_alike_are_different_servers() -> None:
 @pytest.mark.promise("run.founding")
 async def test_one_slow_server_holds_up_no_other() -> None:
     async with FaultServer() as slow, FaultServer() as quick:
-        slow.plan(Fault.HANG, method="server/discover")
+        slow.plan(Fault.HANG, method="initialize")
         async with holdfast.run():
             waiting = asyncio.ensure_future(count(at(slow, "slow")))
             await until(lambda: slow.requests)

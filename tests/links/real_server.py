@@ -74,6 +74,22 @@ def main(port: int, kind: str, form: str, keep_alive: int, file: str = "") -> No
 
         server = FastMCP("real")
 
+        @server.tool()
+        async def book(ctx: Context) -> str:
+            seat = await ctx.elicit("Which row?", response_type=Seat)
+            return f"row {seat.data.row} is yours"
+
+    @server.tool()
+    async def turn(ctx: Context) -> int:
+        """Counts the calls of a session."""
+        if kind == "fastmcp":
+            number = (await ctx.get_state("turn") or 0) + 1
+            await ctx.set_state("turn", number)
+            return number
+        state = ctx.session._connection.state
+        state["turn"] = state.get("turn", 0) + 1
+        return state["turn"]
+
     @server.tool()
     def add(a: int, b: int) -> int:
         return a + b

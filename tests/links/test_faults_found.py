@@ -404,7 +404,7 @@ async def test_a_trial_whose_caller_was_cancelled_does_not_hold_up_the_next() ->
                 await link.request("tools/list")
             opened = isinstance(caught.value, holdfast.CircuitOpen)
         await server.listen()
-        server.plan(Fault.HANG, method="server/discover")
+        server.plan(Fault.HANG, method="initialize")
         end = loop.time() + 8
         while True:
             try:

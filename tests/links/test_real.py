@@ -44,9 +44,11 @@ async def test_a_real_server_restarted_under_fifty_calls(kind: Literal["sdk", "f
 async def test_real_servers_are_served_in_the_era_that_they_offer(kind: Any, form: str) -> None:
     async with RealServer(kind, json=form == "json") as server:
         async with link_to(server.url) as link:
+            assert [text_of(await link.request("tools/call", tool("turn"))) for _ in range(3)] == ["1", "2", "3"]
+            assert link.statistics().era == "2025"  # they offer both, and only that era holds the session
+        async with link_to(server.url, stateful=False) as link:
             assert text_of(await link.request("tools/call", tool("add", a=1, b=2))) == "3"
-            assert link.era is not None
-            assert link.era.value == "2026"
+            assert link.statistics().era == "2026"
         for era in ("2025", "2026"):
             async with link_to(server.url, era=era) as link:
                 assert text_of(await link.request("tools/call", tool("add", a=1, b=2))) == "3"

@@ -38,12 +38,12 @@ async def test_fifty_calls_that_learn_of_a_lost_session_make_one_recovery() -> N
 @pytest.mark.promise("link.single-flight")
 async def test_a_waiter_that_is_cancelled_stops_nobody_else() -> None:
     async with FaultServer() as server, link_to(server.url) as link:
-        server.plan(Fault.HANG, method="server/discover")
+        server.plan(Fault.HANG, method="initialize")
         first = asyncio.ensure_future(link.request("tools/list"))
         second = asyncio.ensure_future(link.request("tools/list"))
         await until(lambda: server.requests)
         first.cancel()
-        assert (await second)["tools"]  # the probe hung until its deadline, and was asked again
+        assert (await second)["tools"]  # the handshake hung until its deadline, and was asked again
         with pytest.raises(asyncio.CancelledError):
             await first
 
@@ -295,7 +295,7 @@ async def test_calls_over_the_cap_are_refused_before_they_are_sent() -> None:
 @pytest.mark.promise("link.limits")
 async def test_a_total_timeout_covers_everything_and_says_what_is_known() -> None:
     async with FaultServer() as server, link_to(server.url, limits=FAST) as link:
-        server.plan(Fault.HANG, method="server/discover", times=10)
+        server.plan(Fault.HANG, method="initialize", times=10)
         loop = asyncio.get_running_loop()
         start = loop.time()
         with pytest.raises(holdfast.StartTimeout):

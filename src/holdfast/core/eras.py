@@ -1,4 +1,4 @@
-"""The two eras of the protocol: what a message must carry in each, and which era a server speaks.
+"""The two eras of the protocol: what a message must carry in each, which a server speaks, and which of both is taken.
 
 It owns versions, the 2026 envelope and headers, the reading of a probe, and the shape of a result in the other era.
 It refuses to guess: a timeout, a 401 or a 5xx says nothing about the era.
@@ -7,7 +7,7 @@ It refuses to guess: a timeout, a 401 or a 5xx says nothing about the era.
 import base64
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, cast
 
@@ -129,6 +129,51 @@ def result_in(era: Era, method: str, result: dict[str, Any]) -> dict[str, Any]:
         return result
     kept = {"ttlMs": 0, "cacheScope": "private"} if method in CACHEABLE else {}
     return {"resultType": "complete", **kept, **result}
+
+
+class Why(Enum):
+    """Why a link took its era."""
+
+    PINNED = "era= pins it"
+    HOLDS_SESSION = "it can hold a session"
+    NO_SESSION_WANTED = "no session was wanted"
+    ONLY_ONE = "the server refused the other era"
+    NO_SESSION_GIVEN = "the server speaks 2025 too, and gives no session there"
+    SAVED = "it was saved so"
+
+
+PASSED_SECONDS = 600.0  # for which a server's refusal of an era is believed: after that a link that comes up asks again
+
+
+@dataclass(eq=False)
+class Offers:
+    """What is known of the eras that a server offers. Facts about the server only: no link's preference enters it."""
+
+    passed: dict[Era, tuple[float, Why]] = field(default_factory=dict[Era, tuple[float, Why]])
+    """Eras that were not to be had, since when, and why."""
+    told: bool = False
+    """Somebody was told that it offers no session."""
+
+    def has_passed(self, era: Era, now: float) -> bool:
+        since = self.passed.get(era)
+        return since is not None and now - since[0] < PASSED_SECONDS
+
+    def took(self, era: Era) -> None:
+        self.passed.pop(era, None)
+
+    def passes(self, era: Era, why: Why, now: float) -> None:
+        self.passed[era] = (now, why)
+
+    def first(self, prefers: Era, now: float) -> Era:
+        """The era to try first: the preferred one, unless it was not to be had a while ago."""
+        other = Era.Y2026 if prefers is Era.Y2025 else Era.Y2025
+        return other if self.has_passed(prefers, now) and not self.has_passed(other, now) else prefers
+
+    def why(self, prefers: Era, taken: Era) -> Why:
+        """Why `taken` was taken, by a link that would rather have had `prefers`."""
+        if taken is prefers:
+            return Why.HOLDS_SESSION if taken is Era.Y2025 else Why.NO_SESSION_WANTED
+        return self.passed[prefers][1] if prefers in self.passed else Why.ONLY_ONE
 
 
 class Probed(Enum):

@@ -83,6 +83,17 @@ class LinkGreeted:
     version: str
     session: str | None
     adopted: bool
+    why: str = ""
+    """Why this era was taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionNotOffered:
+    """A server that was expected to keep state offers no session; said once a server."""
+
+    at: float
+    server: str
+    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +336,7 @@ Event: TypeAlias = (
     | ListenerFailed
     | LinkOpened
     | LinkGreeted
+    | SessionNotOffered
     | LinkFailed
     | LinkClosed
     | SessionWasReplaced

@@ -64,6 +64,8 @@ class Saved:
     subscriptions: tuple[str, ...] = ()
     unreported_loss: bool = False
     """It replaced a session that kept something, and no caller has been told yet."""
+    second_choice: bool = False
+    """The era that was wanted first was not to be had."""
 
     def to_json(self) -> dict[str, JSON]:
         return {
@@ -77,6 +79,7 @@ class Saved:
             "log_level": self.log_level,
             "subscriptions": list(self.subscriptions),
             "unreported_loss": self.unreported_loss,
+            "second_choice": self.second_choice,
         }
 
     @classmethod
@@ -109,6 +112,7 @@ class Saved:
             log_level=level if isinstance(level, str) else None,
             subscriptions=tuple(cast("list[str]", uris)),
             unreported_loss=document.get("unreported_loss") is True,
+            second_choice=document.get("second_choice") is True,
         )
 
     def fits(self, ours: Ours, principal: Principal, era: Era | None) -> bool:

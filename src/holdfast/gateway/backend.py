@@ -39,11 +39,12 @@ from holdfast.gateway.memories import SessionMemory, SharedMemory
 from holdfast.gateway.ownership import Programs
 from holdfast.gateway.passed_headers import HasHeaders, passed, with_passed
 from holdfast.gateway.refetch import Refetch
+from holdfast.gateway.stateless import Stateless
 from holdfast.gateway.subscriptions import Subscriptions
 from holdfast.links.http_pool import SharedPool
 from holdfast.links.inbound import OnNotification, OnRequest
 from holdfast.links.link import Link
-from holdfast.links.options import CLIENT_INFO, Options
+from holdfast.links.options import CLIENT_INFO, EraChoice, Options
 from holdfast.links.target import CommandTarget, HttpTarget
 from holdfast.links.watch import Watch
 from holdfast.stores.base import Store
@@ -103,6 +104,7 @@ class Backend:
         self._subscriptions: Subscriptions | None = None
         self._clock = clock
         self._common: Back | None = None
+        self._stateless = Stateless(lambda: self.new(era="2026"))
         self._spares: list[tuple[Mapping[str, Any], Back]] = []
         self._warming: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -195,9 +197,12 @@ class Backend:
         on_notification: OnNotification | None = None,
         stream: bool = False,
         passed: Mapping[str, str] | None = None,
+        era: EraChoice | None = None,
+        session_wanted: bool = True,
     ) -> Back:
         """A link that its caller owns. `program`: the name under which one gateway process at a time may run it.
-        `passed` goes with every request of it, the handshake included."""
+        `passed` goes with every request of it, the handshake included. A server that offers both eras is taken in 2025
+        where a session is wanted."""
         server = self.entry.server
         back: Back | None = None
 
@@ -206,7 +211,8 @@ class Backend:
                 self._heard(event, back)
 
         options = Options(
-            era=server.era,
+            era=era or server.era,
+            prefer="2025" if session_wanted and self.policy.stateful else "2026",
             stateful=self.policy.stateful and self.policy.on_replaced == "tell",
             capabilities=capabilities or {},
             client_info=info or CLIENT_INFO,
@@ -297,6 +303,13 @@ class Backend:
         if self._subscriptions is None or self._subscriptions.link is not link:
             self._subscriptions = Subscriptions(link)
         return self._subscriptions
+
+    async def stateless(self) -> Back | None:
+        """The link that 2026 clients without a session share. None where the backend does not offer that, wants each
+        caller's own headers, or is a program: what its process keeps would be everybody's."""
+        if self.is_child or self.is_per_caller or self.entry.server.era == "2025":
+            return None
+        return await self._stateless.get()
 
     def of_principal(self, principal: Principal, idle: float, passed: Mapping[str, str] | None = None) -> Back:
         """The link that a principal's clients share."""
@@ -534,6 +547,7 @@ class Backend:
             if time.monotonic() - back.used > idle and not back.link.statistics().in_flight:
                 self._principals.pop(principal, None)
                 await back.close("idle", end=self.is_child, leaves_loss=True)
+        await self._stateless.close_idle(idle)
 
     async def close(self, reason: str, *, end: bool, leaves_loss: bool = False) -> None:
         """Everything that is the backend's own. `end=False` leaves what the store remembers for the next process."""
@@ -549,6 +563,7 @@ class Backend:
         common, self._common = self._common, None
         closing = [back.close(reason, end=True) for _, back in spares]
         closing += [back.close(reason, end=end, leaves_loss=leaves_loss) for back in principals.values()]
+        closing.append(self._stateless.close(reason))
         if common is not None:
             closing.append(common.close(reason, end=end or self.policy.reuse != "shared", leaves_loss=leaves_loss))
         for failed in await asyncio.gather(*closing, return_exceptions=True):

@@ -344,6 +344,8 @@ class Methods:
             )
         elif reuse == "shared" or await self._keeps_nothing(backend):
             back = backend.common()
+        elif asking.era is Era.Y2026 and reuse != "call":
+            back = await self._stateless(backend)
         if back is not None:
             await self._started(back, backend)
             return await self._over(asking, backend, back, route, method, params, safe)
@@ -368,10 +370,19 @@ class Methods:
         """May calls of different callers meet there? Only if the backend remembers nothing of them."""
         if backend.policy.reuse == "call" or backend.is_per_caller or (backend.is_child and backend.catalogue is None):
             return False
-        if backend.catalogue is None:
-            await self._started(backend.common(), backend)
-            await backend.refresh(backend.common().link)
+        if backend.keeps_sessions and backend.catalogue is not None:
+            return False
+        common = backend.common()
+        await self._started(common, backend)
+        if backend.catalogue is None or (common.link.keeps_state and backend.policy.stateful):
+            await backend.refresh(common.link)  # it was not known, or offers more than when it was looked at
         return not backend.keeps_sessions
+
+    async def _stateless(self, backend: Backend) -> Back | None:
+        try:
+            return await backend.stateless()
+        except Unavailable as error:
+            raise backend.unavailable(error) from error
 
     async def _started(self, back: Back, backend: Backend) -> None:
         if not back.is_up:
@@ -386,10 +397,19 @@ class Methods:
         self, asking: Asking, backend: Backend, route: Route, method: str, params: dict[str, Any], safe: bool
     ) -> dict[str, Any]:
         """A session for this one call. If the backend would have kept something, the result says that it is gone."""
-        back = backend.new(principal=asking.principal, caller=asking.principal, passed=backend.passed(asking.headers))
+        # Over HTTP, a 2026 client comes here only where the backend was found to offer 2025 alone.
+        may_be_2026 = backend.is_child or backend.is_per_caller or backend.policy.reuse == "call"
+        wanted = asking.era is Era.Y2025 or not may_be_2026
+        back = backend.new(
+            principal=asking.principal,
+            caller=asking.principal,
+            passed=backend.passed(asking.headers),
+            session_wanted=wanted,
+        )
         try:
             await self._started(back, backend)
-            keeps = back.link.keeps_state and backend.policy.stateful and backend.policy.reuse != "call"
+            lost = back.link.keeps_state or (backend.is_child and backend.keeps_sessions)
+            keeps = lost and backend.policy.stateful and backend.policy.reuse != "call"
             result = await self._over(asking, backend, back, route, method, params, safe)
         finally:
             await back.close("one call", end=True)
@@ -491,7 +511,7 @@ class Methods:
                 if value is not None:
                     headers = headers or {}
                     headers[name] = value
-        if route.params_in_headers and (backend.era or back.link.era) is Era.Y2026:
+        if route.params_in_headers and back.link.era is Era.Y2026:
             known = backend.catalogue
             tool = known.tools_by_name.get(route.name) if known is not None else route.item
             if tool is not None and (mapped := x_mcp_header_map(tool.get("inputSchema"))):

@@ -36,7 +36,7 @@ class LinkClientTransport(ClientTransport):
     ) -> AsyncGenerator[ClientSession, None]:
         session_class = (transport_options or TransportOptions()).session_class
         try:
-            async with session_class(dispatcher=LinkDispatcher(self.link), **session_kwargs) as session:
+            async with session_class(dispatcher=LinkDispatcher(self.link, probes=True), **session_kwargs) as session:
                 yield session
         finally:
             if self._close:

@@ -1,20 +1,22 @@
-"""Greeting a server: which era it speaks, and what both sides say. Light and repeatable.
+"""Greeting a server: which eras it speaks, which is taken, and what both sides say. Light and repeatable.
 
 It owns the probe and the handshake. It refuses to read a timeout, a 401, a 429 or a 5xx as an era: those fail the
 greeting, and whoever asked decides about another.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
 from holdfast.core.eras import (
-    METHOD_NOT_FOUND,
     UNSUPPORTED_VERSION,
     VERSIONS,
     Era,
+    Offers,
     Probe,
     Probed,
+    Why,
     read_probe,
     stamp_2026,
 )
@@ -68,15 +70,52 @@ class Greeter:
         self._wire.dress(provisional, self._resolved)
         return await self._wire.tell(provisional, message, self._limits.tell)
 
-    async def greet(self, pinned: Era | None, known: Era | None) -> Generation:
-        """A generation that is ready. `known` is the era it spoke last: tried first, and doubted when it fails."""
-        if pinned is Era.Y2025 or (pinned is None and known is Era.Y2025):
+    async def greet(self, pinned: Era | None, prefers: Era, offers: Offers) -> Generation:
+        """A generation that is ready: in the pinned era, else in the preferred one where the server has it."""
+        if pinned is not None:
             try:
-                return await self._initialize()
+                return await (self._initialize() if pinned is Era.Y2025 else self._discover())
             except _OtherEra as error:
-                if pinned is not None:
-                    raise error.refusal from None
-        version = VERSIONS[Era.Y2026][0]
+                raise error.refusal from None
+        first = offers.first(prefers, time.monotonic())
+        generation = await (self._2025_first(offers) if first is Era.Y2025 else self._2026_first(offers))
+        offers.took(generation.era)
+        generation.why = offers.why(prefers, generation.era)
+        return generation
+
+    async def _2025_first(self, offers: Offers) -> Generation:
+        """`initialize`, and a probe only where that is refused, or gives no session to hold."""
+        asks_2026 = not offers.has_passed(Era.Y2026, time.monotonic())
+        try:
+            return await self._initialize(offers if asks_2026 else None)
+        except _OtherEra as refused:
+            try:
+                generation = await self._discover(refused.version)
+            except _OtherEra:
+                raise refused.refusal from None
+            offers.passes(Era.Y2025, Why.ONLY_ONE, time.monotonic())
+            return generation
+
+    async def _2026_first(self, offers: Offers) -> Generation:
+        version = None
+        for _ in range(2):
+            try:
+                return await self._discover(version)
+            except _OtherEra:
+                try:
+                    generation = await self._initialize()
+                except _OtherEra as refused:
+                    if refused.version is None:
+                        raise refused.refusal from None
+                    version = refused.version
+                else:
+                    offers.passes(Era.Y2026, Why.ONLY_ONE, time.monotonic())
+                    return generation
+        raise self._no("names a version that it then refuses", "see the server's log")
+
+    async def _discover(self, version: str | None = None) -> Generation:
+        """A generation of 2026. Raises `_OtherEra` if the server does not speak it."""
+        version = version or VERSIONS[Era.Y2026][0]
         for _ in range(2):
             probe, reply = await self._probe(version)
             if probe.verdict is Probed.IS_2026:
@@ -88,19 +127,10 @@ class Greeter:
                     f"speaks {', '.join(probe.offered)[:200]}, and we speak {', '.join(sum(VERSIONS.values(), ()))}",
                     "update one of the two",
                 )
-            if probe.verdict is Probed.ASK_AGAIN and probe.version is not None:
-                version = probe.version
-                continue
-            if pinned is Era.Y2026:
-                raise self._no(
-                    f"does not speak 2026: {reply.what or 'it offers only older versions'}", "leave era= out"
-                )
-            try:
-                return await self._initialize()
-            except _OtherEra as error:
-                if error.version is None:
-                    raise error.refusal from None
-                version = error.version
+            if probe.verdict is not Probed.ASK_AGAIN or probe.version is None:
+                said = reply.what or "it offers only older versions"
+                raise _OtherEra(None, self._no(f"does not speak 2026: {said}", "leave era= out"))
+            version = probe.version
         raise self._no("names a version that it then refuses", "see the server's log")
 
     async def _probe(self, version: str) -> tuple[Probe, Reply]:
@@ -112,7 +142,8 @@ class Greeter:
         self._fail_unless_answered(reply)
         return read_probe(None, reply.seen.code, reply.seen.data), reply
 
-    async def _initialize(self) -> Generation:
+    async def _initialize(self, offers: Offers | None = None) -> Generation:
+        """A generation of 2025. With `offers`, a server that gives no session is asked whether it speaks 2026."""
         params = {
             "protocolVersion": VERSIONS[Era.Y2025][0],
             "capabilities": dict(self._ours.capabilities),
@@ -125,6 +156,9 @@ class Greeter:
         assert reply.message is not None
         result: dict[str, Any] = reply.message["result"]
         version = result.get("protocolVersion")
+        if version in VERSIONS[Era.Y2026]:
+            refusal = self._no(f"answered the handshake with version {version!r}", "see the server's log")
+            raise _OtherEra(str(version), refusal)
         if version not in VERSIONS[Era.Y2025]:
             raise self._no(f"answered the handshake with version {str(version)[:40]!r}", "update one of the two")
         if reply.session is not None and not legal_session_id(reply.session):
@@ -133,6 +167,11 @@ class Greeter:
                 "the server is at fault; the specification allows 0x21 to 0x7E only",
             )
         session = BackSessionId(reply.session) if reply.session is not None else None
+        # Where nothing is held either way, 2026 is better: without a session a 2025 server can't ask us anything in
+        # mid-call, and in 2026 it can, inside its answer.
+        sessionless = session is None and not self._wire.child
+        if sessionless and offers is not None and (better := await self._in_2026(offers)) is not None:
+            return better
         generation = self._ready(Greeting(Era.Y2025, str(version), plain(result)), session)
         self._begun(generation)  # whatever happens from here on, somebody must end it
         told = await self._wire.tell(
@@ -140,6 +179,18 @@ class Greeter:
         )
         if told.seen is not None:
             raise GreetFailed(told)
+        return generation
+
+    async def _in_2026(self, offers: Offers) -> Generation | None:
+        """The same server in 2026, if it has that. A probe that fails is no news: the handshake in 2025 stands."""
+        try:
+            generation = await self._discover()
+        except GreetFailed:
+            return None
+        except (_OtherEra, HoldfastError):
+            offers.passes(Era.Y2026, Why.ONLY_ONE, time.monotonic())
+            return None
+        offers.passes(Era.Y2025, Why.NO_SESSION_GIVEN, time.monotonic())
         return generation
 
     def _ready(self, greeting: Greeting, session: BackSessionId | None) -> Generation:
@@ -171,20 +222,20 @@ class Greeter:
             raise GreetFailed(reply)
 
     def _refused(self, reply: Reply) -> "HoldfastError | _OtherEra":
+        """What a refused `initialize` means. Servers of 2026 refuse it in many ways, by code, by header check or by a
+        bare 4xx of a router: a probe tells for certain, and what they said stands if that is refused too."""
         seen = reply.seen
         assert seen is not None
         if seen.broke is Broke.NOT_AN_ANSWER:
             return self._no(f"is not an MCP server: {reply.what}", "check the URL; it often ends in /mcp")
         if seen.code is None:
-            return self._no(
+            refusal = self._no(
                 f"refused the handshake: {reply.what}"[:400], "check the URL; it often ends in /mcp", seen.status
             )
-        refusal = self._no(f"refused the handshake: {seen.code} {seen.text}"[:400], "see the server's log", seen.status)
-        if seen.code == UNSUPPORTED_VERSION:
-            return _OtherEra(read_probe(None, seen.code, seen.data).version, refusal)
-        if seen.code == METHOD_NOT_FOUND or "_meta" in seen.text or "io.modelcontextprotocol/" in seen.text:
             return _OtherEra(None, refusal)
-        return refusal
+        refusal = self._no(f"refused the handshake: {seen.code} {seen.text}"[:400], "see the server's log", seen.status)
+        version = read_probe(None, seen.code, seen.data).version if seen.code == UNSUPPORTED_VERSION else None
+        return _OtherEra(version, refusal)
 
     def _no(self, what: str, remedy: str, status: int | None = None) -> Rejected:
         error = Rejected(f"{self._name!r} {what}", server=self._name, phase="greet", remedy=remedy)
@@ -193,7 +244,7 @@ class Greeter:
 
 
 class _OtherEra(Exception):
-    """The handshake was refused in a way that speaks of 2026; `version` if the server named one that we share."""
+    """The server refused this era, and may have the other; `version` if it named one that we share."""
 
     def __init__(self, version: str | None, refusal: HoldfastError) -> None:
         super().__init__(refusal.what)

@@ -63,6 +63,7 @@ class Link:
             self._owner,
             peer,
             era=options.pinned,
+            prefers=options.prefers,
             principal=options.principal,
             memory=options.memory,
             telling=self._telling,
@@ -314,6 +315,11 @@ class Link:
     def loss_reported(self, loss: Loss) -> None:
         """A caller has read of it; see `Options.confirm_losses`."""
         self._machine.loss_reported(loss)
+
+    def prefer(self, era: Era) -> None:
+        """Which era to take where the server offers both, said before the first greeting: later it is no news."""
+        if not self._machine.numbers:
+            self._phases.prefers = era
 
     async def close(self, *, end: bool | None = None) -> None:
         """Let go of everything, in bounded time. `end=False` leaves the server's session alive for whoever adopts it;

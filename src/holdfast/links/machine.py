@@ -13,7 +13,6 @@ from holdfast.core.eras import Era
 from holdfast.core.events import (
     LinkClosed,
     LinkFailed,
-    LinkGreeted,
     LinkOpened,
     SessionWasReplaced,
     StreamDropped,
@@ -228,17 +227,18 @@ class Machine:
         lost = self._options.stateful and (kept or self.loss is not None)
         generation = await phases.greet(self.numbers + 1, old, self._wants, self._inbound, lost)
         self.numbers += 1
-        self._telling.count["adoptions" if generation.adopted else "greets"] += 1
-        self._telling.event(
-            LinkGreeted,
-            generation=generation.number,
-            era=generation.era.value,
-            version=generation.version,
-            session=generation.session,
-            adopted=generation.adopted,
-        )
+        self._telling.greeted(generation)
+        self._expect_session(generation)
         await self._settle_in(old, generation)
         return generation
+
+    def _expect_session(self, generation: Generation) -> None:
+        """Say once a server that it keeps no state, to somebody who did not say that none is expected."""
+        expected = self._options.pinned is None and self._options.prefer is None and self._options.stateful
+        offers = self._phases.peer.offers
+        if expected and generation.era is Era.Y2026 and self._phases.prefers is Era.Y2025 and not offers.told:
+            offers.told = True
+            self._telling.no_session(generation.why)
 
     async def _settle_in(self, old: Generation | None, new: Generation) -> None:
         """Before anybody's call: restore what the lost session had been told, then let the hook put back more."""

@@ -33,6 +33,8 @@ class Options:
     """How a link behaves."""
 
     era: EraChoice = "auto"
+    prefer: Literal["2025", "2026"] | None = None
+    """Which era to take where the server offers both. None: 2025, which holds a session; with `stateful=False` 2026."""
     stateful: bool = True
     """False: the server keeps nothing that a call relies on, so a lost session is nobody's loss."""
     capabilities: Mapping[str, Any] = field(default_factory=_nothing)
@@ -65,10 +67,16 @@ class Options:
             raise ConfigError(f"era={self.era!r:.40} is none", remedy="give 'auto', '2025' or '2026'")
         if self.memory is not None:
             object.__setattr__(self, "memory", guarded(self.memory, self.principal))
+        if self.prefer not in (None, "2025", "2026"):
+            raise ConfigError(f"prefer must be '2025', '2026' or None, not {self.prefer!r:.40}")
 
     @property
     def pinned(self) -> Era | None:
         return None if self.era == "auto" else Era(self.era)
+
+    @property
+    def prefers(self) -> Era:
+        return Era(self.prefer or ("2025" if self.stateful else "2026"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +93,7 @@ class LinkStatistics:
     close_failures: int = 0
     strays: int = 0
     in_flight: int = 0
+    era: str | None = None
+    """The era that was taken at the last greeting."""
+    why: str | None = None
+    """Why that era."""

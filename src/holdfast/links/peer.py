@@ -1,14 +1,16 @@
-"""What all links of this process to one server know together: its era and its circuit.
+"""What all links of this process to one server know together: the eras that it offers, and its circuit.
 
-It owns one entry per target for as long as a link holds on to it. It refuses to know sessions: those are each link's.
+It owns one entry per target for as long as a link holds on to it; what a URL offers is known for longer. It refuses to
+know sessions and preferences: those are each link's.
 """
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import cast
 from weakref import WeakValueDictionary
 
 from holdfast.core.circuit import Circuit
-from holdfast.core.eras import Era
+from holdfast.core.eras import Offers
 from holdfast.errors import HoldfastError
 from holdfast.links.target import CommandTarget, HttpTarget, ObjectTarget, Target
 
@@ -17,12 +19,15 @@ from holdfast.links.target import CommandTarget, HttpTarget, ObjectTarget, Targe
 class Peer:
     """A server, as far as it is known."""
 
-    era: Era | None = None
+    offers: Offers = field(default_factory=Offers)
     circuit: Circuit = field(default_factory=Circuit)
     last_failure: HoldfastError | None = None
     """Why it did not start, the last time that it did not."""
 
 
+REMEMBERED = 512  # URLs whose offers outlive their links: a run's next one asks no more than the first
+
+_offers: OrderedDict[str, Offers] = OrderedDict()
 _peers: WeakValueDictionary[object, Peer] = WeakValueDictionary()
 
 
@@ -40,5 +45,14 @@ def peer_of(target: Target) -> Peer:
             key = ("target", id(target))
     peer = _peers.get(key)
     if peer is None:
-        peer = _peers[key] = Peer()
+        url = target.url if isinstance(target, HttpTarget) and isinstance(target.url, str) else None
+        peer = _peers[key] = Peer() if url is None else Peer(_offers_of(url))
     return peer
+
+
+def _offers_of(url: str) -> Offers:
+    offers = _offers.pop(url, None) or Offers()
+    _offers[url] = offers
+    while len(_offers) > REMEMBERED:
+        _offers.popitem(last=False)
+    return offers

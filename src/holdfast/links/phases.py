@@ -6,10 +6,11 @@ decides when and why.
 
 import asyncio
 import random
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from holdfast.core.eras import Era
+from holdfast.core.eras import Era, Why
 from holdfast.core.events import CircuitChanged
 from holdfast.core.greeting import Ours, Saved
 from holdfast.core.models import Principal
@@ -71,6 +72,7 @@ class Phases:
         peer: Peer,
         *,
         era: Era | None,
+        prefers: Era,
         principal: Principal,
         memory: Memory | None,
         telling: Telling,
@@ -92,12 +94,15 @@ class Phases:
         self._wants: Wants | None = None
         self._owner = owner
         self._era = era
+        self.prefers = prefers
+        """Which era to take where the server offers both."""
         self._principal = principal
         self._telling = telling
         self._rows = rows
         self._forgetting = telling.forgetting
         self._opened_url: str | None = None
-        self._try_first: Era | None = None
+        self._ends_at: Era | None = None
+        """The era at whose first message a program ended the last time."""
         self.begun: Generation | None = None
         """A session that the server has given us and no call knows yet."""
 
@@ -225,6 +230,7 @@ class Phases:
             wants.log_level,
             tuple(wants.subscriptions),
             generation.unreported_loss,
+            generation.era is not self.prefers,
         )
 
     async def touch(self) -> None:
@@ -259,11 +265,18 @@ class Phases:
         assert self.resolved is not None
         if saved is None or self.wire.child or not saved.fits(wants.ours, self._principal, self._era):
             return None
+        if (
+            saved.session is None
+            and self._era is None
+            and not saved.second_choice
+            and saved.greeting.era is not self.prefers
+        ):
+            return None  # nothing is held there, and the server may offer the era that we would rather have
         if old is not None and saved.session == old.session and saved.greeting.era is old.era:
             return None
         greeting = saved.greeting
         generation = Generation(number, greeting.era, greeting.version, greeting, self.wire, saved.session)
-        generation.adopted = True
+        generation.adopted, generation.why = True, Why.SAVED
         generation.unreported_loss = saved.unreported_loss
         generation.keeps_state = generation.answered_unsafe = saved.session is not None
         # What we had told the lost session, and whoever began this one did not know.
@@ -296,7 +309,7 @@ class Phases:
             )
             inbound.early = greeter.tell
             try:
-                generation = await greeter.greet(self._era, self.peer.era or self._try_first)
+                generation = await greeter.greet(self._era, self._first(), self.peer.offers)
             except GreetFailed as failure:
                 verdict = judge(failure.seen)
                 if verdict in (Verdict.NOT_SENT, Verdict.UNKNOWN) and self.peer.circuit.failed(
@@ -317,28 +330,35 @@ class Phases:
                     wait_for(verdict, failure.seen.retry_after, attempts, random.random(), base=self.limits.backoff)
                 )
                 continue
-            self.peer.era = generation.era
             self.peer.circuit.succeeded()
             return generation
+
+    def _first(self) -> Era:
+        """The era to prefer now: a program that ended at the one's first message may like the other's."""
+        if self._ends_at is None:
+            return self.prefers
+        return Era.Y2026 if self._ends_at is Era.Y2025 else Era.Y2025
 
     def _not_started(self, failure: GreetFailed, error: HoldfastError) -> Exception:
         """Nothing was executed yet, whatever the child did: it could not be started."""
         reply, seen = failure.reply, failure.seen
         if seen.broke is Broke.NO_ANSWER_IN_TIME:
-            # Not a verdict on its era. Some 2025 programs say nothing to what they don't know, and a person can tell.
+            # Not a verdict on its era. Some programs say nothing to what they don't know, and a person can tell.
             late = StartTimeout(
                 f"{self.name!r} did not answer the greeting within {self.limits.greet:g} s",
                 server=self.name,
                 phase="greet",
-                remedy="see its stderr; pin era='2025' if it is an old one, or raise Limits(greet=…)",
+                remedy="see its stderr; pin era= if it speaks only '2025' or '2026', or raise Limits(greet=…)",
             )
             late.stderr_tail = reply.stderr_tail
             return late
         if seen.broke not in (Broke.CHILD_DIED, Broke.AFTER_SEND, Broke.CONNECT):
             return error
-        if self.peer.era is None:
-            # Some 2025 programs end at a probe. That is no verdict either, but the handshake may come first next time.
-            self._try_first = Era.Y2025 if self._try_first is None else None
+        if self._era is None:
+            # Some programs end at what they don't know. That is no verdict either, but the other era comes first next.
+            tried = self.peer.offers.first(self._first(), time.monotonic())
+            self._ends_at = tried if self._ends_at is None else None
+            self.peer.offers.passed.clear()
         started = ConnectFailed(
             f"{self.name!r} did not start: {reply.what}", server=self.name, phase="greet", remedy="see its stderr"
         )

@@ -66,8 +66,9 @@ _safe_tools: WeakKeyDictionary[Link, frozenset[str]] = WeakKeyDictionary()
 class Bridge:
     """What dispatcher and transport share: one session's calls, carried by a link."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, *, probes: bool = False) -> None:
         self.link = link
+        self._probes = probes
 
     async def call(
         self,
@@ -85,6 +86,8 @@ class Bridge:
                 return await self._initialize(params or {}, timeout)
             if method == "server/discover":
                 return await self._discover(params or {}, timeout)
+            if self.link.generation == 0 and PROTOCOL_VERSION in _members(params and params.get("_meta")):
+                self.link.prefer(Era.Y2026)  # a client that is pinned, and asks nobody
             extra = {name: value for name, value in (headers or {}).items() if name.lower() not in _OURS}
             result = await self.link.request(
                 method,
@@ -134,12 +137,15 @@ class Bridge:
 
     async def _initialize(self, params: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
         self.link.introduce(params.get("clientInfo") or {}, params.get("capabilities") or {})
+        self.link.prefer(Era.Y2025)
         greeting = await self.link.open(timeout=timeout)
         return dict(greeting.result) if greeting.era is Era.Y2025 else _as_2025(greeting, self.link.name)
 
     async def _discover(self, params: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
         meta = cast("Mapping[str, Any]", params.get("_meta") or {})
         self.link.introduce(meta.get(CLIENT_INFO) or {}, meta.get(CLIENT_CAPABILITIES) or {})
+        if not self._probes:
+            self.link.prefer(Era.Y2026)
         greeting = await self.link.open(timeout=timeout)
         if greeting.era is Era.Y2025:
             raise MCPError(METHOD_NOT_FOUND, f"{self.link.name!r} speaks {greeting.version}")
@@ -187,10 +193,14 @@ def as_mcp_error(error: HoldfastError) -> MCPError:
 
 
 class LinkDispatcher:
-    """`ClientSession(dispatcher=LinkDispatcher(link))`. The link stays the caller's to close."""
+    """`ClientSession(dispatcher=LinkDispatcher(link))`. The link stays the caller's to close.
 
-    def __init__(self, link: Link) -> None:
-        self._bridge = Bridge(link)
+    The server is taken in the era that the session asks for, by `initialize()` or `discover()`, where it has that.
+    `probes=True`: who asks is a client that tries `discover()` by itself, so the link's own preference decides.
+    """
+
+    def __init__(self, link: Link, *, probes: bool = False) -> None:
+        self._bridge = Bridge(link, probes=probes)
         self._link = link
         self._given: set[RequestId] = set()
 
@@ -285,7 +295,7 @@ class LinkTransport:
 
     def __init__(self, link: Link, *, close: bool = True) -> None:
         self._link = link
-        self._bridge = Bridge(link)
+        self._bridge = Bridge(link, probes=True)
         self._close = close
         self._calls: dict[RequestId, asyncio.Task[None]] = {}
         self._asked: dict[RequestId, asyncio.Future[JSONRPCResponse | JSONRPCError]] = {}

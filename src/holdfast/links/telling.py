@@ -7,10 +7,18 @@ import logging
 from typing import Any
 
 from holdfast.core.clock import Clock
-from holdfast.core.events import Event, MemoryFailed, Sink, StrayMessage
+from holdfast.core.eras import Why
+from holdfast.core.events import Event, LinkGreeted, MemoryFailed, SessionNotOffered, Sink, StrayMessage
 from holdfast.links.options import LinkStatistics
+from holdfast.links.wire import Generation
 
 log = logging.getLogger("holdfast.links")
+
+SESSIONLESS = "is taken in 2026, where a server keeps nothing from one call to the next"
+SESSIONLESS_REMEDY = (
+    "pass the handles that its tools give, or serve it in 2025 with sessions; if it keeps nothing anyway, say so with "
+    "stateful=False"
+)
 
 
 class Telling:
@@ -18,7 +26,9 @@ class Telling:
 
     def __init__(self, server: str, sink: Sink | None, clock: Clock) -> None:
         self.server = server
-        self.count: dict[str, int] = dict.fromkeys(LinkStatistics.__dataclass_fields__, 0)
+        counts = (name for name, field in LinkStatistics.__dataclass_fields__.items() if field.default == 0)
+        self.count: dict[str, int] = dict.fromkeys(counts, 0)
+        self.era: tuple[str, str] | None = None
         self._sink = sink
         self._clock = clock
 
@@ -34,6 +44,26 @@ class Telling:
 
     def warn(self, what: str) -> None:
         log.warning("%s: %s", self.server, what)
+
+    def greeted(self, generation: Generation) -> None:
+        """A generation is ready."""
+        self.count["adoptions" if generation.adopted else "greets"] += 1
+        self.era = (generation.era.value, generation.why.value)
+        self.event(
+            LinkGreeted,
+            generation=generation.number,
+            era=generation.era.value,
+            version=generation.version,
+            session=generation.session,
+            adopted=generation.adopted,
+            why=generation.why.value,
+        )
+
+    def no_session(self, why: Why) -> None:
+        """State was expected where the server's eras let it keep none."""
+        what = f"{SESSIONLESS} ({why.value}); {SESSIONLESS_REMEDY}"
+        self.warn(what)
+        self.event(SessionNotOffered, what=what)
 
     def strayed(self, what: str) -> None:
         self.count["strays"] += 1
@@ -55,4 +85,5 @@ class Telling:
         self.event(StrayMessage, what=f"task {name} failed: {error!r:.300}")
 
     def statistics(self) -> LinkStatistics:
-        return LinkStatistics(**self.count)
+        era, why = self.era or (None, None)
+        return LinkStatistics(**self.count, era=era, why=why)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from holdfast.core.eras import Era
+from holdfast.core.eras import Era, Why
 from holdfast.core.greeting import Greeting
 from holdfast.core.models import BackSessionId
 from holdfast.core.outcome import Seen, Verdict
@@ -32,6 +32,8 @@ class Generation:
     greeting: Greeting
     wire: "Wire"
     session: BackSessionId | None = field(default=None, repr=False)
+    why: Why = Why.PINNED
+    """Why this era was taken."""
     adopted: bool = False
     keeps_state: bool = True
     """A server can remember something for it: it has a session id, or is a connection of its own."""

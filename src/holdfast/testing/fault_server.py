@@ -39,7 +39,7 @@ class FaultServer:
     def __init__(
         self,
         *,
-        era: Literal["2025", "2026"] = "2025",
+        era: Literal["2025", "2026", "both"] = "2025",
         answers: Answers = "json",
         resumable: bool = False,
         get_stream: bool = True,
@@ -291,14 +291,17 @@ class FaultServer:
             if waiting is not None and not waiting.done():
                 waiting.set_result(message)
             return self._write(writer, 202)
-        if self.sessions.era == "2026":
+        both = self.sessions.era == "both" and request.headers.get("mcp-protocol-version") == VERSION_2026
+        if self.sessions.era == "2026" or both:
             return await self._post_2026(request, message, writer)
         if method == "initialize":
             answer, session_id = self.sessions.greet(message)
-            return self._write_json(writer, answer, {"mcp-session-id": session_id or ""})
+            return self._write_json(writer, answer, {"mcp-session-id": session_id} if session_id else {})
         if request.headers.get("mcp-protocol-version") == VERSION_2026:
             return self._write(writer, 400, _JSON, error_body(-32600, "Bad Request: Missing session ID"))
         session = self._session(request)
+        if session is None and not self.sessions.gives_sessions:
+            session = Session("")
         if session is None:
             if "mcp-session-id" not in request.headers:
                 return self._write(writer, 400, _JSON, error_body(-32600, "Bad Request: Missing session ID"))

@@ -39,6 +39,8 @@ class Sessions:
         self.asked: dict[str, asyncio.Future[Message]] = {}
         self.tools: tuple[str, ...] = TOOLS
         self.bad_session_id: str | None = None
+        self.gives_sessions = True
+        """False: in 2025, too, it remembers nothing."""
         self.release = asyncio.Event()
         self.read_only: set[str] = set()
         """Tools that the listing calls read-only."""
@@ -48,13 +50,14 @@ class Sessions:
         """The answer to `initialize`, and the new session's id."""
         self.greets += 1
         session = Session(secrets.token_hex(8))
-        self.sessions[session.id] = session
+        if self.gives_sessions:
+            self.sessions[session.id] = session
         result = {
             "protocolVersion": VERSION_2025,
             "capabilities": {"tools": {"listChanged": True}, "logging": {}, "resources": {"subscribe": True}},
             "serverInfo": {"name": "faulty", "version": self.version},
         }
-        return _result(message, result), self.bad_session_id or session.id
+        return _result(message, result), self.bad_session_id or (session.id if self.gives_sessions else None)
 
     def discover(self, message: Message) -> Message:
         self.greets += 1
