@@ -1,12 +1,19 @@
 """What an author or a caller gets wrong, and what they are told; and a log of ten thousand entries."""
 
+import sqlite3
 import time
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 from uuid import UUID
 
+import mcp
 import pytest
+from fastmcp import Client, FastMCP
+from fastmcp.dependencies import Depends
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.resolve import Resolve
 from pydantic import Field, field_validator
 
 import holdfast
@@ -155,3 +162,71 @@ async def test_ten_thousand_entries_make_no_edit_dearer_and_a_fork_copies_none(u
         assert [entry async for entry in forked.log] == []
         assert len([entry async for entry in long.log]) == 10_000 + 100
         assert (await forked.read()).price == (await long.read()).price
+
+
+@pytest.mark.promise("state.injection")
+async def test_a_tool_error_tells_the_caller_no_address_and_no_owner(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "private" / "place.db"
+    path.parent.mkdir()
+    sessions = holdfast.Sessions(Basket, f"sqlite:///{path}?timeout=0.1")
+    fast = FastMCP("shop")
+    sessions.install(fast)
+    official: MCPServer[Any] = MCPServer("shop")
+    sessions.install(official)
+
+    @fast.tool(name="put")
+    async def put_here(session_id: str, plain: holdfast.Session[Basket] = Depends(sessions)) -> str:
+        await plain.update(lambda state: setattr(state, "price", state.price + 1))
+        return "ok"
+
+    @official.tool()
+    async def put(session_id: str, plain: Annotated[holdfast.Session[Basket], Resolve(sessions)]) -> str:
+        await plain.update(lambda state: setattr(state, "price", state.price + 1))
+        return "ok"
+
+    @fast.tool
+    async def turn(session_id: str, plain: holdfast.Session[Basket] = Depends(sessions)) -> str:
+        async with plain.lease():
+            return "ok"
+
+    async with Client(fast) as client, mcp.Client(official) as other:
+        begun = await sessions.begin()
+        arguments = {"session_id": begun.handle}
+        async with begun.lease():
+            busy = (await client.call_tool("turn", arguments, raise_on_error=False)).content[0].text
+        assert "another long turn on this session is under way" in busy
+        assert "lease-" not in busy
+        with sqlite3.connect(path, isolation_level=None) as locking:
+            locking.execute("BEGIN IMMEDIATE")
+            told = [
+                (await client.call_tool("put", arguments, raise_on_error=False)).content[0].text,
+                getattr((await other.call_tool("put", arguments)).content[0], "text", ""),
+            ]
+            locking.execute("ROLLBACK")
+        locking.close()
+        for each in told:
+            assert "the server's store does not answer" in each
+            assert "private" not in each
+            assert "place.db" not in each
+        assert "place.db is locked" in caplog.text  # the operator is told where
+        with pytest.raises(holdfast.NotFound, match="there is no such session"):
+            await sessions.find("s_unknown")
+        await sessions.close()
+
+
+@pytest.mark.promise("state.injection")
+async def test_advice_names_tools_as_the_caller_knows_them() -> None:
+    sessions = holdfast.Sessions(Basket)
+    child, outer = FastMCP("shop"), FastMCP("mall")
+    sessions.install(child, noun="basket")
+    outer.mount(child, namespace="shop")
+    async with Client(outer) as client:
+        refused = await client.call_tool("shop_resume_basket", {"session_id": "s_no"}, raise_on_error=False)
+        assert "call shop_create_basket to begin one (or the tool whose name ends so)" in refused.content[0].text
+        names = [tool.name for tool in await client.list_tools()]
+        assert "shop_create_basket" in names
+    async with Client(child) as client:
+        refused = await client.call_tool("resume_basket", {"session_id": "s_no"}, raise_on_error=False)
+        assert "call create_basket to begin one" in refused.content[0].text

@@ -389,3 +389,35 @@ async def test_with_keys_nothing_readable_is_in_the_file(tmp_path: Path) -> None
     with pytest.raises(holdfast.ConfigError, match="add that key to the ring"):
         await other.find(session.handle, ALICE)
     await other.close()
+
+
+@pytest.mark.promise("state.leases")
+@pytest.mark.parametrize("at", ["claim", "release"])
+async def test_a_lease_whose_caller_is_cancelled_is_free_at_once(at: str) -> None:
+    async with holdfast.open_store("memory:") as store:
+        sessions = holdfast.Sessions(Basket, store)
+        session = await sessions.begin()
+        real, entered, answered = getattr(store, at), asyncio.Event(), asyncio.Event()
+
+        async def slow(*args: Any, **kwargs: Any) -> Any:
+            done = await real(*args, **kwargs) if at == "claim" else None
+            entered.set()
+            await answered.wait()  # the store has done it, and its answer is under way
+            return done if at == "claim" else await real(*args, **kwargs)
+
+        setattr(store, at, slow)
+
+        async def work() -> None:
+            async with session.lease():
+                pass
+
+        task = asyncio.ensure_future(work())
+        await asyncio.wait_for(entered.wait(), 10)
+        for _ in range(3):
+            task.cancel()
+            await asyncio.sleep(0)
+        setattr(store, at, real)
+        answered.set()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 10)
+        assert await store.holder(KIND, session.handle) is None

@@ -68,7 +68,9 @@ async def test_with_restarts_between_steps_on_two_replicas_it_is_as_in_one_proce
         assert plain[-1] == {"phase": "revised", "iteration": 3, "converged": False}
         async with client(both[0].url, "2025") as asking:
             told = await refusal(asking, "revise", session_id=sessions[1])
-            assert told == "the writer is in phase 'revised': 'revise' needs 'criticised'; call critique next"
+            assert told.startswith(
+                "the writer is in phase 'revised': 'revise' needs 'criticised'; call critique next ("
+            )
             parallel = [
                 asking.call_tool(tool, {"session_id": sessions[2]}) for tool in ("critique", "revise", "critique")
             ]

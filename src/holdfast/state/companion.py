@@ -22,7 +22,8 @@ from holdfast.state import genealogy
 from holdfast.state.insight import COUNTED, Convergence, Insight, default_judge, insight
 from holdfast.state.log import KIND, UNDO, Entry, Log
 from holdfast.state.model import Migration, SessionState
-from holdfast.state.session import Session, shown
+from holdfast.state.session import Session
+from holdfast.state.tool_errors import shown
 from holdfast.state.work import write_beside
 
 if TYPE_CHECKING:

@@ -25,9 +25,10 @@ from holdfast.state.insight import Insight
 from holdfast.state.log import KIND
 from holdfast.state.middleware import GuardMiddleware
 from holdfast.state.scopes import RequestScope
-from holdfast.state.session import Session, shown
+from holdfast.state.session import Session
 from holdfast.state.sessions import Sessions
-from holdfast.state.work import SCOPE
+from holdfast.state.tool_errors import shown
+from holdfast.state.work import ENDS_SO, SCOPE, known_as
 from holdfast.stores.base import Store
 
 if TYPE_CHECKING:
@@ -251,10 +252,10 @@ class Companions(Generic[C]):
         """What can be called in a phase."""
         ready = [tool for tool, needs in self.needs.items() if phase in needs.phases and tool != refused]
         if ready:
-            return f"call {' or '.join(ready)} next"
+            return f"call {known_as(*ready)} next {ENDS_SO}"
         free = [tool for tool, needs in self.needs.items() if not needs.phases and tool != refused]
         if free:
-            return f"call {' or '.join(free)} next"
+            return f"call {known_as(*free)} next {ENDS_SO}"
         following = self.table.steps[phase]
         return f"next comes {' or '.join(repr(each) for each in following)}" if following else "its work is done"
 

@@ -26,11 +26,12 @@ from mcp_types import INVALID_PARAMS
 
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.core.values import members
-from holdfast.errors import CorruptRecord, HoldfastError, StoreDown, UsageError
+from holdfast.errors import HoldfastError, UsageError
 from holdfast.state.identity import Caller, Chain, Found
 from holdfast.state.model import SessionState
 from holdfast.state.records import new_handle
-from holdfast.state.session import Session, shown
+from holdfast.state.session import Session
+from holdfast.state.tool_errors import shown
 from holdfast.state.work import SCOPE, work_of
 
 log = logging.getLogger(__name__)
@@ -76,8 +77,6 @@ class Injectable(ABC, Generic[S]):
             session.show_errors_as(also)
             return cast("Session[S]", work.take(session)) if work is not None else session
         except HoldfastError as error:
-            if isinstance(error, StoreDown | CorruptRecord):
-                log.error("%r: %s", self, error)  # the caller can do nothing about it, the operator can
             raise shown(error, also) from error.__cause__
 
     @property

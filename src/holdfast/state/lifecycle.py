@@ -22,7 +22,8 @@ from holdfast.errors import Forbidden, HoldfastError, UsageError
 from holdfast.state.identity import Caller, FromArgument
 from holdfast.state.injection import current_caller
 from holdfast.state.middleware import StateMiddleware
-from holdfast.state.session import Session, shown
+from holdfast.state.session import Session
+from holdfast.state.tool_errors import shown
 
 if TYPE_CHECKING:
     from holdfast.state.sessions import Sessions
@@ -105,7 +106,7 @@ def steps(sessions: "Sessions[Any]", noun: str, create: Sequence[str]) -> list[S
         if caller.principal == ANONYMOUS:
             raise Forbidden(
                 "without authentication the id is all there is, and nothing is listed",
-                remedy=f"use the id that create_{noun} returned, or create a new {noun}",
+                remedy=f"use the id that you got when it was begun; {sessions.begin_hint}",
             )
         return {f"{noun}s": [shows(session) for session in await sessions.of(caller.principal)]}
 
@@ -197,7 +198,7 @@ def install(
     if not noun.isidentifier():
         raise UsageError(f"noun={noun!r:.60} makes no name of a tool", remedy="use letters, digits and _")
     if tools:
-        sessions.begin_hint = f"call create_{noun} to begin one"
+        sessions.begun_by = f"create_{noun}"
     offered = steps(sessions, noun, create) if tools else []
     around = StateMiddleware(sessions, save=save)
     if isinstance(server, MCPServer):

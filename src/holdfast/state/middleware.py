@@ -21,7 +21,8 @@ from holdfast.core.values import JSON, members
 from holdfast.errors import Conflict, HoldfastError, NotFound, UsageError
 from holdfast.state.identity import Caller, Found
 from holdfast.state.injection import Y2026, of_sdk
-from holdfast.state.session import digest, shown
+from holdfast.state.session import digest
+from holdfast.state.tool_errors import shown
 from holdfast.state.work import SCOPE, WORK, Scope, Work, holds_another, work_of
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class StateMiddleware:
         inner = Scope(request, {}, arguments)
         if outer is not None and outer.request is request and request is not None:
             inner = outer.nested(arguments)
+        inner.prefix = inner.prefix or _prefix(ctx, request)
         token = SCOPE.set(inner)
         try:
             if not self._save or ctx.method not in _CALLS:
@@ -283,6 +285,14 @@ def _unfinished(result: Any) -> bool:
     if getattr(result, "is_error", False) is True or getattr(result, "input_required", None) is not None:
         return True
     return isinstance(result, InputRequiredResult)
+
+
+def _prefix(ctx: Any, request: ServerRequestContext[Any, Any] | None) -> str:
+    """What a mount has put before the name of the tool that is called; the SDK's servers have no mounts."""
+    if request is None or ctx is request or ctx.method != "tools/call":
+        return ""
+    asked, own = members(request.params).get("name"), getattr(ctx.message, "name", None)
+    return asked.removesuffix(own) if isinstance(asked, str) and isinstance(own, str) and asked.endswith(own) else ""
 
 
 def _arguments(ctx: Any, is_sdk: bool) -> dict[str, Any] | None:

@@ -8,7 +8,6 @@ import asyncio
 import hashlib
 import inspect
 import json
-import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
@@ -17,10 +16,20 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
 from holdfast.core.models import ANONYMOUS, Claim, Handle, LogEntry, Principal, Record
 from holdfast.core.values import JSON, members
-from holdfast.errors import Busy, Conflict, HoldfastError, LimitReached, NotFound, UsageError
+from holdfast.errors import (
+    Busy,
+    Conflict,
+    HoldfastError,
+    LimitReached,
+    NotFound,
+    UsageError,
+)
 from holdfast.state import model, records
 from holdfast.state.log import KIND, PAGE, UNDO, Log, differences, same
 from holdfast.state.model import SessionState
+from holdfast.state.tool_errors import shown
+from holdfast.stores.base import CLOSE_SECONDS, Store
+from holdfast.stores.frame import to_the_end
 from holdfast.stores.update import UPDATE_SECONDS
 
 if TYPE_CHECKING:
@@ -213,10 +222,9 @@ class Session(Generic[S]):
     @asynccontextmanager
     async def holding(self, ttl: float) -> AsyncGenerator[int]:
         """The sole right to a long turn, renewed while the block lasts; yields the fence that a write must carry."""
-        owner = f"lease-{secrets.token_hex(8)}"
         with self._telling():
             store = await self._sessions.opened()
-            claim = await store.claim(KIND, self.handle, owner=owner, ttl=ttl)
+            claim = await self._claimed(store, ttl)
         renewing = asyncio.get_running_loop().create_task(self._renew(claim, ttl), name="renew lease")
         try:
             with self._telling():
@@ -224,10 +232,23 @@ class Session(Generic[S]):
             yield claim.token
         finally:
             renewing.cancel()
-            with suppress(asyncio.CancelledError):
-                await renewing
-            with suppress(HoldfastError):
-                await store.release(claim)
+            await to_the_end(_given_back(store, asyncio.gather(renewing, return_exceptions=True), claim))
+
+    async def _claimed(self, store: Store, ttl: float) -> Claim:
+        """The claim for a long turn. Whoever is cancelled while the store makes it leaves none behind."""
+        claiming = asyncio.ensure_future(store.claim(KIND, self.handle, owner=f"lease-{secrets.token_hex(8)}", ttl=ttl))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            await to_the_end(_given_back(store, claiming))
+            raise
+        except Busy as error:  # its text names the holder, which is nobody's business
+            raise Busy(
+                "another long turn on this session is under way",
+                id=self.handle,
+                retry_after=error.retry_after or 0.0,
+                remedy="wait for its end, then do it again",
+            ) from error
 
     async def _renew(self, claim: Claim, ttl: float) -> None:
         store = await self._sessions.opened()
@@ -512,13 +533,12 @@ class Session(Generic[S]):
             raise shown(error, self._also) from error.__cause__
 
 
-def shown(error: HoldfastError, also: type[Exception] | None) -> HoldfastError:
-    """The same error, which is also one of the framework's: others are hidden from the caller, text and all."""
-    if also is not None and not isinstance(error, also):
-        error.__class__ = _both(type(error), also)
-        for name, value in vars(also("")).items():  # what its own constructor would have set
-            error.__dict__.setdefault(name, logging.INFO if name == "log_level" else value)
-    return error
+async def _given_back(store: Store, pending: "asyncio.Future[Any]", claim: Claim | None = None) -> None:
+    """Release a claim once what is pending is done: the making of it, or its renewal."""
+    with suppress(HoldfastError, TimeoutError):  # then it runs out by itself
+        async with asyncio.timeout(CLOSE_SECONDS):
+            made = await pending
+            await store.release(claim or made)
 
 
 def _kept(answered: dict[str, Any], once: dict[str, JSON], label: str, id: str) -> dict[str, Any]:
@@ -537,15 +557,6 @@ def _kept(answered: dict[str, Any], once: dict[str, JSON], label: str, id: str) 
             remedy="call it without an idempotency key, or answer less",
         )
     return dict(known)
-
-
-_classes: dict[tuple[type, type], type] = {}
-
-
-def _both(ours: type[HoldfastError], theirs: type[Exception]) -> type[HoldfastError]:
-    if (ours, theirs) not in _classes:
-        _classes[ours, theirs] = type(ours.__name__, (ours, theirs), {"__module__": ours.__module__})
-    return _classes[ours, theirs]
 
 
 def digest(key: str, *parts: object) -> str:

@@ -36,6 +36,7 @@ from holdfast.state.middleware import StateMiddleware
 from holdfast.state.model import SessionState
 from holdfast.state.records import new_handle
 from holdfast.state.session import Session
+from holdfast.state.work import ENDS_SO, known_as
 from holdfast.stores import open_store
 from holdfast.stores.base import MAX_RECORD_BYTES, Store
 from holdfast.stores.update import UPDATE_SECONDS
@@ -79,7 +80,8 @@ class Sessions(Injectable[S]):
         self.history = history
         self.idle = idle
         self.max_age = max_age
-        self.begin_hint = "begin a new one"
+        self.begun_by: str | None = None
+        """The lifecycle tool that begins one."""
         self._quota = quota
         self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[Store]] = {}
         self._turns: weakref.WeakValueDictionary[tuple[int, str], asyncio.Lock] = weakref.WeakValueDictionary()
@@ -104,6 +106,13 @@ class Sessions(Injectable[S]):
 
     def __repr__(self) -> str:
         return f"<Sessions of {self.name} in {self._shown_url}>"
+
+    @property
+    def begin_hint(self) -> str:
+        """What a caller does to have another session."""
+        if self.begun_by is None:
+            return "begin a new one"
+        return f"call {known_as(self.begun_by)} to begin one {ENDS_SO}"
 
     # On a server
 

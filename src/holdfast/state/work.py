@@ -97,10 +97,14 @@ class Scope:
         self.values = values
         self.arguments = arguments
         """Of the call under way, nested ones included; None where nobody knows them."""
+        self.prefix = ""
+        """What the names of this server's tools begin with where the caller knows them: a mount's namespace."""
 
     def nested(self, arguments: Mapping[str, Any] | None = None) -> "Scope":
         copied = {scope: copy.deepcopy(value) for scope, value in self.values.items()}
-        return Scope(self.request, copied, arguments)
+        inner = Scope(self.request, copied, arguments)
+        inner.prefix = self.prefix
+        return inner
 
 
 WORK: ContextVar[Mapping[object, Work]] = ContextVar("holdfast_work", default=MappingProxyType({}))
@@ -119,3 +123,13 @@ def holds_another(owner: object) -> bool:
 
 
 SCOPE: ContextVar[Scope | None] = ContextVar("holdfast_scope", default=None)
+
+
+def known_as(*tools: str) -> str:
+    """Tools of this server as the caller of the call under way knows them. A gateway may put more before a name."""
+    scope = SCOPE.get()
+    prefix = scope.prefix if scope is not None else ""
+    return " or ".join(f"{prefix}{tool}" for tool in tools)
+
+
+ENDS_SO = "(or the tool whose name ends so)"

@@ -1,0 +1,49 @@
+"""Errors of ours as tool errors: raised as a framework's own class too, so that it shows the caller their text.
+
+It owns what a caller may read of them. It refuses to name a store, its address or the owner of a claim; that is logged.
+"""
+
+import logging
+
+from holdfast.errors import CorruptRecord, HoldfastError, OutcomeUnknown, StoreDown
+
+log = logging.getLogger(__name__)
+
+
+def shown(error: HoldfastError, also: type[Exception] | None) -> HoldfastError:
+    """The same error, which is also one of the framework's: others are hidden from the caller, text and all."""
+    if also is not None and not isinstance(error, also):
+        if _for_callers(error) is not None:
+            log.error("a call met an error of the store, and its caller is told so in general words: %s", error)
+        error.__class__ = _both(type(error), also)
+        for name, value in vars(also("")).items():  # what its own constructor would have set
+            error.__dict__.setdefault(name, logging.INFO if name == "log_level" else value)
+    return error
+
+
+_classes: dict[tuple[type, type], type] = {}
+
+
+def _both(ours: type[HoldfastError], theirs: type[Exception]) -> type[HoldfastError]:
+    if (ours, theirs) not in _classes:
+        _classes[ours, theirs] = type(ours.__name__, (ours, theirs), {"__module__": ours.__module__, "__str__": _said})
+    return _classes[ours, theirs]
+
+
+def _said(error: HoldfastError) -> str:
+    """What a framework gives a caller: the error's own words, but none that name a store, its address or its owner."""
+    return _for_callers(error) or HoldfastError.__str__(error)
+
+
+def _for_callers(error: HoldfastError) -> str | None:
+    match error:
+        case OutcomeUnknown():
+            return "the server's store did not confirm that this was kept: look first, and do it again if it was not"
+        case StoreDown():
+            return "the server's store does not answer, and this was not kept; do it again later"
+        case CorruptRecord():
+            return "what was kept here can't be read; whoever runs this server must repair it, so begin another one"
+        case HoldfastError(store=str()):
+            return "the server can't use its store; whoever runs it must correct that"
+        case _:
+            return None
