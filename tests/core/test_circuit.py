@@ -4,6 +4,7 @@ import pytest
 
 from holdfast.core.circuit import REST_CAP, Circuit
 from holdfast.core.lifecycle import CircuitState
+from holdfast.core.outcome import Broke, Seen, is_transport_fault
 
 
 def opened(at: float = 100.0) -> Circuit:
@@ -72,3 +73,33 @@ def test_the_rest_has_a_cap() -> None:
         now += 2
     assert circuit.refusal(now) is not None
     assert circuit.refusal(now + REST_CAP + 0.1) is None
+
+
+@pytest.mark.promise("link.circuit")
+@pytest.mark.parametrize(
+    ("seen", "others", "counts"),
+    [
+        (Seen(broke=Broke.CONNECT), False, True),
+        (Seen(broke=Broke.AFTER_SEND), True, True),
+        (Seen(broke=Broke.IN_ANSWER, status=200), True, True),
+        (Seen(broke=Broke.CHILD_DIED), True, True),
+        (Seen(status=502), True, True),
+        (Seen(status=504), True, True),
+        (Seen(status=500), False, False),
+        (Seen(status=501, code=-32603), False, False),
+        (Seen(broke=Broke.NOT_AN_ANSWER, status=200), False, False),
+        (Seen(broke=Broke.NO_ANSWER_IN_TIME), False, True),
+        (Seen(broke=Broke.NO_ANSWER_IN_TIME), True, False),
+        (Seen(code=-32000, text="connection closed"), False, True),
+    ],
+)
+def test_only_what_tells_of_the_server_counts(seen: Seen, others: bool, counts: bool) -> None:
+    assert is_transport_fault(seen, others) is counts
+
+
+@pytest.mark.promise("link.circuit")
+def test_a_threshold_of_0_never_opens_it() -> None:
+    circuit = Circuit(threshold=0)
+    for moment in range(1000):
+        assert not circuit.failed(float(moment), moment + 0.5)
+    assert circuit.refusal(2000.0) is None

@@ -15,6 +15,7 @@ from holdfast.core.events import BackendChanged, BackendClosed, BackendReplaced,
 from holdfast.core.values import members
 from holdfast.gateway.callers import new_token
 from holdfast.gateway.ownership import PROCESSES
+from holdfast.links.peer import peer_of
 from holdfast.testing import LOST_SESSION, Fault, FaultServer, Refusal
 from tests.gateway.kit import Raw, config_of, gateway
 from tests.gateway.test_sessions import Process
@@ -548,3 +549,42 @@ async def test_no_program_in_a_call_is_taken_away_and_exhaustion_says_who_has_th
         assert gate.describe()["children"] == 3
         for client in clients:
             await client.__aexit__()
+
+
+@pytest.mark.promise("gateway.circuit")
+@pytest.mark.parametrize("fault", [Fault.STATUS, Fault.CLOSE])
+async def test_a_tool_that_fails_takes_its_server_from_nobody_and_a_transport_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault
+) -> None:
+    async with FaultServer() as http:
+        servers = {"counter": {"url": http.url, "circuit": 3}}
+        async with gateway(tmp_path, servers, health={"every": 600}) as program:
+            gate = program.gateway
+            assert gate is not None
+            async with Raw(program.url) as one, Raw(program.url) as other:
+                for client in (one, other):
+                    await client.initialize()
+                    assert (await client.call("counter__count")).text == "1"
+                circuit = peer_of(gate.backends["counter"].entry.server.target).circuit
+                assert circuit.threshold == 3
+                circuit.spacing = 0.0
+                http.plan(fault, method="tools/call", times=5)
+                for _ in range(5):
+                    await one.call("counter__echo")
+                seen = await other.call("counter__count")
+                if fault is Fault.STATUS:
+                    assert seen.text == "2"
+                else:
+                    assert seen.result["_meta"]["dev.holdfast/error"]["family"] == "Unavailable"
+
+
+@pytest.mark.promise("gateway.config")
+async def test_a_servers_timeout_and_silence_are_those_of_its_calls(tmp_path: Path) -> None:
+    async with FaultServer() as total, FaultServer() as idle:
+        servers = {"total": {"url": total.url, "timeout": 0.3}, "idle": {"url": idle.url, "silence": 0.3}}
+        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+            await client.initialize()
+            for name in servers:
+                late = await client.call(f"{name}__wait")
+                assert late.result["_meta"]["dev.holdfast/error"]["kind"] == "AnswerTimeout"
+                assert (await client.call(f"{name}__count")).text == "1"

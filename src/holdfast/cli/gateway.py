@@ -12,7 +12,7 @@ from rich.table import Table
 
 from holdfast.cli.keys import KeysFile, read_keys
 from holdfast.cli.output import JsonFlag, as_json, err, moment, out, print_json, printable, run
-from holdfast.cli.records import all_records
+from holdfast.cli.records import Found, all_records, refuse_corrupt
 from holdfast.core.models import Record
 from holdfast.core.values import members
 from holdfast.errors import NotFound
@@ -34,6 +34,7 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Bind to this port; 0 takes a free one.", show_default=False)] = None,
     store: Annotated[str | None, typer.Option(help="Where sessions are kept.", show_default=False)] = None,
     stdio: Annotated[bool, typer.Option("--stdio", help="Serve one client over stdin and stdout.")] = False,
+    keys_file: KeysFile = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Bind beyond loopback without auth.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")] = False,
 ) -> None:
@@ -46,10 +47,11 @@ def serve(
 
     async def main() -> None:
         loaded = _with(load_config(config), host, port, store)
+        keys = read_keys(keys_file)
         if stdio:
             from holdfast.gateway.stdio_front import serve_stdio
 
-            await serve_stdio(loaded)
+            await serve_stdio(loaded, keys)
             return
         from holdfast.gateway.program import Program
 
@@ -64,7 +66,7 @@ def serve(
             gc.set_threshold(2_000, 5, 2)
             err.print(f"sessions are kept in {program.gateway.store.url if program.gateway else 'memory:'}")
 
-        await Program(loaded, insecure=insecure).serve(ready)
+        await Program(loaded, insecure=insecure, keys=keys).serve(ready)
 
     _faster()
     run(main())
@@ -112,13 +114,14 @@ def _data(record: Record) -> dict[str, Any]:
 def sessions_ls(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
     """List the live sessions, by the names of their records."""
 
-    async def main() -> list[Record]:
+    async def main() -> Found:
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
             return await all_records(opened, KIND)
 
-    records = run(main())
+    records, corrupt = run(main())
     if json:
         print_json([{**as_json(record), "data": _shown(record)} for record in records])
+        refuse_corrupt(corrupt)
         return
     table = Table("session", "principal", "client", "era", "backends", "last used", box=None, pad_edge=False)
     for record in records:
@@ -132,6 +135,7 @@ def sessions_ls(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = Fa
             moment(record.touched),
         )
     out.print(table)
+    refuse_corrupt(corrupt)
 
 
 def _shown(record: Record) -> dict[str, Any]:
@@ -178,6 +182,7 @@ def sessions_end(
     id: Annotated[str, typer.Argument(help="The record's name, or the session's id.", show_default=False)],
     config: Annotated[Path, typer.Option("--config", help="The gateway's file: sessions at its servers end, too.")],
     store: Annotated[str | None, typer.Option("--store", help="Another store than the file's.")] = None,
+    keys_file: KeysFile = None,
     json: JsonFlag = False,
 ) -> None:
     """End a session, here and at its servers. A gateway that serves it is told."""
@@ -186,7 +191,7 @@ def sessions_end(
         from holdfast.gateway.gateway import Gateway
 
         loaded = _with(load_config(config), None, None, store)
-        async with open_store(loaded.store_url, create=False) as opened:
+        async with open_store(loaded.store_url, keys=read_keys(keys_file), create=False) as opened:
             gateway = Gateway(loaded, opened)
             try:
                 return await gateway.sessions.end_by_key(id) or await gateway.sessions.end_by_key(record_id(id))
@@ -206,15 +211,16 @@ def sessions_end(
 def backends(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
     """Show every gateway process on a store and how its backends are."""
 
-    async def main() -> list[Record]:
+    async def main() -> Found:
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
             return await all_records(opened, PROCESSES)
 
-    records = run(main())
+    records, corrupt = run(main())
     if json:
         print_json([{**_data(record), "seen": record.touched} for record in records])
+        refuse_corrupt(corrupt)
         return
-    if not records:
+    if not records and not corrupt:
         out.print("no gateway runs on this store")
     for record in records:
         data = _data(record)
@@ -234,6 +240,7 @@ def backends(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False
         for name, each in members(data.get("backends")).items():
             for what in each.get("left_out") or ():
                 out.print(f"  {printable(name)}: left out of its lists: {printable(str(what))}")
+    refuse_corrupt(corrupt)
 
 
 @token.command("new")

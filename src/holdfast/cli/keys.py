@@ -12,7 +12,7 @@ VARIABLE = "HOLDFAST_KEYS"
 
 KeysFile = Annotated[
     Path | None,
-    typer.Option("--keys-file", help=f"Sealing keys, one a line, the sealing one first. Default: ${VARIABLE}."),
+    typer.Option("--keys-file", "--keys", help=f"Sealing keys, one a line, the first one seals. Default: ${VARIABLE}."),
 ]
 
 

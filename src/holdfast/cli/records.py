@@ -1,16 +1,45 @@
-"""Records of a store for a table: all of one kind. It owns the pages, and refuses to know what the records mean."""
+"""Records of a store for a table: all of one kind. It owns the pages, and refuses to know what the records mean.
 
+It refuses to pass over what can't be read: a listing that shows less than there is says so, and is no success.
+"""
+
+from typing import NamedTuple
+
+import typer
+
+from holdfast.cli.output import err, printable
 from holdfast.core.models import Record
+from holdfast.errors import CorruptRecord
 from holdfast.stores import Store
 
+SHOWN = 5  # of what can't be read; the rest is counted
 
-async def all_records(store: Store, kind: str) -> list[Record]:
+
+class Found(NamedTuple):
+    """Every live record of a kind, and what stands there that is none."""
+
+    records: list[Record]
+    corrupt: list[CorruptRecord]
+
+
+async def all_records(store: Store, kind: str) -> Found:
     """Every live record of a kind."""
-    found: list[Record] = []
+    found = Found([], [])
     after: str | None = None
     while True:
         page = await store.scan(kind=kind, after=after)
-        found.extend(page.records)
+        found.records.extend(page.records)
+        found.corrupt.extend(page.corrupt)
         if page.next is None:
             return found
         after = page.next
+
+
+def refuse_corrupt(corrupt: list[CorruptRecord]) -> None:
+    """Say what is missing from a listing, and exit with 1 if anything is."""
+    for error in corrupt[:SHOWN]:
+        err.print(f"not shown: {printable(str(error))}")
+    if len(corrupt) > SHOWN:
+        err.print(f"not shown: {len(corrupt) - SHOWN} more")
+    if corrupt:
+        raise typer.Exit(1)

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from holdfast.cli.keys import KeysFile, read_keys
 from holdfast.cli.output import JsonFlag, as_json, moment, out, print_json, printable, run, state_of
-from holdfast.cli.records import all_records
+from holdfast.cli.records import Found, all_records, refuse_corrupt
 from holdfast.client.durable import KIND, RunRecord, life_of, server_of
 from holdfast.client.files import load_servers
 from holdfast.client.runs import end_sessions
@@ -25,7 +25,11 @@ Id = Annotated[str, typer.Argument(help="The run's id.", show_default=False)]
 async def _links(store: Store, run: Record) -> dict[str, Record]:
     """The sessions of a run, by server."""
     life = life_of(run)
-    found = {server_of(record.id, run.id, life): record for record in await all_records(store, LINKS)}
+    records, corrupt = await all_records(store, LINKS)
+    for error in corrupt:
+        if error.id is not None and server_of(error.id, run.id, life) is not None:
+            raise error
+    found = {server_of(record.id, run.id, life): record for record in records}
     return {server: record for server, record in found.items() if server is not None}
 
 
@@ -33,13 +37,14 @@ async def _links(store: Store, run: Record) -> dict[str, Record]:
 def ls(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
     """List the runs that may be continued."""
 
-    async def main() -> list[Record]:
+    async def main() -> Found:
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
             return await all_records(opened, KIND)
 
-    records = run(main())
+    records, corrupt = run(main())
     if json:
         print_json([as_json(record) for record in records])
+        refuse_corrupt(corrupt)
         return
     table = Table("run", "principal", "servers", "last used", box=None, pad_edge=False)
     for record in records:
@@ -48,6 +53,7 @@ def ls(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> N
         names = ", ".join(str(name) for name in servers) if isinstance(servers, list) else ""
         table.add_row(printable(record.id), printable(record.principal), printable(names), moment(record.touched))
     out.print(table)
+    refuse_corrupt(corrupt)
 
 
 @app.command()

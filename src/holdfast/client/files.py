@@ -18,7 +18,7 @@ from holdfast.errors import ConfigError, UsageError
 
 KEYS = frozenset(
     {"command", "args", "env", "cwd", "url", "headers", "type", "transport", "disabled", "timeout", "era", "reuse",
-     "stateful", "proxy", "labels"}
+     "stateful", "proxy", "labels", "silence"}
 )  # fmt: skip
 """What we read of a server's entry."""
 _OTHERS = frozenset(
@@ -175,8 +175,9 @@ def _check_types(read: dict[str, Any], where: str, name: str) -> None:
     for key, (kind, words) in expected.items():
         if key in read and not isinstance(read[key], kind):
             raise ConfigError(f"{where}: {key} is not {words}", server=name)
-    if "timeout" in read and (isinstance(read["timeout"], bool) or not isinstance(read["timeout"], int | float)):
-        raise ConfigError(f"{where}: timeout is not a number of seconds", server=name)
+    for key in ("timeout", "silence"):
+        if key in read and (isinstance(read[key], bool) or not isinstance(read[key], int | float)):
+            raise ConfigError(f"{where}: {key} is not a number of seconds", server=name)
 
 
 def _expanded(value: Any, where: str, env: Mapping[str, str], name: str) -> Any:

@@ -16,7 +16,7 @@ REST_CAP = 30.0  # seconds: a server that is back should not wait longer for its
 
 @dataclass
 class Circuit:
-    """The state of one server's circuit, shared by all links to it."""
+    """The state of one server's circuit, shared by all links to it. A threshold of 0 never opens it."""
 
     threshold: int = THRESHOLD
     rest: float = REST
@@ -27,6 +27,8 @@ class Circuit:
     opens: int = 0
     last_failure: float = float("-inf")
     trial_since: float | None = None
+    answers: int = 0
+    """How many calls were answered so far, to see whether others were while one was not."""
 
     def refusal(self, now: float) -> float | None:
         """None if a call may go out now, else the seconds until one may. In half open, one trial at a time."""
@@ -45,6 +47,7 @@ class Circuit:
 
     def succeeded(self) -> None:
         """The server answered, whatever it said."""
+        self.answers += 1
         if self.failures == 0 and self.state is CircuitState.CLOSED:
             return
         self._step(CircuitEvent.SUCCEEDED)
@@ -58,7 +61,8 @@ class Circuit:
         self.last_failure = now
         self.failures += 1
         before = self.state
-        event = CircuitEvent.FAILED_TOO_OFTEN if self.failures >= self.threshold else CircuitEvent.FAILED
+        too_often = 0 < self.threshold <= self.failures
+        event = CircuitEvent.FAILED_TOO_OFTEN if too_often else CircuitEvent.FAILED
         self._step(event)
         if self.state is CircuitState.OPEN and before is not CircuitState.OPEN:
             self.opened_at, self.trial_since = now, None

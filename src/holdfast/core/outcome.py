@@ -161,3 +161,17 @@ def row_of(seen: Seen, more: Sequence[Row] = ()) -> Row:
 
 
 _NO_ROW = Row("nothing that the table knows", Verdict.UNKNOWN)
+
+
+_UNREACHABLE = (502, 503, 504)
+"""Statuses by which a proxy says that it could not reach the server, or a server that it can take no work."""
+
+
+def is_transport_fault(seen: Seen, answered_others: bool) -> bool:
+    """Does a failed exchange say something of the server, rather than of the one thing that was asked? A 500 comes from
+    a server that works; an answer that never came does, if the server answered others meanwhile."""
+    if seen.broke is Broke.NO_ANSWER_IN_TIME:
+        return not answered_others
+    if seen.broke is Broke.NOWHERE and seen.status is not None:
+        return seen.status in _UNREACHABLE
+    return seen.broke not in (Broke.NOT_AN_ANSWER, Broke.TOO_LARGE, Broke.REDIRECTED)

@@ -9,6 +9,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -114,7 +115,7 @@ class Backend:
         self.is_child = isinstance(target, CommandTarget)
         self.at = hashlib.sha256(repr(entry.server.url or entry.server.command).encode()).hexdigest()[:12]
         """Which server this is: what was kept of another one under the same name is nothing worth."""
-        limits = entry.server.limits
+        limits = self._limits = replace(entry.server.limits, circuit=entry.policy.circuit)
         self._pool = SharedPool(target, name, limits.connect) if isinstance(target, HttpTarget) else None
         self.closed = False
         self._told: str | None = None
@@ -218,7 +219,7 @@ class Backend:
             client_info=info or CLIENT_INFO,
             principal=principal,
             memory=memory,
-            limits=server.limits,
+            limits=self._limits,
             rows=server.rows,
             confirm_losses=True,
             stream=stream,

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from holdfast.core.circuit import THRESHOLD
 from holdfast.links.target import RESERVED
 
 Seconds: TypeAlias = Annotated[float, Field(gt=0, le=10**9)]
@@ -158,6 +159,10 @@ class Sessions(Part):
         default=10.0,
         description="Seconds that calls under way get when a session or the gateway ends.",
     )
+    ask: Seconds = Field(
+        default=300.0,
+        description="Seconds that a client has to answer a server's question: a person may have to read it.",
+    )
     children: int = Field(
         default=64,
         ge=0,
@@ -247,6 +252,13 @@ class Policy(Part):
     start: Literal["eager", "lazy"] = Field(
         default="eager",
         description="Start with the session, or with its first call.",
+    )
+    circuit: int = Field(
+        default=THRESHOLD,
+        ge=0,
+        le=1_000_000,
+        description="Transport faults in a row (refused, cut, 502 to 504, never a tool's own 500) after which calls "
+        "rest for a while; 0: never.",
     )
     warm: int = Field(default=0, ge=0, le=100, description="Spare sessions kept ready, each for one client session.")
     allow: tuple[str, ...] | None = Field(

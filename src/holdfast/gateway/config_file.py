@@ -51,9 +51,18 @@ class Config:
             return self.settings.store
         if self.path is None:
             return "memory:"
-        base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+        base = os.environ.get("XDG_STATE_HOME") or _home_state()
         digest = hashlib.sha256(str(self.path.resolve()).encode()).hexdigest()[:12]
         return f"sqlite:///{base}/holdfast/{self.path.stem}-{digest}.db"
+
+
+def _home_state() -> str:
+    try:
+        return str(Path.home() / ".local" / "state")
+    except RuntimeError:
+        raise ConfigError(
+            "there is no home folder to keep sessions in", remedy="name a store with `store` or --store"
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -440,7 +440,17 @@ class Methods:
             if token is not None:
                 on_progress = _progress(voice, token)
         try:
-            result = await link.request(method, params, safe=safe, headers=headers, on_progress=on_progress, ears=ears)
+            server = backend.entry.server
+            result = await link.request(
+                method,
+                params,
+                safe=safe,
+                headers=headers,
+                timeout=server.timeout,
+                silence=server.silence,
+                on_progress=on_progress,
+                ears=ears,
+            )
             if result.get("resultType") == "input_required" and asking.era is Era.Y2025:
                 result = await self._rounds(asking, back, method, params, result, safe, headers)
         except asyncio.CancelledError:
@@ -496,7 +506,10 @@ class Methods:
             again = {**params, "inputResponses": answers} if answers else dict(params)
             if isinstance(result.get("requestState"), str):
                 again["requestState"] = result["requestState"]
-            result = await back.link.request(method, again, safe=safe, headers=headers)
+            server = back.backend.entry.server
+            result = await back.link.request(
+                method, again, safe=safe, headers=headers, timeout=server.timeout, silence=server.silence
+            )
         raise LimitReached(
             f"{method}: {back.link.name!r} asked for input {ROUNDS} times in a row", limit=ROUNDS, server=back.link.name
         )

@@ -5,11 +5,13 @@ It refuses to bind beyond loopback without auth, and to drop a session because s
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import signal
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -26,6 +28,7 @@ from holdfast.gateway.front import Front
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.uvicorn_door import Protocol
 from holdfast.stores import open_store
+from holdfast.stores.address import Address
 
 log = logging.getLogger("holdfast.gateway")
 
@@ -37,11 +40,14 @@ BACKLOG = 1024
 class Program:
     """`holdfast serve`, as an object that tests can start, too."""
 
-    def __init__(self, config: Config, *, insecure: bool = False, sink: Sink | None = None) -> None:
+    def __init__(
+        self, config: Config, *, insecure: bool = False, sink: Sink | None = None, keys: Sequence[str] | None = None
+    ) -> None:
         check_bind(config.settings, insecure)
         self.config = config
         self._insecure = insecure
         self._sink = sink
+        self._keys = keys
         self.gateway: Gateway | None = None
         self.front: Front | None = None
         self.port = 0
@@ -69,8 +75,8 @@ class Program:
         sock = _bound(listen.host, listen.port)
         self.port = sock.getsockname()[1]
         try:
-            _make_room(self.config.store_url)
-            async with open_store(self.config.store_url) as store:
+            _make_room(self.config)
+            async with open_store(self.config.store_url, keys=self._keys) as store:
                 gateway = self.gateway = Gateway(self.config, store, sink=self._sink)
                 gateway.address = self.url
                 self.front = Front(gateway)
@@ -229,10 +235,29 @@ def _bound(host: str, port: int) -> socket.socket:
     return sock
 
 
-def _make_room(url: str) -> None:
-    """The folder of a SQLite file that nobody chose."""
-    if url.startswith("sqlite:////"):
-        Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+def _make_room(config: Config) -> None:
+    """The folder of a SQLite file, and the file for its owner's eyes only: what is in it lets one into sessions."""
+    url, chosen = config.store_url, config.settings.store is not None
+    if not url.startswith("sqlite:////"):
+        return
+    file = Address.parse(url).file()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not os.access(file.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise ConfigError(
+            f"sessions can't be kept in {file.parent}: {why}",
+            remedy="name a store with `store` or --store, or another folder with the variable XDG_STATE_HOME; "
+            "--store memory: keeps sessions in this process only",
+        ) from None
+    for each in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):
+        if each.exists() and each.stat().st_mode & 0o077:
+            if chosen:
+                log.warning("others of this machine may read sessions in %s: chmod 600 keeps them out", each)
+            else:
+                each.chmod(0o600)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.gateway")
 
 KIND = "session"
-ASK_SECONDS = 300.0  # for a client to answer a backend's question: a person may have to read it
 TRIES = 20  # to write a record that other links of the session write to
 CAPABILITY = {
     "sampling/createMessage": "sampling",
@@ -363,7 +362,7 @@ class Session:
                 raise ErrorAnswer(
                     f"{method}: the client does not listen", message="The client can't be asked now", code=-32603
                 )
-            async with asyncio.timeout(ASK_SECONDS):
+            async with asyncio.timeout(self.sessions.settings.ask):
                 answer = await answered
         except TimeoutError:
             raise ErrorAnswer(

@@ -8,7 +8,7 @@ import logging
 import os
 import select
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
@@ -209,7 +209,7 @@ class _Refusal(Exception):
         self.error: dict[str, Any] = {"code": code, "message": message} | ({"data": data} if data is not None else {})
 
 
-async def serve_stdio(config: Config) -> None:
+async def serve_stdio(config: Config, keys: Sequence[str] | None = None) -> None:
     """Serve whoever started us, until stdin ends."""
     out = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whoever prints by mistake must not break the protocol
@@ -220,7 +220,7 @@ async def serve_stdio(config: Config) -> None:
     try:
         settings = config.settings
         url = settings.store if settings.store is not None else "memory:"  # the session ends with the pipe
-        async with open_store(url) as store:
+        async with open_store(url, keys=keys) as store:
             gateway = Gateway(config, store)
             async with gateway.running():
                 await StdioFront(gateway, out).run(reader)

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.core.events import CallReplayed, CircuitChanged
 from holdfast.core.lifecycle import CircuitState, LinkEvent
-from holdfast.core.outcome import Broke, Seen, Verdict, judge
+from holdfast.core.outcome import Broke, Seen, Verdict, is_transport_fault, judge
 from holdfast.core.retry import Circumstances, Replacement, Step, decide, decide_replacement, wait_for
 from holdfast.errors import CircuitOpen, HoldfastError
 from holdfast.links.exchange import Exchanger
@@ -76,6 +76,7 @@ class Call:
     """One of them."""
 
     __slots__ = (
+        "_answers",
         "_attempts",
         "_began",
         "_by",
@@ -117,6 +118,7 @@ class Call:
         self._until = until
         self._on_progress = on_progress
         self._id = id
+        self._answers = 0
         self._attempts = 0
         self._began = asyncio.get_running_loop().time()
         self._renewed = False
@@ -171,6 +173,7 @@ class Call:
     async def _try(self, generation: Generation) -> Reply:
         by = self._by
         self._started = asyncio.get_running_loop().time()
+        self._answers = by.peer.circuit.answers
         self._dressed = generation.dressed
         try:
             return await by.exchanger.exchange(
@@ -196,7 +199,7 @@ class Call:
         """Raise, or return when the call may be tried again."""
         by = self._by
         verdict = judge(seen, by.options.rows)
-        self._account(verdict, seen.broke, generation)
+        self._account(verdict, seen, generation)
         if by.machine.epoch != self._epoch:
             raise closed(by.name, self._method, verdict is not Verdict.NOT_SENT)
         step = decide(verdict, self._circumstances(seen))
@@ -239,16 +242,19 @@ class Call:
             error.new_session = generation.successor.session
         return error
 
-    def _account(self, verdict: Verdict, broke: Broke, generation: Generation) -> None:
+    def _account(self, verdict: Verdict, seen: Seen, generation: Generation) -> None:
         circuit, loop = self._by.peer.circuit, asyncio.get_running_loop()
-        if verdict in (Verdict.NOT_SENT, Verdict.UNKNOWN):
+        silent = seen.broke is Broke.NO_ANSWER_IN_TIME
+        if verdict in (Verdict.NOT_SENT, Verdict.UNKNOWN) and is_transport_fault(seen, circuit.answers > self._answers):
             if circuit.failed(self._started, loop.time()):
                 self._by.telling.event(CircuitChanged, state=circuit.state.value)
+        elif silent:
+            circuit.gave_up()
         else:
             self._succeeded()
         if verdict is Verdict.UNKNOWN:
             self._by.telling.count["unknown_outcomes"] += 1
-        executed = verdict in (Verdict.UNKNOWN, Verdict.ANSWER) or broke is Broke.TOO_LARGE
+        executed = verdict in (Verdict.UNKNOWN, Verdict.ANSWER) or seen.broke is Broke.TOO_LARGE
         if executed and not self._safe:
             generation.answered_unsafe = True
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields, replace
 
+from holdfast.core.circuit import THRESHOLD
 from holdfast.core.models import check_seconds
 from holdfast.core.retry import BACKOFF, REPLAYS
 from holdfast.errors import LimitReached, UsageError
@@ -36,6 +37,9 @@ class Limits:
     """One message, in either direction: larger things have URIs."""
     in_flight: int = 1_000
     """Calls at once: each may hold a connection, and a process has about that many descriptors."""
+    circuit: int = THRESHOLD
+    """Transport faults in a row after which calls to the server rest for a while; 0: never. The links of a process to
+    one server share the count, and the link made last says how many."""
     replays: int = REPLAYS
     backoff: float = BACKOFF
     """Before the second try; doubled from there."""
@@ -45,8 +49,8 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in ("message_bytes", "in_flight", "replays"):
-                if type(value) is not int or value < (field.name != "replays"):
+            if field.name in ("message_bytes", "in_flight", "replays", "circuit"):
+                if type(value) is not int or value < (field.name not in ("replays", "circuit")):
                     raise UsageError(f"Limits({field.name}=…) must be a positive whole number, not {value!r:.80}")
             else:
                 check_seconds(value, f"Limits({field.name}=…)")

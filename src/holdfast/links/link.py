@@ -56,6 +56,7 @@ class Link:
         self._inbound.stray, self._inbound.failed = self._telling.strayed, self._telling.handler_failed
         self.handle(options.on_request, options.on_notification)
         peer = peer_of(where)
+        peer.circuit.threshold = options.limits.circuit
         self._phases = Phases(
             self.name,
             where,

@@ -16,9 +16,11 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from holdfast.errors import ConfigError, CorruptRecord
-from holdfast.stores.codec import SEALED, Codec, Name, corrupt
+from holdfast.stores.codec import SEALED, Codec, Name
 
 KEY_BYTES = 32
+UNSEALED = "unseal"
+"""The phase in an error about a body that is not sealed where all should be: the store may be from before the keys."""
 _NONCE_BYTES = 12
 _MARK_BYTES = 4  # of the key's digest, to find it in the ring; not a secret
 
@@ -62,7 +64,13 @@ class SealingCodec(Codec):
     def unseal(self, name: Name, body: bytes) -> bytes:
         kind, id, _, rev, part = name
         if not body.startswith(SEALED):
-            raise corrupt(kind, id, f"its {part} is not sealed, and this store seals")
+            raise CorruptRecord(
+                f"the {part} of {kind}/{id} is not sealed, and the store was opened with keys",
+                kind=kind,
+                id=id,
+                phase=UNSEALED,
+                remedy="`holdfast store reseal --plaintext` seals what was written before there were keys; else end it",
+            )
         mark, nonce, box = _split(body)
         key = self._ring.get(mark)
         if key is None:

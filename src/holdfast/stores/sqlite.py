@@ -6,6 +6,7 @@ writers queue without a lock. It refuses network file systems: SQLite's locks ne
 """
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -73,6 +74,7 @@ class SqliteStore(Frame):
 
     async def _open(self) -> None:
         self._check_path()
+        self._make_private()
         self._published = asyncio.Event()
         await self._open_thread(self._writer)
         before = await self._on(self._writer, self._migrate)
@@ -81,6 +83,15 @@ class SqliteStore(Frame):
         if before != version:
             self._tell(lambda at: StoreMigrated(at, self.url, before, version))
         self._tell(lambda at: StoreOpened(at, self.url, version))
+
+    def _make_private(self) -> None:
+        """A new file is its owner's alone: it holds ids of sessions. SQLite's own files beside it take its mode."""
+        if not self._create:
+            return
+        try:
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except OSError:
+            return  # it is there, with the mode that somebody chose; or SQLite says what is wrong
 
     async def _open_thread(self, thread: SqliteThread) -> None:
         try:
