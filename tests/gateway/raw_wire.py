@@ -46,12 +46,12 @@ class Wire:
 
 
 @asynccontextmanager
-async def wire(program: Program) -> AsyncGenerator[Wire]:
+async def wire(program: Program, receive: int = 8192) -> AsyncGenerator[Wire]:
     sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)  # who does not read has not taken much
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)  # who does not read has not taken much
     sock.setblocking(False)
     await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", program.port))
-    reader, writer = await asyncio.open_connection(sock=sock, limit=8192)
+    reader, writer = await asyncio.open_connection(sock=sock, limit=receive)
     try:
         yield Wire(reader, writer)
     finally:

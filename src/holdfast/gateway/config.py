@@ -312,7 +312,18 @@ class ClientLimits(Part):
         description="Requests and streams that one caller with a token may have open, but at most half of all "
         "connections; more is answered with 503.",
     )
-    total_bytes: int = Field(default=256 * MIB, ge=MIB, description="Bytes that all clients together may leave unread.")
+    stream_bytes: int = Field(
+        default=MIB,
+        ge=1024,
+        description="Bytes of one event stream that wait for its client, or that it may ask for again, besides the "
+        "last event. Half of them unread: an HTTP server is read no further. More: the oldest go.",
+    )
+    session_bytes: int = Field(default=4 * MIB, ge=1024, description="The same of all streams of a session.")
+    total_bytes: int = Field(
+        default=256 * MIB,
+        ge=1024,
+        description="The same of all sessions, and bytes that all clients together may leave unread on the wire.",
+    )
 
 
 class Settings(Part):

@@ -273,7 +273,7 @@ class Front:
         if id in session.calls:
             raise Refused(400, f"a request with the id {id!r:.80} is under way already")
         takes_sse = takes_sse and (request.streams or not takes_json)
-        voice = PostVoice(request, json=takes_json, sse=takes_sse, keep=lambda: _streams(session))
+        voice = PostVoice(request, json=takes_json, sse=takes_sse, stream=lambda: _streams(session).answer())
         asking = Asking(session.principal, Era.Y2025, session, session.client, request, voice)
         task = asyncio.current_task()
         assert task is not None
@@ -339,7 +339,7 @@ def _bare(scope: Scope, receive: Receive, send: Send) -> Request:
 
 def _streams(session: Session) -> Streams:
     if session.streams is None:
-        session.streams = Streams()
+        session.streams = session.sessions.new_streams()
     return session.streams
 
 

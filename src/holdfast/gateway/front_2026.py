@@ -85,7 +85,8 @@ class Front2026:
                 await self._listen(request, principal, id, params)
                 return
             session = await self._session(headers, principal, client)
-            voice = PostVoice(request, json=takes_json, sse=takes_sse and (request.streams or not takes_json))
+            takes_sse = takes_sse and (request.streams or not takes_json)
+            voice = PostVoice(request, json=takes_json, sse=takes_sse, stream=self._gateway.answer_stream)
             asking = Asking(principal, Era.Y2026, session, client, request, voice)
             await self._call(request, asking, voice, id, method, params)
         except Refused as refused:

@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.events import Sink
@@ -35,6 +35,7 @@ from holdfast.gateway.readiness import Readiness
 from holdfast.gateway.routing import Offer, Table, build
 from holdfast.gateway.session import KIND, Session
 from holdfast.gateway.sessions import TOPIC, Sessions
+from holdfast.gateway.streams import Room, Stream, Streams
 from holdfast.links.memory import KIND as LINKS
 from holdfast.stores.base import Store
 from holdfast.stores.sealing import UNSEALED
@@ -54,11 +55,34 @@ _PUSHES = {
 }
 
 
+_Change: TypeAlias = tuple[tuple[str, ...], str | None]
+
+
+class _News:
+    """What a listener has not taken yet, each thing once: it grows with what there is to hear of, not with time."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[_Change | None, None] = {}
+        self._some = asyncio.Event()
+
+    def put_nowait(self, change: _Change | None) -> None:
+        self._waiting[change] = None
+        self._some.set()
+
+    async def get(self) -> _Change | None:
+        await self._some.wait()
+        change = next(iter(self._waiting))
+        del self._waiting[change]
+        if not self._waiting:
+            self._some.clear()
+        return change
+
+
 class Listener:
     """A 2026 subscription: hears which lists have changed, and which of its resources."""
 
     def __init__(self) -> None:
-        self.queue: asyncio.Queue[tuple[tuple[str, ...], str | None] | None] = asyncio.Queue()
+        self.queue = _News()
         self.uris: set[str] = set()
 
 
@@ -89,6 +113,8 @@ class Gateway:
         self.sessions = Sessions(
             store, config.settings.sessions, self.backends, self._retable, sink, clock, owner=self._programs.owner
         )
+        self.room = Room(config.settings.clients.total_bytes)
+        self.sessions.new_streams = lambda: Streams(self.settings.clients, self.room)
         self.calls = UnderWay()
         self.methods = Methods(self)
         self.caller_lists = CallerLists(self)
@@ -117,6 +143,10 @@ class Gateway:
     @property
     def settings(self) -> Settings:
         return self.config.settings
+
+    def answer_stream(self) -> Stream:
+        """A stream for one answer that can't be resumed."""
+        return Stream(None, self.room, self.settings.clients.stream_bytes)
 
     @property
     def durable(self) -> bool:
@@ -458,6 +488,7 @@ class Gateway:
         gone = [backend for name, backend in self.backends.items() if fresh.get(name) is not backend]
         self.config = config
         self.sessions.settings = config.settings.sessions
+        self.room.limit = config.settings.clients.total_bytes
         self._children.limit = config.settings.sessions.children
         self._children.per_caller = config.settings.children_per_caller
         for name, backend in fresh.items():

@@ -4,19 +4,22 @@ It owns bytes and headers. It refuses a body over the cap, and a header that say
 """
 
 import asyncio
+import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 from holdfast.core.disclosure import INTERNAL_ERROR, disclosed
 from holdfast.errors import HoldfastError, LimitReached, OutcomeUnknown, Unavailable
-from holdfast.gateway.streams import Stream, Streams
+from holdfast.gateway.streams import Stream
 from holdfast.gateway.uvicorn_door import answer_was_taken, hang_up, json_at_once
 from holdfast.links.codec import encode_known
 
 Scope: TypeAlias = dict[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[dict[str, Any]]]
 Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
+
+log = logging.getLogger("holdfast.gateway")
 
 KEEP_ALIVE = 15.0  # seconds of silence on a stream before a comment: proxies cut what is silent for a minute
 JSON_TYPE = (b"content-type", b"application/json")
@@ -225,13 +228,12 @@ class Request:
 class PostVoice:
     """The answer to one POST: JSON if nothing comes before the result, else an event stream. See `Voice`."""
 
-    __slots__ = ("_json", "_keep", "_pump", "_queue", "_request", "_stream", "can_ask")
+    __slots__ = ("_json", "_new", "_pump", "_request", "_stream", "can_ask")
 
-    def __init__(self, request: Request, *, json: bool, sse: bool, keep: Callable[[], Streams] | None = None) -> None:
+    def __init__(self, request: Request, *, json: bool, sse: bool, stream: Callable[[], Stream]) -> None:
         self._request = request
         self._json = json
-        self._keep = keep
-        self._queue: asyncio.Queue[Mapping[str, Any] | None] | None = None
+        self._new = stream
         self._pump: asyncio.Task[None] | None = None
         self._stream: Stream | None = None
         self.can_ask = sse
@@ -239,32 +241,40 @@ class PostVoice:
     def say(self, message: Mapping[str, Any]) -> None:
         if not self.can_ask:
             return  # a client that takes no stream is told nothing but the result
-        if self._pump is None:
-            self._queue = asyncio.Queue()
-            self._pump = asyncio.get_running_loop().create_task(self._write(self._queue), name="answer stream")
-        assert self._queue is not None
-        self._queue.put_nowait(message)
+        self._begun().add(message)
 
-    async def _write(self, queue: "asyncio.Queue[Mapping[str, Any] | None]") -> None:
-        self._stream = self._keep().answer() if self._keep is not None else None
+    def _begun(self) -> Stream:
+        if self._stream is None:
+            self._stream = self._new()
+            self._stream.expect_reader()
+            self._pump = asyncio.get_running_loop().create_task(self._write(self._stream), name="answer stream")
+        return self._stream
+
+    async def keep_up(self) -> None:
+        if self._stream is not None:
+            await self._stream.keep_up()
+
+    async def _write(self, stream: Stream) -> None:
         await self._request.begin_stream()
-        if self._stream is not None:
-            await self._request.chunk(self._stream.first())
-        while (message := await queue.get()) is not None:
-            await self._request.chunk(event_of(message) if self._stream is None else self._stream.add(message))
-        if self._stream is not None:
-            self._stream.end()
-        await self._request.end_stream()
+        if first := stream.first():
+            await self._request.chunk(first)
+        async for event in stream.after(0, until_whole=True):
+            await self._request.chunk(event)
+        if stream.cut_off and stream.id is None:
+            log.info("a client is hung up on: it does not keep up with the answer to its call")
+            self._request.hang_up()
+        else:
+            await self._request.end_stream()  # one that was cut off is resumed, as far as it is kept
 
     async def finish(self, message: dict[str, Any], status: int = 200) -> None:
         """The last word."""
         if self._pump is None and self._json:
             await self._request.reply_json(status, message)
             return
-        self.say(message)
-        assert self._queue is not None
+        stream = self._begun()
+        stream.add(message)
+        stream.finish()
         assert self._pump is not None
-        self._queue.put_nowait(None)
         try:
             await asyncio.shield(self._pump)
         except asyncio.CancelledError:
@@ -275,6 +285,9 @@ class PostVoice:
         """Nobody is there any more."""
         if self._pump is not None:
             self._pump.cancel()
+        if self._stream is not None:
+            self._stream.expect_reader(False)
+            self._stream.finish()
 
 
 def event_of(message: Mapping[str, Any]) -> bytes:

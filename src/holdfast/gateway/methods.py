@@ -533,6 +533,7 @@ class Methods:
 
     def _ears(self, asking: Asking, backend: Backend, voice: Voice, meta: Mapping[str, Any]) -> Ears:
         session, era = asking.session, asking.era
+        keep_up = None if backend.is_child else voice.keep_up  # a program's pipe is for all its calls
         wants_log = era is Era.Y2025 or LOG_LEVEL in meta
 
         def heard(method: str, params: Mapping[str, Any] | None) -> None:
@@ -544,8 +545,8 @@ class Methods:
             voice.say({"jsonrpc": "2.0", "method": method, "params": dict(params or {})})
 
         if session is None or era is Era.Y2026:
-            return Ears(on_notification=heard)
-        return Ears(lambda method, params, _: session.ask(method, params, voice), heard)
+            return Ears(on_notification=heard, keep_up=keep_up)
+        return Ears(lambda method, params, _: session.ask(method, params, voice), heard, keep_up)
 
 
 _ONLY_2025 = frozenset({"ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})

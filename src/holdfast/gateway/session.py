@@ -52,6 +52,10 @@ class Voice(Protocol):
         """A notification or a request, on the call's own stream, in order."""
         ...
 
+    async def keep_up(self) -> None:
+        """Wait until the client has taken most of what was said."""
+        ...
+
 
 def new_id() -> FrontSessionId:
     """256 bits, in characters that any header takes."""
@@ -334,7 +338,7 @@ class Session:
         """To the client, on its own stream; kept there until it listens."""
         if self.era is Era.Y2025:
             if self.streams is None:
-                self.streams = Streams()
+                self.streams = self.sessions.new_streams()
             self.streams.own.add({"jsonrpc": "2.0", **message})
 
     # Questions to the client
@@ -413,6 +417,8 @@ class Session:
 
     async def close_links(self, reason: str, *, end: bool) -> None:
         self.watches.clear()  # they end with their links
+        if self.streams is not None:
+            self.streams.forget()
         backs, self.backs = self.backs, {}
         closed = await asyncio.gather(*(back.close(reason, end=end) for back in backs.values()), return_exceptions=True)
         for failed in closed:

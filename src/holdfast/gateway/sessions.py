@@ -25,6 +25,7 @@ from holdfast.errors import Busy, Conflict, Ended, HoldfastError, LimitReached, 
 from holdfast.gateway.backend import GRACE, Backend
 from holdfast.gateway.config import Sessions as Settings
 from holdfast.gateway.session import KIND, Client, Session, new_id, record_id
+from holdfast.gateway.streams import Streams
 from holdfast.links.ending import end_saved
 from holdfast.links.memory import KIND as LINKS
 from holdfast.links.options import Options
@@ -58,6 +59,7 @@ class Sessions:
         self.settings = settings
         self.backends = backends
         self.retable = retable
+        self.new_streams: Callable[[], Streams] = Streams
         self.owner = owner
         self.live: OrderedDict[str, Session] = OrderedDict()
         self._sink = sink

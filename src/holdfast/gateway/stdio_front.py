@@ -55,6 +55,9 @@ class StdioFront:
             except BlockingIOError:  # our stdin may be the same socket, and that one does not block
                 select.select([], [self._out], [])
 
+    async def keep_up(self) -> None:
+        """`say` has waited already."""
+
     async def run(self, reader: asyncio.StreamReader) -> None:
         """Until the client closes our stdin."""
         cap, buffer = self._gateway.settings.listen.max_body, bytearray()
@@ -166,7 +169,7 @@ class StdioFront:
         except BadGreeting as error:
             raise _Refusal(-32602, str(error)) from None
         session = self._session = await self._gateway.sessions.begin(LOCAL, client)
-        session.streams = Streams()
+        session.streams = self._gateway.sessions.new_streams()
         self._pushing = asyncio.get_running_loop().create_task(self._push(session.streams), name="push")
         session.listen()
         return greeting(self._gateway, client)

@@ -1,7 +1,8 @@
-"""Event streams towards one client: what was said on them, so that a broken one can be resumed. 2025 only.
+"""Event streams towards one client: what was said on them and is not yet taken, or may be asked for again.
 
-It owns event ids and what is kept of each stream. It refuses to keep without end: old events go first, and who comes
-back too late for them starts where the stream stands.
+It owns event ids and what is kept of each stream, in bytes: of one stream, of a session's, of all. It refuses to keep
+without end: whoever writes can wait for the reader, and where nobody waits, old events go first, and a reader who had
+not taken them is cut off. Who comes back too late for them starts where the stream stands.
 """
 
 import asyncio
@@ -10,102 +11,281 @@ import re
 import secrets
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from holdfast.gateway.config import ClientLimits
 from holdfast.links.codec import encode_known
 
-KEPT_EVENTS = 256  # of one stream: what a client misses while it reconnects
 KEPT_STREAMS = 16  # of answers that ended: one per call that a client may come back for
 _NUMBER = re.compile(r"[0-9]{1,15}", re.ASCII).fullmatch  # int() refuses thousands of digits
 OWN = "own"
 """The stream that a client opens with GET: what concerns no call."""
 
 
+class Room:
+    """How many bytes of events may be kept, of a session or of all. What was written to longest ago gives way."""
+
+    def __init__(self, limit: int, above: "Room | None" = None) -> None:
+        self.limit = limit
+        self.used = 0
+        self._above = above
+        self._streams: OrderedDict[Stream, None] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Room {self.used} of {self.limit} bytes, {len(self._streams)} streams>"
+
+    def take(self, stream: "Stream", size: int) -> None:
+        self.used += size
+        self._streams[stream] = None
+        self._streams.move_to_end(stream)
+        if self._above is not None:
+            self._above.take(stream, size)
+        self.settle()
+
+    def give_back(self, stream: "Stream", size: int) -> None:
+        self.used -= size
+        if not stream.size:
+            self._streams.pop(stream, None)
+        if self._above is not None:
+            self._above.give_back(stream, size)
+
+    def settle(self) -> None:
+        """Keep to the limit: first at the cost of streams that nobody reads, then of readers who are behind. The last
+        event of a stream that is being read stays, or no answer over the limit could be told."""
+        if self.used <= self.limit:
+            return
+        for with_readers in (False, True):
+            for stream in tuple(self._streams):
+                if stream.is_read is with_readers:
+                    stream.drop_to(0, all_but_last=with_readers)
+                    if self.used <= self.limit:
+                        return
+
+
+class _Event(NamedTuple):
+    number: int
+    data: bytes
+    end: int
+    """Bytes of the stream up to here."""
+
+
 class Stream:
     """One stream and its last events."""
 
-    __slots__ = ("_events", "_news", "_reader", "delivered", "ended", "id", "is_read", "last")
+    __slots__ = (
+        "_closed",
+        "_events",
+        "_limit",
+        "_lost",
+        "_news",
+        "_progress",
+        "_reader",
+        "_room",
+        "_taken",
+        "_written",
+        "cut_off",
+        "delivered",
+        "ended",
+        "id",
+        "is_read",
+        "last",
+        "size",
+        "whole",
+    )
 
-    def __init__(self, id: str) -> None:
+    def __init__(self, id: str | None, room: Room, limit: int) -> None:
         self.id = id
+        """None for a stream that can't be resumed: what was taken of it is not kept."""
         self.last = 0
         self.delivered = 0
         """What a reader has taken: whoever comes without an event id goes on from there."""
         self.ended = False
+        self.whole = False
+        """It ended with all that there was to say."""
         self.is_read = False
+        self.cut_off = False
+        """Its reader was too far behind."""
+        self.size = 0
+        self._closed = False
         self._reader = 0  # counts readers: a new one takes the stream over from the one before
-        self._events: deque[tuple[int, bytes]] = deque(maxlen=KEPT_EVENTS)
+        self._events: deque[_Event] = deque()
+        self._room = room
+        self._limit = limit
+        self._lost = 0  # the last event that had to go before its time
+        self._written = 0  # bytes in all
+        self._taken = 0  # bytes of those that the reader has taken
         self._news = asyncio.Event()
+        self._progress = asyncio.Event()
 
-    def add(self, message: Mapping[str, Any]) -> bytes:
-        """Append a message; returns its event as bytes."""
+    def __repr__(self) -> str:
+        return f"<Stream {self.id} {self.size} bytes of {len(self._events)} events, read={self.is_read}>"
+
+    @property
+    def unread(self) -> int:
+        """Bytes that the reader has not taken."""
+        return self._written - self._taken if self.is_read else 0
+
+    def add(self, message: Mapping[str, Any]) -> None:
         self.last += 1
-        event = b"id: %s-%d\nevent: message\ndata: %s\n\n" % (
-            self.id.encode(),
-            self.last,
-            encode_known(dict(message)),
-        )
-        self._events.append((self.last, event))
+        data = encode_known(dict(message))
+        if self.id is None:
+            event = b"event: message\ndata: %s\n\n" % data
+        else:
+            event = b"id: %s-%d\nevent: message\ndata: %s\n\n" % (self.id.encode(), self.last, data)
+        size = len(event)
+        self._written += size
+        self._events.append(_Event(self.last, event, self._written))
+        self.size += size
+        self.drop_to(self._limit + size)  # a large event is no reason to forget those before it
+        self._room.take(self, size)
+        if self._closed and not self.is_read:
+            self.drop_to(0)
         self._tell()
-        return event
 
     def first(self) -> bytes:
         """An event without a message: from here on the stream can be resumed."""
-        return b"id: %s-%d\ndata: \n\n" % (self.id.encode(), self.last)
+        return b"" if self.id is None else b"id: %s-0\ndata: \n\n" % self.id.encode()
+
+    def finish(self) -> None:
+        """All is said."""
+        self.whole = True
+        self.end()
 
     def end(self) -> None:
+        """Nobody is to wait for more, except for the answer to whoever asked."""
         self.ended = True
         self._tell()
 
+    def close(self) -> None:
+        """Nobody comes back for it: it is kept for its present reader only."""
+        self._closed = True
+        if not self.is_read:
+            self.drop_to(0)
+
     def forget(self, number: int) -> None:
         """An event that must not be told again."""
-        kept = [event for event in self._events if event[0] != number]
+        kept = [event for event in self._events if event.number != number]
+        gone = self.size - sum(len(event.data) for event in kept)
         self._events.clear()
         self._events.extend(kept)
+        self._release(gone)
+
+    def drop_to(self, size: int, *, all_but_last: bool = False) -> None:
+        """Let the oldest events go, until it is no larger than that."""
+        gone = 0
+        while self.size - gone > size and len(self._events) > all_but_last:
+            event = self._events.popleft()
+            gone += len(event.data)
+            self._lost = event.number
+        self._release(gone)
+
+    def _release(self, size: int) -> None:
+        if size:
+            self.size -= size
+            self._room.give_back(self, size)
 
     def _tell(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 
-    async def after(self, number: int) -> AsyncGenerator[bytes]:
-        """Events after that one, and then what comes, until the stream ends or another reader takes it over."""
+    def _tell_writers(self) -> None:
+        self._progress.set()
+        self._progress = asyncio.Event()
+
+    def expect_reader(self, expected: bool = True) -> None:
+        """The first reader is on its way, so that writers wait for it; or it never came."""
+        if not self._reader:
+            self.is_read = expected
+            self._tell_writers()
+
+    async def keep_up(self) -> None:
+        """Wait until the reader, if there is one, is no longer far behind."""
+        while self.unread > self._limit // 2:
+            await self._progress.wait()
+
+    async def after(self, number: int, *, until_whole: bool = False) -> AsyncGenerator[bytes]:
+        """Events after that one, and then what comes, until the stream ends, another reader takes it over, or what
+        comes next had to go."""
         self._reader += 1
-        me, self.is_read = self._reader, True
+        me, self.is_read, self.cut_off = self._reader, True, False
+        self._taken = self._end_of(number)
         self._tell()
+        missed = 0 if until_whole else self._lost  # before this reader came
         try:
             while True:
                 news = self._news
-                for count, event in tuple(self._events):
-                    if count > number:
-                        number = count
-                        self.delivered = max(self.delivered, count)
-                        yield event
-                if self.ended or self._reader != me:
+                for event in self._following(number):
+                    if self._reader != me:
+                        return
+                    if self._lost > max(number, missed) and event.number > self._lost:
+                        self.cut_off = True
+                        return
+                    number = event.number
+                    self.delivered = max(self.delivered, number)
+                    yield event.data
+                    self._took(me, event)
+                if self._reader != me:
                     return
-                await news.wait()
+                if self._lost > max(number, missed):
+                    self.cut_off = True
+                    return
+                if self.whole if until_whole else self.ended:
+                    return
+                if news is self._news:
+                    await news.wait()
         finally:
             if self._reader == me:
                 self.is_read = False
+                self._tell_writers()
+                self._room.settle()
+                if self._closed:
+                    self.drop_to(0)
+
+    def _following(self, number: int) -> list[_Event]:
+        found: list[_Event] = []
+        for event in reversed(self._events):
+            if event.number <= number:
+                break
+            found.append(event)
+        found.reverse()
+        return found
+
+    def _end_of(self, number: int) -> int:
+        following = self._following(number)
+        return following[0].end - len(following[0].data) if following else self._written
+
+    def _took(self, reader: int, event: _Event) -> None:
+        if self._reader != reader:
+            return
+        self._taken = max(self._taken, event.end)
+        if self.id is None and self._events and self._events[0] is event:
+            self._events.popleft()
+            self._release(len(event.data))
+        if self.unread <= self._limit // 4:
+            self._tell_writers()
 
 
 class Streams:
     """All streams of one session."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: ClientLimits | None = None, above: Room | None = None) -> None:
+        limits = limits or ClientLimits()
         self._epoch = secrets.token_hex(4)  # another process counts its events anew
-        self.own = Stream(f"{self._epoch}.{OWN}")
+        self._limit = limits.stream_bytes
+        self.room = Room(limits.session_bytes, above)
+        self.own = Stream(f"{self._epoch}.{OWN}", self.room, self._limit)
         self._answers: OrderedDict[str, Stream] = OrderedDict()
         self._numbers = itertools.count(1)
 
     def answer(self) -> Stream:
         """A stream for one call's answer."""
-        stream = Stream(f"{self._epoch}.{next(self._numbers)}")
-        self._answers[stream.id] = stream
+        id = f"{self._epoch}.{next(self._numbers)}"
+        stream = self._answers[id] = Stream(id, self.room, self._limit)
         while len(self._answers) > KEPT_STREAMS:
             oldest = next((id for id, each in self._answers.items() if each.ended), None)
             if oldest is None:
                 break
-            del self._answers[oldest]
+            self._answers.pop(oldest).close()
         return stream
 
     def resume(self, last_event_id: str) -> tuple[Stream, int]:
@@ -120,3 +300,8 @@ class Streams:
     def end(self) -> None:
         for stream in (self.own, *self._answers.values()):
             stream.end()
+
+    def forget(self) -> None:
+        """The session is gone: nobody resumes anything."""
+        for stream in (self.own, *self._answers.values()):
+            stream.close()

@@ -40,6 +40,8 @@ class Ears:
 
     on_request: OnRequest | None = None
     on_notification: OnNotification | None = None
+    keep_up: Callable[[], Awaitable[None]] | None = None
+    """Waits until what came has been taken far enough: meanwhile the stream is read no further."""
 
 
 INTERNAL_ERROR = -32603
@@ -71,6 +73,8 @@ class Inbound:
         async def receive(message: Message) -> None:
             try:
                 await self.receive(generation, message, ears)
+                if ears is not None and ears.keep_up is not None:
+                    await ears.keep_up()
             except Exception as error:  # whatever a server sends, its stream goes on
                 self.stray(f"a message could not be taken: {error!r:.200}")
 
