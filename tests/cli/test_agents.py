@@ -1,5 +1,6 @@
 """`holdfast tools|call|doctor|runs` for people and with --json for programs."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing import stdio_target
+from holdfast.testing import FaultServer, stdio_target
 
 HOLDFAST = str(Path(sys.executable).parent / "holdfast")
 
@@ -98,3 +99,22 @@ asyncio.run(main())
     assert holdfast("runs", "end", "talk-7", "--store", "sqlite:///runs.db", cwd=tmp_path).returncode == 1
     assert "talk-7" not in holdfast("runs", "ls", "--store", "sqlite:///runs.db", cwd=tmp_path).stdout
     assert holdfast("runs", "show", "nobody", "--store", "sqlite:///runs.db", cwd=tmp_path).returncode == 2
+
+
+@pytest.mark.promise("cli.doctor")
+def test_doctor_takes_the_gateways_yaml_and_a_url(folder: Path) -> None:
+    target = stdio_target()
+    (folder / "g.yaml").write_text(
+        f"listen: {{port: 9}}\nmcpServers:\n  good: {{command: {target.command}, args: {json.dumps(target.args)}}}\n"
+    )
+    done = holdfast("doctor", "g.yaml", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert [each["ok"] for each in json.loads(done.stdout)] == [True]
+
+    async def at_a_url() -> subprocess.CompletedProcess[str]:
+        async with FaultServer() as http:
+            return await asyncio.to_thread(holdfast, "doctor", http.url, "--json", cwd=folder)
+
+    done = asyncio.run(at_a_url())
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[0]["name"] == "faulty 1"

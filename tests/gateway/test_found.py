@@ -331,10 +331,9 @@ async def test_a_list_that_changes_in_a_call_is_fetched_anew_for_that_session(tm
         assert await client.tools() == ["r__reveal"]
         async with client.stream() as events:
             await client.call("r__reveal")
-            async with asyncio.timeout(20):
-                while (await events.next(20))["method"] != "notifications/tools/list_changed":
-                    pass
-        assert await client.tools() == ["r__reveal", "r__secret"]
+            async with asyncio.timeout(20):  # an earlier change, of the start, may be told first
+                while await client.tools() != ["r__reveal", "r__secret"]:
+                    assert (await events.next(20))["method"] == "notifications/tools/list_changed"
         assert (await client.call("r__secret")).text == "moss"
         assert await other.tools() == ["r__reveal"]
 
@@ -344,7 +343,7 @@ async def test_a_list_that_changes_in_a_call_is_fetched_anew_for_that_session(tm
     ("text", "words"),
     [
         ("mcpServers: {a: {command: x, 8080: y, on: z}}", None),
-        ("mcpServers: {a: {url: 'http://x/mcp', headers: {k: \"file:a\\0b\"}}}", "can't be read"),
+        ("mcpServers: {a: {url: 'http://x/mcp', headers: {k: \"file:a\\0b\"}}}", "in its value"),
         ("store: bogus://x\nmcpServers: {}", "no store has the scheme"),
         ("listen: {path: /healthz}\nmcpServers: {}", "the gateway's own"),
         ("sessions: {idle: 100, max_age: 50}\nmcpServers: {}", "shorter than idle"),

@@ -246,3 +246,12 @@ async def test_health_and_readiness(tmp_path: Path) -> None:
             client.url = program.url
             refused = await client.initialize()
             assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+
+
+@pytest.mark.promise("gateway.front-2025")
+async def test_the_endpoint_with_a_slash_behind_it_is_the_same(tmp_path: Path) -> None:
+    async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
+        async with Raw(f"{program.url}/") as client:
+            await client.initialize()
+            assert (await client.call("counter__count")).text == "1"
+            assert (await client.delete()).status == 204

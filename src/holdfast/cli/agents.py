@@ -20,12 +20,33 @@ from holdfast.client import run as run_scope
 from holdfast.client.files import Servers, read_servers
 from holdfast.client.leased import leased
 from holdfast.errors import AnswerTimeout, ConfigError, HoldfastError, NotFound, UsageError
+from holdfast.gateway.config_file import load_config
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A server file, e.g. mcp.json", show_default=False)]
+File = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="A server file: mcp.json, the gateway's YAML; or a server's URL.",
+        show_default=False,
+    ),
+]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds for each server.")]
 
 
-def _one(servers: Servers, name: str, file: Path) -> Server:
+def _read(file: str) -> Servers:
+    """The servers of a file, or the one at a URL, named `server`."""
+    if file.startswith(("http://", "https://")):
+        servers = Servers()
+        servers["server"] = Server("server", url=file)
+        return servers
+    if Path(file).suffix.lower() in (".yaml", ".yml"):
+        servers = Servers()
+        servers.update({name: entry.server for name, entry in load_config(file).entries.items()})
+        return servers
+    return read_servers(file)
+
+
+def _one(servers: Servers, name: str, file: str) -> Server:
     if name not in servers and name not in servers.wrong:
         near = difflib.get_close_matches(name, list(servers), 1)
         known = ", ".join(servers) or "none"
@@ -44,7 +65,7 @@ def tools(
     """List the tools of every server in a file. A server that fails is named, and the others are listed."""
 
     async def main() -> dict[str, Any]:
-        servers = read_servers(file)
+        servers = _read(file)
         chosen = [_one(servers, server, file)] if server else [each for each in servers.values() if not each.disabled]
 
         async def listed(each: Server) -> Any:
@@ -134,7 +155,7 @@ def call(
     """Call one tool. Exit code 1 if the tool itself reports a failure."""
 
     async def main() -> Any:
-        chosen = _one(read_servers(file), server, file)
+        chosen = _one(_read(file), server, file)
         columns = (TextColumn("{task.description}"), BarColumn())
         with Progress(*columns, console=err, transient=True, disable=json) as progress:
             bar = progress.add_task(f"{printable(server)} {printable(tool)}", total=None)
@@ -193,7 +214,7 @@ def doctor(file: File, timeout: Timeout = 30.0, json: JsonFlag = False) -> None:
             return {"server": server.name, "ok": False, "why": str(error)}
 
     async def main() -> list[dict[str, Any]]:
-        servers = read_servers(file)
+        servers = _read(file)
         wrong = [{"server": name, "ok": False, "why": str(error)} for name, error in servers.wrong.items()]
         return [*await asyncio.gather(*(look(server) for server in servers.values())), *wrong]
 

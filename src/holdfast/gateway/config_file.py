@@ -20,8 +20,9 @@ from holdfast.errors import ConfigError, HoldfastError
 from holdfast.gateway.callers import check_bind
 from holdfast.gateway.config import POLICY_KEYS, SETTINGS_KEYS, Policy, Settings
 from holdfast.gateway.routing import too_many_names
+from holdfast.gateway.secret_files import PREFIX, FileHeaders
 from holdfast.links.command import Missing, environment, located
-from holdfast.links.target import CommandTarget, HttpTarget
+from holdfast.links.target import CommandTarget, HttpTarget, check_headers
 from holdfast.stores import open_store
 
 SHOWN = 20  # mistakes in one error: a screen
@@ -273,7 +274,7 @@ def _entries(reading: _Reading, document: dict[str, Any], env: Mapping[str, str]
             plain.pop(key)
         policy = _model(reading, at, Policy, given)
         try:
-            server = server_from(str(name), _read_files(plain), "", env)
+            server = _with_files(server_from(str(name), plain, "", env))
         except ConfigError as error:
             reading.add(at, error.what.removeprefix(": "), error.remedy)
             continue
@@ -282,20 +283,14 @@ def _entries(reading: _Reading, document: dict[str, Any], env: Mapping[str, str]
     return entries
 
 
-def _read_files(entry: dict[str, Any]) -> dict[str, Any]:
-    """Header values like `file:/run/secrets/token` are what stands in that file."""
-    headers = entry.get("headers")
-    if not isinstance(headers, dict):
-        return entry
-    read: dict[str, Any] = {}
-    for name, value in cast("dict[str, Any]", headers).items():
-        if isinstance(value, str) and value.startswith("file:"):
-            try:
-                value = Path(value.removeprefix("file:")).read_text(encoding="utf-8").strip()
-            except (OSError, ValueError) as error:
-                raise ConfigError(f"headers.{name}: the file can't be read: {error}") from None
-        read[name] = value
-    return {**entry, "headers": read}
+def _with_files(server: Server) -> Server:
+    """Header values like `file:/run/secrets/token` are what stands in that file, whenever it is asked for."""
+    headers = server.headers
+    if headers is None or callable(headers) or not any(value.startswith(PREFIX) for value in headers.values()):
+        return server
+    files = FileHeaders(tuple(headers.items()))
+    check_headers(files.read())
+    return server.with_(headers=files)
 
 
 def _check_together(reading: _Reading, settings: Settings, entries: dict[str, Entry]) -> None:

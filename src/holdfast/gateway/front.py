@@ -90,6 +90,8 @@ class Front:
             why_not = await self._gateway.readiness.why_not()
             body = b"%s\n" % (why_not or "ready").encode()
             await request.reply(503 if why_not else 200, body, [(b"content-type", b"text/plain")])
+        elif path.rstrip("/") == self._path.rstrip("/"):  # with a slash behind it, it is the same endpoint
+            await self._mcp(request)
         else:
             raise Refused(404, f"there is nothing here; the endpoint is {self._path}")
 

@@ -30,6 +30,7 @@ from holdfast.gateway.config_file import Config, Entry
 from holdfast.gateway.drain import UnderWay
 from holdfast.gateway.failure_log import FailureLog
 from holdfast.gateway.methods import Methods
+from holdfast.gateway.orphans import Orphans
 from holdfast.gateway.ownership import PROCESSES, Programs, is_running
 from holdfast.gateway.readiness import Readiness
 from holdfast.gateway.routing import Offer, Table, build
@@ -186,6 +187,8 @@ class Gateway:
         await self._bury()
         self._rebuild()
         await self._show_life()
+        if os.getpid() == 1:
+            self._run(Orphans().watch(), "orphans")
         self._run(self._keep_looking(), "health")
         self._run(self._keep_showing(), "signs of life")
         idle = self.settings.sessions.idle
