@@ -160,3 +160,45 @@ async def test_the_stdio_front_says_no_more_than_the_others(tmp_path: Path) -> N
     assert [message for message in said if leaks(message, tmp_path)] == []
     assert sum('"isError": true' in json.dumps(message) for message in said) == 2, said
     assert SECRET.encode() in logged
+
+
+@pytest.mark.promise("gateway.disclosure")
+@pytest.mark.parametrize("named_by", ["handles", "header"])
+async def test_with_everything_dead_no_front_and_no_probe_says_where_anything_is(tmp_path: Path, named_by: str) -> None:
+    folder = tmp_path / "private"
+    folder.mkdir()
+    store = f"sqlite:///{folder}/s.db"
+    sessions: dict[str, Any] = {"handles": True} if named_by == "handles" else {"header": "X-Conversation"}
+    async with FaultServer() as http:
+        servers = {"web": {"url": f"{http.url}?api_key={SECRET}"}, "db": crashing(tmp_path)}
+        async with gateway(tmp_path, servers, store=store, sessions=sessions) as program:
+            gate = program.gateway
+            assert gate is not None
+            await until(lambda: {"web__count", "db__query"} <= set(gate.table.tools), 20)
+            async with Raw(program.url) as client:
+                await client.initialize()
+                await http.refuse()
+                (folder / "s.db").rename(folder / "gone.db")
+                said = [
+                    await client.call("web__count"),
+                    await client.call("db__query"),
+                    await client.ask("prompts/get", {"name": "db__ask"}),
+                    await client.ask("resources/read", {"uri": "file:///x"}),
+                    await client.ask("logging/setLevel", {"level": "info"}),
+                    await client.ask_2026("tools/list"),
+                    await client.call_2026("web__count"),
+                    await client.call_2026("db__query"),
+                    await client.call_2026("holdfast__open_session"),
+                    await client.ask_2026("tools/call", {"name": "web__count", "arguments": {}}, x_conversation="c"),
+                    await client.delete(),
+                ]
+                client.session = "a" * 43  # of another process, for all we know: only the store can say
+                said += [await client.call("web__count"), await client.delete()]
+                for path in ("/readyz", "/healthz", "/elsewhere"):
+                    client.url = program.url.replace("/mcp", path)
+                    said.append(await client.send(b"", "GET"))
+                (folder / "gone.db").rename(folder / "s.db")
+    assert [answer.raw for answer in said if leaks(answer.raw.decode(), tmp_path)] == []
+    assert [answer.raw for answer in said if leaks(dict(answer.headers), tmp_path)] == []
+    assert [answer.status for answer in said if answer.status == 500] == []
+    assert sum(b'"isError":true' in answer.raw for answer in said) >= 4
