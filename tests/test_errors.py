@@ -11,7 +11,7 @@ FAMILIES = {
     "Unavailable": "ConnectFailed StartTimeout StoreDown CircuitOpen PoolFull Busy NoBackend RunsElsewhere",
     "OutcomeUnknown": "ConnectionLost AnswerTimeout BadAnswer ChildDied WriteUnsettled",
     "Rejected": "ErrorAnswer Unauthorized SessionReplaced SessionExpired Forbidden NotFound Conflict WrongPhase Ended "
-    "LimitReached CorruptRecord",
+    "QuestionRefused LimitReached CorruptRecord",
     "UsageError": "LeaseClosed CallbackFailed UnstorableValue ConfigError",
 }
 _ALL = [name for members in FAMILIES.values() for name in members.split()]

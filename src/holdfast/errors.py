@@ -244,6 +244,13 @@ class Forbidden(Rejected):
     summary = "does not allow this caller to do that"
 
 
+class QuestionRefused(Rejected):
+    """The server asked its client something in the middle of a call, and it could not be passed on."""
+
+    summary = "asked its client a question that can't be passed on to it"
+    advice = "connect with a 2025 client that answers such questions, or use a tool that asks nothing"
+
+
 class NotFound(Rejected):
     """There is no such thing."""
 

@@ -72,8 +72,31 @@ def test_doctor_says_what_each_server_is_and_what_is_wrong(folder: Path) -> None
     assert "disabled" in done.stdout
     done = holdfast("doctor", "good.json", "--json", cwd=folder)
     [found] = json.loads(done.stdout)
-    assert (found["ok"], found["era"]) == (True, "2025")
+    assert (found["ok"], found["era"], found["finding"]) == (True, "2025", None)
+    assert found["why_era"] == "it can hold a session"
     assert "tools" in found["capabilities"]
+
+
+@pytest.mark.promise("cli.doctor")
+def test_doctor_says_that_a_server_of_2026_alone_keeps_no_state(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "import json, sys\n"
+        "for line in sys.stdin:\n"
+        "    m = json.loads(line)\n"
+        "    known = m['method'] == 'server/discover'\n"
+        "    found = {'result': {'supportedVersions': ['2026-07-28'], 'capabilities': {}}}\n"
+        "    error = {'error': {'code': -32601, 'message': 'Method not found'}}\n"
+        "    print(json.dumps({'jsonrpc': '2.0', 'id': m['id'], **(found if known else error)}), flush=True)\n"
+    )
+    server = {"command": sys.executable, "args": ["program.py"]}
+    servers = {"only": server, "declared": {**server, "stateful": False}}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    done = holdfast("doctor", "mcp.json", "--json", cwd=tmp_path)
+    only, declared = json.loads(done.stdout)
+    assert (only["era"], only["why_era"]) == ("2026", "the server refused the other era")
+    assert "stateful=False" in only["finding"]
+    assert declared["finding"] is None
+    assert "stateful=False" in holdfast("doctor", "mcp.json", cwd=tmp_path).stdout.replace("\n", "")
 
 
 @pytest.mark.promise("cli.runs")

@@ -91,6 +91,11 @@ def main(port: int, kind: str, form: str, keep_alive: int, file: str = "") -> No
         return state["turn"]
 
     @server.tool()
+    async def roots(ctx: Context) -> str:
+        """Asks on the session's own stream, not on the call's."""
+        return str(await ctx.session.list_roots())
+
+    @server.tool()
     def add(a: int, b: int) -> int:
         return a + b
 

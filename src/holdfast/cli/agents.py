@@ -21,6 +21,7 @@ from holdfast.client.files import Servers, read_servers
 from holdfast.client.leased import leased
 from holdfast.errors import AnswerTimeout, ConfigError, HoldfastError, NotFound, UsageError
 from holdfast.gateway.config_file import load_config
+from holdfast.links.telling import SESSIONLESS, SESSIONLESS_REMEDY
 
 File = Annotated[
     str,
@@ -199,10 +200,14 @@ def doctor(file: File, timeout: Timeout = 30.0, json: JsonFlag = False) -> None:
                 greeting = await link.open(timeout=timeout)
                 milliseconds = (time.perf_counter() - start) * 1000
                 info = greeting.server_info or {}
+                told = link.statistics()
+                expected = server.era == "auto" and server.stateful and told.era == "2026"
                 return {
                     "server": server.name,
                     "ok": True,
                     "era": greeting.era.value,
+                    "why_era": told.why,
+                    "finding": f"{SESSIONLESS}; {SESSIONLESS_REMEDY}" if expected else None,
                     "version": greeting.version,
                     "name": f"{info.get('name', '')} {info.get('version', '')}".strip(),
                     "capabilities": sorted(greeting.capabilities),
@@ -225,8 +230,10 @@ def doctor(file: File, timeout: Timeout = 30.0, json: JsonFlag = False) -> None:
         for each in found:
             if each["ok"]:
                 mark = Text("ok  ", "green")
-                words = f"{each['version']}  {each['milliseconds']} ms  {printable(each['name'])}  "
+                words = f"{each['version']} ({each['why_era']})  {each['milliseconds']} ms  {printable(each['name'])}  "
                 out.print(mark, f"{printable(each['server']):<20}", words + printable(", ".join(each["capabilities"])))
+                if each["finding"] is not None:
+                    out.print(Text("     ", "yellow"), f"{'':<20}", each["finding"])
             else:
                 mark = Text("off ", "dim") if each["ok"] is None else Text("FAIL", "bold red")
                 out.print(mark, f"{printable(each['server']):<20}", printable(each["why"]))

@@ -5,13 +5,15 @@ It owns the order of these on the way up and down. It refuses to know whose it i
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from holdfast.core.eras import METHOD_NOT_FOUND
 from holdfast.core.events import BackendClosed, BackendStarted
 from holdfast.core.models import Principal
-from holdfast.errors import HoldfastError
+from holdfast.errors import ErrorAnswer, HoldfastError, QuestionRefused
 from holdfast.gateway.memories import BackendMemory, SessionMemory
 from holdfast.gateway.ownership import Ownership
+from holdfast.links.inbound import Params
 from holdfast.links.link import Link
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ class Back:
         "memory",
         "owns",
         "passed",
+        "refused",
         "session",
         "starting",
         "used",
@@ -57,9 +60,29 @@ class Back:
         self.owns: Ownership | None = None
         self.passed: Mapping[str, str] = {}
         """Headers of the caller's latest request, for servers that want them on every request."""
+        self.refused: str | None = None
+        """What the server asked of a client that can't be asked, until the call that failed of it is told."""
         self.begun = self.used = time.monotonic()
         if owns is not None:
             self._own(owns)
+
+    async def refuse(self, method: str, params: Params, id: str | int) -> dict[str, Any]:
+        """The answer to a question for a client that can't be asked: an error at once, or the server would wait."""
+        self.refused = method
+        raise ErrorAnswer(
+            f"{method}: nobody can be asked", message="this client can't be asked during a call", code=METHOD_NOT_FOUND
+        )
+
+    def took_refusal(self) -> QuestionRefused | None:
+        """Why the call that has just failed did so, if a question was refused meanwhile."""
+        method, self.refused = self.refused, None
+        if method is None:
+            return None
+        return QuestionRefused(
+            f"{method} from {self.backend.name!r} was refused: 2026 clients can't be asked by a 2025 server",
+            server=self.backend.name,
+            phase="call",
+        )
 
     def _own(self, owns: Ownership) -> None:
         self.owns = owns

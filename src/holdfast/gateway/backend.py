@@ -235,6 +235,8 @@ class Backend:
         owns = self.programs.claim(program, self.name) if program is not None and self.is_child else None
         back = Back(self, Link(target, options, name=self.name), session, self.is_child, memory, owns, caller)
         back.passed = passed or {}
+        if on_request is None:
+            back.link.handle(back.refuse, on_notification)
         return back
 
     @property
@@ -324,6 +326,7 @@ class Backend:
                 program=id,
                 caller=principal,
                 on_notification=self.heard,
+                stream=True,
                 passed=passed,
             )
         back.used = time.monotonic()

@@ -183,6 +183,12 @@ class Sessions(Part):
         default=True,
         description="Let clients that speak both eras take 2025 where a backend keeps sessions, so that they hold.",
     )
+    steer_except: tuple[str, ...] = Field(
+        default=("inspector", "inspector-*", "mcp-inspector*"),
+        description="Names of clients (`clientInfo.name`) that are not steered, as they speak 2026 only; `*` and `?` "
+        "stand for characters.",
+        strict=False,
+    )
 
     @model_validator(mode="after")
     def _in_order(self) -> "Sessions":

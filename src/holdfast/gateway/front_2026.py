@@ -79,7 +79,7 @@ class Front2026:
                 raise Refused(503, "the gateway is going down", code=-32000, retry_after="1")
             if method == "server/discover":
                 await self._gateway.settled()
-                await request.reply_json(200, {"jsonrpc": "2.0", "id": id, "result": self._discover()})
+                await request.reply_json(200, {"jsonrpc": "2.0", "id": id, "result": self._discover(client)})
                 return
             if method == "subscriptions/listen":
                 await self._listen(request, principal, id, params)
@@ -101,11 +101,11 @@ class Front2026:
             return None
         return validate_mcp_param_headers(schema, plain(arguments or {}), headers)
 
-    def _discover(self) -> dict[str, Any]:
-        if self._gateway.steers:
-            # A client that speaks both eras goes on with `initialize`, and its session holds.
-            supported = {"supported": list(VERSIONS[Era.Y2025]), "requested": VERSIONS[Era.Y2026][0]}
-            raise Refused(400, "Unsupported protocol version", code=UNSUPPORTED_VERSION, data=supported)
+    def _discover(self, client: Client) -> dict[str, Any]:
+        steered = self._gateway.steers(client.info, VERSIONS[Era.Y2026][0])
+        if steered is not None:  # a client that speaks both eras goes on with `initialize`, and its session holds
+            message, supported = steered
+            raise Refused(400, message, code=UNSUPPORTED_VERSION, data=supported)
         return discovery(self._gateway)
 
     async def _session(self, headers: Mapping[str, str], principal: Principal, client: Client) -> Session | None:

@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, cast
 
@@ -36,6 +36,7 @@ from holdfast.gateway.readiness import Readiness
 from holdfast.gateway.routing import Offer, Table, build
 from holdfast.gateway.session import KIND, Session
 from holdfast.gateway.sessions import TOPIC, Sessions
+from holdfast.gateway.steering import Steering
 from holdfast.gateway.streams import Room, Stream, Streams
 from holdfast.links.memory import KIND as LINKS
 from holdfast.stores.base import Store
@@ -118,6 +119,7 @@ class Gateway:
         self.sessions.new_streams = lambda: Streams(self.settings.clients, self.room)
         self.calls = UnderWay()
         self.methods = Methods(self)
+        self._steering = Steering()
         self.caller_lists = CallerLists(self)
         self.readiness = Readiness(self)
         self.failures = FailureLog("the gateway")
@@ -466,13 +468,9 @@ class Gateway:
             except TimeoutError:
                 return
 
-    @property
-    def steers(self) -> bool:
-        """Should a client that speaks both eras take 2025?"""
-        settings = self.settings.sessions
-        if not settings.steer or settings.handles or settings.header is not None:
-            return False
-        return any(backend.keeps_sessions and backend.policy.reuse == "session" for backend in self.backends.values())
+    def steers(self, info: Mapping[str, Any] | None, requested: str) -> tuple[str, dict[str, Any]] | None:
+        """Should this client take 2025, if it speaks both eras? Then message and data of the refusal of its probe."""
+        return self._steering.refusal(self.settings.sessions, self.backends.values(), info, requested)
 
     # Another configuration
 

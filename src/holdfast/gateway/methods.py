@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
 
-from holdfast.core.disclosure import CALL_AGAIN, disclosed
+from holdfast.core.disclosure import CALL_AGAIN
 from holdfast.core.eras import LOG_LEVEL, METHOD_NOT_FOUND, Era, result_in
 from holdfast.core.exact import is_unicode, plain
 from holdfast.core.models import ANONYMOUS, Principal
@@ -37,6 +37,7 @@ from holdfast.gateway import handles
 from holdfast.gateway.back import Back
 from holdfast.gateway.backend import LISTS, Backend
 from holdfast.gateway.passed_headers import HasHeaders
+from holdfast.gateway.results import OWN_SESSION, tool_error, with_notice, with_refusal
 from holdfast.gateway.routing import BadCursor, Route, Routes, Table, page
 from holdfast.gateway.session import Client, Session, Voice
 from holdfast.gateway.subscriptions import LISTEN_URIS
@@ -52,13 +53,8 @@ log = logging.getLogger("holdfast.gateway")
 INVALID_PARAMS = -32602
 TRACE = ("traceparent", "tracestate", "baggage")
 LONGEST_URI = 8192  # characters: as much as web servers take
+LISTEN_SECONDS = 1.0  # that a link's first call waits for the server's own stream, on which it may be asked something
 ROUNDS = 10  # of input that a 2026 backend may ask of a 2025 client for one call
-ERROR = "dev.holdfast/error"
-NOTICE = "dev.holdfast/notice"
-OWN_SESSION = (
-    "This call had a session of its own at {backend!r}: what it left there is gone. To keep state, open a session and "
-    "pass its handle, or connect with a 2025 client."
-)
 
 
 @dataclass(slots=True)
@@ -392,6 +388,7 @@ class Methods:
                 raise
             except Unavailable as error:
                 raise backend.unavailable(error) from error
+            await back.link.wait_listening(LISTEN_SECONDS)
 
     async def _alone(
         self, asking: Asking, backend: Backend, route: Route, method: str, params: dict[str, Any], safe: bool
@@ -405,6 +402,7 @@ class Methods:
             caller=asking.principal,
             passed=backend.passed(asking.headers),
             session_wanted=wanted,
+            stream=True,
         )
         try:
             await self._started(back, backend)
@@ -413,7 +411,7 @@ class Methods:
             result = await self._over(asking, backend, back, route, method, params, safe)
         finally:
             await back.close("one call", end=True)
-        return _with_notice(result, method, OWN_SESSION.format(backend=backend.name)) if keeps else result
+        return with_notice(result, method, OWN_SESSION.format(backend=backend.name)) if keeps else result
 
     async def _over(
         self,
@@ -453,6 +451,10 @@ class Methods:
             )
             if result.get("resultType") == "input_required" and asking.era is Era.Y2025:
                 result = await self._rounds(asking, back, method, params, result, safe, headers)
+        except ErrorAnswer as error:
+            if (refused := back.took_refusal()) is not None:
+                raise refused from error
+            raise
         except asyncio.CancelledError:
             if not (self._gateway.calls.was_cut() or (session is not None and session.was_cut())):
                 raise
@@ -469,6 +471,8 @@ class Methods:
             if not safe and (loss := link.unreported_loss) is not None:
                 asking.reporting = link, loss
             raise
+        if back.refused is not None and (refused := back.took_refusal()) is not None and result.get("isError") is True:
+            result = with_refusal(result, refused)
         if asking.era is Era.Y2025 and "resultType" in result:
             return {key: value for key, value in result.items() if key not in _ONLY_2026}
         return result
@@ -560,23 +564,3 @@ def _progress(voice: Voice, token: Any) -> PassOn:
         voice.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": said})
 
     return PassOn(told)
-
-
-def _with_notice(result: dict[str, Any], method: str, notice: str) -> dict[str, Any]:
-    meta = result.get("_meta")
-    known = cast("dict[str, Any]", meta) if isinstance(meta, dict) else {}
-    told = {**result, "_meta": {**known, NOTICE: notice}}
-    content = result.get("content")
-    if method == "tools/call" and isinstance(content, list):
-        told["content"] = [*cast("list[Any]", content), {"type": "text", "text": notice}]
-    return told
-
-
-def tool_error(error: HoldfastError) -> dict[str, Any]:
-    """A call that did not come through, as a model can read it."""
-    seen = disclosed(error)
-    return {
-        "content": [{"type": "text", "text": seen.text}],
-        "isError": True,
-        "_meta": {ERROR: dict(seen.fields)},
-    }

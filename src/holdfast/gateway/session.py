@@ -293,13 +293,14 @@ class Session:
                 back.given_to(self.key, self.principal, SessionMemory(self, backend.name, backend.at))
             name = backend.name
             back.link.handle(
-                lambda method, params, _: self.ask(method, params, None),
+                back.refuse if self.era is Era.Y2026 else lambda method, params, _: self.ask(method, params, None),
                 lambda method, params: self.heard(name, method, params),
             )
             back.link.log_level = self.log_level
             self.backs[name] = back
-            if self.streams is not None and self.streams.own.is_read:
-                back.link.listen()
+            listens = self.streams is not None and self.streams.own.is_read
+            if listens or self.era is Era.Y2026 or set(CAPABILITY.values()) & self.client.capabilities.keys():
+                back.link.listen()  # servers ask there, too, and wait until somebody answers or refuses
         return back
 
     def listen(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, cast
 from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
 
 from holdfast.core.disclosure import rpc_error
-from holdfast.core.eras import PROTOCOL_VERSION, UNSUPPORTED_VERSION, VERSIONS, Era
+from holdfast.core.eras import PROTOCOL_VERSION, UNSUPPORTED_VERSION, Era
 from holdfast.core.models import Principal
 from holdfast.errors import HoldfastError
 from holdfast.gateway.config_file import Config
@@ -186,9 +186,8 @@ class StdioFront:
             raise _Refusal(checked.code, checked.message, checked.data)
         if method == "server/discover":
             await self._gateway.settled()
-            if self._gateway.steers:
-                supported = {"supported": list(VERSIONS[Era.Y2025]), "requested": checked.protocol_version}
-                raise _Refusal(UNSUPPORTED_VERSION, "Unsupported protocol version", supported)
+            if (steered := self._gateway.steers(checked.client_info, checked.protocol_version)) is not None:
+                raise _Refusal(UNSUPPORTED_VERSION, *steered)
             return discovery(self._gateway)
         client = Client(checked.client_info or {}, checked.client_capabilities or {}, checked.protocol_version)
         asking.era, asking.client = Era.Y2026, client

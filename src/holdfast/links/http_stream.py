@@ -35,6 +35,7 @@ async def listen(endpoint: Endpoint, generation: Generation, receive: Receive, l
                 headers["last-event-id"] = parser.last_id
             async with asyncio.timeout(endpoint.limits.silence):
                 response = await endpoint.request("GET", headers, None)
+            generation.listening.set()
             if response.status == 200 and header(response.headers, "content-type") == "text/event-stream":
                 failures, opened = 0, True
                 async for chunk in response.content.iter_any():

@@ -283,6 +283,10 @@ class Link:
         """Read the server's own stream from now on, where `Options(stream=False)` had left it alone. 2025 only."""
         self._machine.listen()
 
+    async def wait_listening(self, seconds: float) -> None:
+        """Until the server's own stream is open, where it has one and we want it; at most so long."""
+        await self._machine.wait_listening(seconds)
+
     def handle(self, on_request: OnRequest | None, on_notification: OnNotification | None) -> None:
         """Who answers the server's requests and takes its notifications from now on."""
         self._inbound.on_request = on_request

@@ -408,6 +408,17 @@ class Machine:
         ):
             self._stream = self._owner.start(self._listen(generation), "stream")
 
+    async def wait_listening(self, seconds: float) -> None:
+        """Until the server's own stream is open, or refused, or the time is up."""
+        generation, stream = self.generation, self._stream
+        if generation is None or stream is None or generation.wire.child:
+            return
+        opened = asyncio.ensure_future(generation.listening.wait())
+        try:
+            await asyncio.wait((opened, stream), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            opened.cancel()
+
     async def _listen(self, generation: Generation) -> None:
         def lost(seen: Seen, verdict: Verdict) -> bool:
             if verdict is Verdict.AUTH_NEEDED:

@@ -4,6 +4,7 @@ A wire carries one message and reports what was seen of it. It refuses to judge,
 than that an id rides along.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
@@ -50,6 +51,8 @@ class Generation:
     unsaved: bool = False
     """There is a memory, and it does not have this session yet."""
     successor: "Generation | None" = None
+    listening: asyncio.Event = field(default_factory=asyncio.Event)
+    """The server has answered to our wish for its own stream, whatever it said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from holdfast.core.eras import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from holdfast.core.values import members
 from holdfast.errors import HoldfastError
 from holdfast.gateway.config_file import Config, load_config
-from holdfast.gateway.methods import ERROR
 from holdfast.gateway.program import Program
+from holdfast.gateway.results import ERROR
 
 START_SECONDS = 30.0  # for a demo server to listen
 Say = Callable[[str], None]

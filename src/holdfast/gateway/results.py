@@ -1,0 +1,46 @@
+"""What the gateway adds to a tool's result: an error of its own, why a question was refused, that nothing was kept.
+
+It owns the words and the `_meta` keys. What is disclosed of an error is `core/disclosure.py`'s.
+"""
+
+from typing import Any, cast
+
+from holdfast.core.disclosure import disclosed
+from holdfast.core.values import members
+from holdfast.errors import HoldfastError, QuestionRefused
+
+ERROR = "dev.holdfast/error"
+NOTICE = "dev.holdfast/notice"
+OWN_SESSION = (
+    "This call had a session of its own at {backend!r}: what it left there is gone. To keep state, open a session and "
+    "pass its handle, or connect with a 2025 client."
+)
+
+
+def with_notice(result: dict[str, Any], method: str, notice: str) -> dict[str, Any]:
+    meta = result.get("_meta")
+    known = cast("dict[str, Any]", meta) if isinstance(meta, dict) else {}
+    told = {**result, "_meta": {**known, NOTICE: notice}}
+    content = result.get("content")
+    if method == "tools/call" and isinstance(content, list):
+        told["content"] = [*cast("list[Any]", content), {"type": "text", "text": notice}]
+    return told
+
+
+def with_refusal(result: dict[str, Any], refused: QuestionRefused) -> dict[str, Any]:
+    """A tool that failed because nobody could be asked: its own words, and what to do."""
+    seen = disclosed(refused)
+    content = result.get("content")
+    said = cast("list[Any]", content) if isinstance(content, list) else []
+    meta = {**members(result.get("_meta")), ERROR: dict(seen.fields)}
+    return {**result, "content": [*said, {"type": "text", "text": seen.text}], "_meta": meta}
+
+
+def tool_error(error: HoldfastError) -> dict[str, Any]:
+    """A call that did not come through, as a model can read it."""
+    seen = disclosed(error)
+    return {
+        "content": [{"type": "text", "text": seen.text}],
+        "isError": True,
+        "_meta": {ERROR: dict(seen.fields)},
+    }
