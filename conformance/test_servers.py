@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -130,8 +130,9 @@ async def test_a_server_on_the_sdks_first_line(old_python: Path) -> None:
         assert link.era.value == "2025"
 
 
-async def test_a_server_on_fastmcp() -> None:
-    async with link_to(CommandTarget(sys.executable, ["-c", NEW])) as link:
+@pytest.mark.parametrize(("era", "taken"), [("auto", "2025"), ("2026", "2026")])
+async def test_a_server_on_fastmcp_offers_both_eras(era: Literal["auto", "2026"], taken: str) -> None:
+    async with link_to(CommandTarget(sys.executable, ["-c", NEW]), era=era) as link:
         assert await call(link, "add", a=2, b=3) == "5"
         assert link.era is not None
-        assert link.era.value == "2026"
+        assert link.era.value == taken
