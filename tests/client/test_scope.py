@@ -251,6 +251,38 @@ async def test_a_run_in_a_generator_is_not_its_callers_who_has_one() -> None:
 
 
 @pytest.mark.promise("run.generators")
+async def test_who_steps_a_generator_without_a_run_of_its_own_has_none_and_opens_its_own() -> None:
+    async with FaultServer() as http:
+        server = at(http, reuse="process")
+
+        async def agent(principal: str) -> AsyncIterator[int]:
+            async with holdfast.run(principal=principal):
+                while True:
+                    yield await count(server)
+
+        alice, bob = agent("alice"), agent("bob")
+        assert [await anext(alice), await anext(bob)] == [1, 1]
+        assert holdfast.current_run() is None
+        assert await count(server) == 1  # a session of its own, for one call
+        with pytest.raises(holdfast.UsageError, match="outside a run"):
+            await server.session()
+        async with holdfast.run() as mine, holdfast.run() as joined:
+            assert mine is joined
+            assert mine.principal == "anonymous"
+            assert await count(server) == 1
+            assert await anext(bob) == 2
+            assert holdfast.current_run() is mine
+        async with holdfast.run(principal="alice") as again:
+            assert again is not mine
+            assert await count(server) == 2  # kept for her runs, as `reuse="process"` says
+        for generator in (alice, bob):
+            assert await anext(generator) == 3
+            await generator.aclose()  # type: ignore[attr-defined]
+        await pool.close()
+        assert not http.sessions.sessions
+
+
+@pytest.mark.promise("run.generators")
 async def test_a_run_behind_a_context_manager_or_within_one_step_is_no_cause_for_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

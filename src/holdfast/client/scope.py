@@ -73,14 +73,14 @@ def current_run() -> Run | None:
 
 def _by_frame(scope: Scope | None) -> Scope | None:
     """The innermost generator on the stack that entered a run decides. To whoever steps a generator, that one's run is
-    as if it were not there, as long as there is an outer one."""
+    as if it were not there: they may work for somebody else."""
     frame = currentframe()
     while frame is not None:
         found = _generators.get(id(frame))
         if found is not None and found.code is frame.f_code and found.run.here:
             return scope if scope is not None and scope.within(found) else found
         frame = frame.f_back
-    while _leaked(scope) and scope is not None and scope.previous is not None:
+    while scope is not None and _leaked(scope):
         scope = scope.previous
     return scope
 
