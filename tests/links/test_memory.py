@@ -321,6 +321,82 @@ async def test_a_loss_stays_to_be_reported_until_it_is_confirmed(store: holdfast
 
 
 @pytest.mark.promise("link.state-loss")
+@pytest.mark.parametrize("again", [False, True])
+async def test_what_another_link_left_in_a_session_is_told_to_the_link_that_began_it(
+    memories: Any, again: bool
+) -> None:
+    async with FaultServer() as server:
+        first = link_to(server.url, memory=memories(), stream=False)
+        second = link_to(server.url, memory=memories(), stream=False)
+        if again:  # the session that the first one began is itself in place of a lost one
+            await first.request("tools/call", tool("count"))
+            server.sessions.sessions.clear()
+            with pytest.raises(holdfast.SessionReplaced):
+                await first.request("tools/call", tool("count"))
+        await first.request("tools/list")
+        await second.request("tools/call", tool("count"))
+        await first.request("logging/setLevel", {"level": "info"})  # what it saves does not undo what it does not know
+        server.sessions.sessions.clear()
+        with pytest.raises(holdfast.SessionReplaced):
+            await first.request("tools/call", tool("count", call="x"))
+        assert server.effects["x"] == 0
+        assert text_of(await first.request("tools/call", tool("count"))) == "1"
+        for link in (first, second):
+            await link.close()
+
+
+@pytest.mark.promise("link.state-loss")
+async def test_a_session_that_nobody_else_used_is_replaced_without_a_word(memories: Any) -> None:
+    async with FaultServer() as server:
+        async with link_to(server.url, memory=memories(), stream=False) as link:
+            await link.request("tools/list")
+            server.sessions.sessions.clear()
+            assert text_of(await link.request("tools/call", tool("count"))) == "1"
+
+
+@pytest.mark.promise("link.state-loss")
+async def test_a_loss_while_the_memory_is_away_is_told_by_a_link_that_left_nothing(documents: Documents) -> None:
+    async with FaultServer() as server:
+        async with link_to(server.url, memory=HttpMemory(documents.url, name="one"), stream=False) as link:
+            await link.request("tools/list")
+            documents.down = True
+            server.sessions.sessions.clear()
+            with pytest.raises(holdfast.SessionReplaced):  # another link may have used it: nobody can say
+                await link.request("tools/call", tool("count"))
+            documents.down = False
+
+
+@pytest.mark.promise("link.state-loss")
+@pytest.mark.parametrize("met", ["by the call", "before"])
+async def test_a_loss_that_one_link_has_reported_is_told_by_no_other(store: holdfast.Store, met: str) -> None:
+    async with FaultServer() as server:
+        options: dict[str, Any] = {"stream": False, "confirm_losses": True}
+        first = link_to(server.url, memory=StoreMemory(store, "one"), **options)
+        second = link_to(server.url, memory=StoreMemory(store, "one"), **options)
+        for link in (first, second):
+            await link.request("tools/call", tool("count"))
+        server.sessions.sessions.clear()
+        await first.request("tools/list")
+        if met == "before":
+            await second.request("tools/list")
+            assert second.unreported_loss is not None
+        with pytest.raises(holdfast.SessionReplaced):
+            await first.request("tools/call", tool("count"))
+        assert first.unreported_loss is not None
+        first.loss_reported(first.unreported_loss)
+        async with asyncio.timeout(5):
+            while "'unreported_loss': True" in str(await store.get("link", "one")):
+                continue  # until it is written down
+        assert text_of(await first.request("tools/call", tool("count"))) == "1"
+        assert text_of(await second.request("tools/call", tool("count"))) == "2"
+        await second.request("logging/setLevel", {"level": "info"})  # it writes no old news
+        for link in (first, second):
+            await link.close()
+        async with link_to(server.url, memory=StoreMemory(store, "one"), **options) as third:
+            assert text_of(await third.request("tools/call", tool("count"))) == "3"
+
+
+@pytest.mark.promise("link.state-loss")
 async def test_a_new_program_where_one_was_saved_is_told_as_a_replacement(store: holdfast.Store) -> None:
     notebook = holdfast.CommandTarget(sys.executable, ("-m", "holdfast.gateway.demo.notebook"))
     heard: list[events.Event] = []

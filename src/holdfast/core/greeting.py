@@ -66,6 +66,8 @@ class Saved:
     """It replaced a session that kept something, and no caller has been told yet."""
     second_choice: bool = False
     """The era that was wanted first was not to be had."""
+    shared: bool = False
+    """A link that did not begin it has taken it up, and may have left something in it."""
 
     def to_json(self) -> dict[str, JSON]:
         return {
@@ -80,6 +82,7 @@ class Saved:
             "subscriptions": list(self.subscriptions),
             "unreported_loss": self.unreported_loss,
             "second_choice": self.second_choice,
+            "shared": self.shared,
         }
 
     @classmethod
@@ -113,6 +116,7 @@ class Saved:
             subscriptions=tuple(cast("list[str]", uris)),
             unreported_loss=document.get("unreported_loss") is True,
             second_choice=document.get("second_choice") is True,
+            shared=document.get("shared") is True,
         )
 
     def fits(self, ours: Ours, principal: Principal, era: Era | None) -> bool:

@@ -141,7 +141,7 @@ class Call:
                     await machine.settle(generation)
                     if machine.generation is not generation:
                         continue  # another link's session stands, and ours was given up
-                if (loss := machine.loss) is not None:
+                if (loss := await machine.find_loss(generation)) is not None:
                     machine.loss_raised()
                     raise replaced(self._by.name, self._method, loss, generation, self._attempts)
             self._attempts += 1
@@ -279,7 +279,7 @@ class Call:
             safe=self._safe,
             kept_state=generation.keeps_state and generation.answered_unsafe,
             stateful=by.options.stateful,
-            reseeded=generation.reseeded,
+            reseeded=generation.reseeded or generation.reported_elsewhere,
             tries_left=self._attempts <= by.options.limits.replays,
         )
         if decision is Replacement.TELL:

@@ -243,7 +243,10 @@ class Machine:
     async def _settle_in(self, old: Generation | None, new: Generation) -> None:
         """Before anybody's call: restore what the lost session had been told, then let the hook put back more."""
         await self._restore(new)
-        if (old is not None and old.keeps_state) or (new.unreported_loss and not new.adopted):
+        elsewhere = new.adopted and self._options.confirm_losses
+        if old is not None and old.keeps_state and not old.unsaved and elsewhere:
+            self._replaced_elsewhere(old, new)
+        elif (old is not None and old.keeps_state) or (new.unreported_loss and not new.adopted):
             await self._replaced(old, new)
         elif new.unreported_loss:  # an earlier life, or another process, has logged it
             self.loss = self.loss or Loss()
@@ -252,6 +255,24 @@ class Machine:
         if new.unreported_loss is (self.loss is None):
             new.unreported_loss = self.loss is not None
             self._phases.saver.soon(new)
+
+    def _replaced_elsewhere(self, old: Generation, new: Generation) -> None:
+        """Another link has replaced the lost session for all who share it, and knew whether it kept something: what it
+        saved says whether that has still to be reported."""
+        self._telling.count["replacements"] += 1
+        self._telling.warn(
+            f"session {_shown(old.session)} was replaced by {_shown(new.session)}, which another process began"
+        )
+        self._telling.event(
+            SessionWasReplaced,
+            old=old.session,
+            new=new.session,
+            generation=new.number,
+            kept_state=new.unreported_loss,
+            reseeded=False,
+        )
+        old.reported_elsewhere = not new.unreported_loss
+        self.loss = Loss(old.session, old.number) if new.unreported_loss else None
 
     async def _replaced(self, old: Generation | None, new: Generation) -> None:
         """A session that kept something, here or in an earlier life, is over. Ask the hook, tell everybody."""
@@ -311,6 +332,15 @@ class Machine:
         return self.loss is not None or (
             generation is not None and generation.keeps_state and generation.answered_unsafe
         )
+
+    async def find_loss(self, generation: Generation) -> Loss | None:
+        """A loss that an unsafe call must be told of. Where links share a session, one report is for all of them."""
+        loss = self.loss
+        if loss is None or not self._options.confirm_losses or not await self._phases.loss_was_reported(generation):
+            return self.loss
+        if self.loss is loss:
+            self.loss, generation.unreported_loss, generation.saved_loss = None, False, False
+        return self.loss
 
     def loss_raised(self) -> None:
         """An unsafe call is being told of the loss."""

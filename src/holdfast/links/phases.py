@@ -8,6 +8,7 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from holdfast.core.eras import Era, Why
@@ -169,9 +170,11 @@ class Phases:
         kept something, or a loss before it is still to be reported; that is saved with the session that replaces it."""
         assert self.wire is not None
         self._wants = wants
-        kept = await self._load()
-        if (adopted := self._adopt(kept, number, old, wants)) is not None:
+        adopted, kept = await self._take_up(number, old, wants)
+        if adopted is not None:
             return adopted
+        if old is not None and self._was_shared(kept, old):
+            old.answered_unsafe = lost = True
         if kept is not None and kept.saved is not None and kept.saved.principal == self._principal:
             # What links that share the session had told it is theirs to find again in the new one.
             wants.log_level = wants.log_level or kept.saved.log_level
@@ -183,11 +186,13 @@ class Phases:
         generation.unsaved = True
         try:
             if kept is not None:
-                await self.memory.save(self._saved(generation), kept.token)
-                self.saver.saved(generation)
+                saved = self._saved(generation)
+                await self.memory.save(saved, kept.token)
+                self.saver.saved(generation, saved)
         except Conflict:
             # Another link was faster. One session is enough: take theirs, and end the one that nobody knows yet.
-            if (adopted := self._adopt(await self._load(), number, old, wants)) is not None:
+            adopted, _ = await self._take_up(number, old, wants)
+            if adopted is not None:
                 self.begun = None
                 self._owner.start(self._end(generation), f"end {self.name}")
                 return adopted
@@ -196,6 +201,43 @@ class Phases:
         if generation.unsaved:
             self.saver.soon(generation)
         return generation
+
+    async def _take_up(
+        self, number: int, old: Generation | None, wants: Wants
+    ) -> tuple[Generation | None, Kept | None]:
+        """The saved session, if it can be used, and what is saved."""
+        while True:
+            kept = await self._load()
+            adopted = self._adopt(kept, number, old, wants)
+            if kept is None or adopted is None:
+                return None, kept
+            try:
+                await self._share(adopted, kept)
+            except Conflict:
+                continue  # another link has saved in this moment
+            return adopted, kept
+
+    async def _share(self, adopted: Generation, kept: Kept) -> None:
+        """Let the link that began the session know, should it lose it, that others have used it."""
+        if adopted.shared or adopted.session is None or self.memory is None or kept.saved is None:
+            return
+        if kept.token is None:
+            return  # a memory without compare-and-swap: a newer session could be overwritten
+        adopted.shared = True
+        try:
+            await self.memory.save(replace(kept.saved, shared=True), kept.token)
+        except Conflict:
+            raise
+        except HoldfastError as error:
+            self._forgetting(str(error))
+            self.saver.soon(adopted)
+
+    def _was_shared(self, kept: Kept | None, old: Generation) -> bool:
+        """May another link have left something in the lost session? If nobody can say, it may."""
+        if old.session is None or old.unsaved or self.memory is None:
+            return False
+        saved = None if kept is None else kept.saved
+        return kept is None or (saved is not None and saved.session == old.session and saved.shared)
 
     def _is_lost(self, kept: Kept, old: Generation | None) -> bool:
         """Was there something that this new session does not have, which `old` does not know of?"""
@@ -211,6 +253,13 @@ class Phases:
 
     async def _end(self, generation: Generation) -> None:
         await generation.wire.end(generation, self.limits.close)
+
+    async def loss_was_reported(self, generation: Generation) -> bool:
+        """Does the memory say that a loss before this session, which is saved, was reported by another link?"""
+        if self.memory is None or generation.unsaved or self.saver.is_busy:
+            return False
+        kept = await self._load()
+        return kept is not None and kept.saved is not None and not kept.lost and not kept.saved.unreported_loss
 
     def _begins(self, generation: Generation) -> None:
         self.begun = generation
@@ -231,6 +280,7 @@ class Phases:
             tuple(wants.subscriptions),
             generation.unreported_loss,
             generation.era is not self.prefers,
+            generation.shared,
         )
 
     async def touch(self) -> None:
@@ -277,7 +327,8 @@ class Phases:
         greeting = saved.greeting
         generation = Generation(number, greeting.era, greeting.version, greeting, self.wire, saved.session)
         generation.adopted, generation.why = True, Why.SAVED
-        generation.unreported_loss = saved.unreported_loss
+        generation.unreported_loss = generation.saved_loss = saved.unreported_loss
+        generation.shared = saved.shared
         generation.keeps_state = generation.answered_unsafe = saved.session is not None
         # What we had told the lost session, and whoever began this one did not know.
         if wants.log_level not in (None, saved.log_level):

@@ -133,12 +133,23 @@ class Saver:
             if generation.unsaved:
                 self.superseded(generation)
             return  # else it is over, and its next call finds that out
-        await self.memory.save(self._describe(generation), kept.token)
-        self.saved(generation)
+        saved = kept.saved
+        if saved is not None and not generation.unsaved and saved.session == generation.session:
+            generation.shared = generation.shared or saved.shared
+            if generation.unreported_loss is generation.saved_loss:
+                generation.unreported_loss = saved.unreported_loss
+        description = self._describe(generation)
+        await self.memory.save(description, kept.token)
+        self.saved(generation, description)
 
-    def saved(self, generation: Generation) -> None:
+    @property
+    def is_busy(self) -> bool:
+        """Is there something that the memory does not have yet?"""
+        return self._task is not None
+
+    def saved(self, generation: Generation, saved: Saved) -> None:
         """The memory has this generation's session."""
-        generation.unsaved = False
+        generation.unsaved, generation.saved_loss = False, saved.unreported_loss
         self._lost.clear()
 
     def _is_anothers(self, kept: Kept, generation: Generation) -> bool:

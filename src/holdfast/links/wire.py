@@ -48,8 +48,14 @@ class Generation:
     lost: bool = False
     unreported_loss: bool = False
     """Its session replaced one that kept something, and no caller has been told yet."""
+    saved_loss: bool = False
+    """`unreported_loss` as the memory had it last: what differs from it there, another link has changed."""
     unsaved: bool = False
     """There is a memory, and it does not have this session yet."""
+    shared: bool = False
+    """Other links use the session, too."""
+    reported_elsewhere: bool = False
+    """Its session was lost and replaced by another link, whose caller was told."""
     successor: "Generation | None" = None
     listening: asyncio.Event = field(default_factory=asyncio.Event)
     """The server has answered to our wish for its own stream, whatever it said."""
