@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -209,6 +210,33 @@ async def test_a_reaper_ends_what_a_dead_process_left(tmp_path: Path) -> None:
             await until(lambda: http.sessions.deletes >= 1, 10)
         async with open_store(store) as opened:
             assert await opened.count(kind="session") == 0
+
+
+@pytest.mark.promise("gateway.expiry")
+async def test_a_damaged_row_of_one_session_keeps_no_other_alive(tmp_path: Path, caplog: Any) -> None:
+    store, patient, hasty = f"sqlite:///{tmp_path}/s.db", {"idle": 60.0}, {"idle": 0.2}
+    async with FaultServer() as http:
+        servers = {"counter": {"url": http.url}}
+        keys: list[str] = []
+        async with gateway(tmp_path, servers, store=store, sessions=patient) as before:
+            for _ in range(3):
+                async with Raw(before.url) as client:
+                    await client.initialize()
+                    assert (await client.call("counter__count")).text == "1"
+            assert before.gateway is not None
+            keys = sorted(session.key for session in before.gateway.sessions.live.values())
+        async with open_store(store) as opened:
+            for key in keys[:2]:  # the first page of a scan begins with them
+                await opened.claim("session", key, owner="a reaper that died", ttl=100)
+        with sqlite3.connect(tmp_path / "s.db") as connection:
+            assert connection.execute("UPDATE holdfast_claims SET token = 'high'").rowcount >= 2
+        connection.close()
+        async with gateway(tmp_path, servers, store=store, sessions=hasty) as after:
+            await until(lambda: http.sessions.deletes >= 1, 10)
+            assert after.gateway is not None
+            await after.gateway.sessions.reap()
+        for key in keys[:2]:
+            assert len([line for line in caplog.messages if line.startswith(f"{key} can't be ended")]) == 1
 
 
 @pytest.mark.promise("gateway.limits")

@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -21,7 +21,16 @@ from holdfast.core.greeting import Saved
 from holdfast.core.lifecycle import SessionEvent, SessionState
 from holdfast.core.models import FrontSessionId, Principal, Record
 from holdfast.core.values import members
-from holdfast.errors import Busy, Conflict, Ended, HoldfastError, LimitReached, NotFound, SessionExpired
+from holdfast.errors import (
+    Busy,
+    Conflict,
+    Ended,
+    HoldfastError,
+    LimitReached,
+    NotFound,
+    SessionExpired,
+    StoreDown,
+)
 from holdfast.gateway.backend import GRACE, Backend
 from holdfast.gateway.config import Sessions as Settings
 from holdfast.gateway.session import KIND, Client, Session, new_id, record_id
@@ -69,6 +78,9 @@ class Sessions:
         self._finding: dict[str, asyncio.Task[Session | None]] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._resting: set[asyncio.Task[None]] = set()
+        self._unreaped: set[str] = set()
+        """Names of records that this round of the reaper could not end; below, the round before."""
+        self._unreaped_before: set[str] = set()
         self._beginning: dict[int, Principal] = {}
         """Sessions on their way, in the order in which they were asked for: each counts those before it."""
         self._places = itertools.count()
@@ -384,13 +396,14 @@ class Sessions:
     async def reap(self) -> int:
         """End what has expired, whoever began it. Returns how many."""
         now, ended = self.clock.monotonic(), 0
+        self._unreaped_before, self._unreaped = self._unreaped, set()
         due_here: list[Session] = []
         for session in list(self.live.values()):
             if self._expired(session, now):
                 due_here.append(session)
             elif session.in_use and now - session.touched > self.settings.idle / 10:
                 session.touched = now
-                await self._touch(session)
+                await self._reap_each({session.key: self._touch(session)})
         for start in range(0, len(due_here), AT_ONCE):
             part = [self.end(session, "expired") for session in due_here[start : start + AT_ONCE]]
             for failed in await asyncio.gather(*part, return_exceptions=True):
@@ -401,8 +414,7 @@ class Sessions:
             due = [record for record in page.records if self._is_due(record)]
             for start in range(0, len(due), AT_ONCE):
                 part = due[start : start + AT_ONCE]
-                done = await asyncio.gather(*(self._end_record(record, "expired") for record in part))
-                ended += sum(done)
+                ended += await self._reap_each({each.id: self._end_record(each, "expired") for each in part})
             if page.next is None:
                 break
             after = page.next
@@ -411,6 +423,18 @@ class Sessions:
             await backend.close_idle(self.settings.idle, self._works)
         await self.store.reap(kind=KIND, ended_for=TOMBSTONE)
         return ended
+
+    async def _reap_each(self, work: Mapping[str, Awaitable[object]]) -> int:
+        """By name of record. One that is damaged is left to the store's own expiry, and keeps no other alive."""
+        done = await asyncio.gather(*work.values(), return_exceptions=True)
+        for name, outcome in zip(work, done, strict=True):
+            if isinstance(outcome, StoreDown):
+                raise outcome
+            if isinstance(outcome, BaseException):
+                if name not in self._unreaped_before:  # once, and not in every round
+                    log.warning("%s can't be ended, and is left to expire in the store: %s", name[:80], outcome)
+                self._unreaped.add(name)
+        return sum(outcome is True for outcome in done)
 
     def _is_due(self, record: Record) -> bool:
         if not self._over(*self._ages(record)):
@@ -464,7 +488,7 @@ class Sessions:
                     continue
                 lost = members(record.data).get("lost") is True  # ended, and kept to be told of
                 if not lost and self._ages(record)[0] > self.settings.idle and not await self._works(record.principal):
-                    await self._end_principal(record, backend)
+                    await self._reap_each({record.id: self._end_principal(record, backend)})
             if page.next is None:
                 return
             after = page.next
