@@ -1,14 +1,18 @@
 """JSON that is only passed on: read and written again without the loss of a digit.
 
 It owns numbers whose text a Python number would not keep (`1e400`, `1.50`, `-0`), and lone surrogates, which are legal
-as escapes. It refuses what is not JSON, and knows nothing of messages.
+as escapes. It refuses what is not JSON, or is nested deeper than every encoder here can write, and knows nothing of
+messages.
 """
 
 import json
 import math
 import secrets
+from collections.abc import Iterable
 from typing import Any, NoReturn, cast
 
+NESTING = 200  # levels of a value: what pydantic, and so every Python SDK, reads; all that is read can be written
+TOO_DEEP = f"it is nested deeper than {NESTING} levels"
 _MAX_DIGITS = 4_000  # Python reads no integer of more than 4,300 digits, and slowly before that
 _MARK = secrets.token_hex(16)  # around a number's text while the encoder believes that it is a string
 _BEGIN, _END = f'"{_MARK}', f'{_MARK}"'
@@ -55,7 +59,7 @@ _scan_integers = json.JSONDecoder(parse_float=_float, parse_int=_int, parse_cons
 
 
 def decode(data: bytes | bytearray) -> Any:
-    """The value; ValueError if it is not JSON, or nested deeper than Python can read."""
+    """The value; ValueError if it is not JSON, or nested deeper than `NESTING`."""
     text = data.decode().lstrip(" \t\r\n")
     try:
         if b"-0" in data:
@@ -68,10 +72,28 @@ def decode(data: bytes | bytearray) -> Any:
             except ValueError:  # an integer of thousands of digits
                 value, end = _scan_integers(text)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError(TOO_DEEP) from None
     if end != len(text) and text[end:].strip(" \t\r\n"):
         raise ValueError(f"something follows the value at character {end}")
+    # The count alone clears most values in a hundredth of the time that reading them takes.
+    if data.count(b"[") + data.count(b"{") > NESTING and _is_too_deep(value):
+        raise ValueError(TOO_DEEP)
     return value
+
+
+def _is_too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(NESTING):
+        level = [each for outer in level for each in _inner(outer) if type(each) is dict or type(each) is list]
+        if not level:
+            return False
+    return True
+
+
+def _inner(value: Any) -> Iterable[Any]:
+    if type(value) is dict:
+        return cast("dict[str, Any]", value).values()
+    return cast("list[Any]", value) if type(value) is list else ()
 
 
 def _marked(value: object) -> str:

@@ -41,14 +41,24 @@ def encode_known(message: Mapping[str, Any], server: str = "the other side") -> 
 
 
 def decode(data: bytes | bytearray) -> Any:
-    """The value; ValueError if it is not JSON. A lone surrogate, half a character, becomes U+FFFD."""
+    """The value; ValueError if it is not JSON, or nested deeper than `exact.NESTING`, which is pydantic's limit. A lone
+    surrogate, half a character, becomes U+FFFD."""
     try:
-        return from_json(data, allow_inf_nan=False)
+        return _from_json(data)
     except ValueError:
         whole, found = _ESCAPE.subn(_whole, data)
         if not found or whole == data:
             raise
-    return from_json(whole, allow_inf_nan=False)
+    return _from_json(whole)
+
+
+def _from_json(data: bytes | bytearray) -> Any:
+    try:
+        return from_json(data, allow_inf_nan=False)
+    except ValueError as error:
+        if str(error).startswith("recursion limit exceeded"):
+            raise ValueError(exact.TOO_DEEP) from None
+        raise
 
 
 def _whole(escape: re.Match[bytes]) -> bytes:
