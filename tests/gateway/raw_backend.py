@@ -30,13 +30,15 @@ def answer(line: str, said: Mapping[str, str]) -> list[str]:
         result = _INIT[0] % extra
     elif method == "server/discover" and said.get("era") == "2026":
         result = _INIT[1] % extra
+    elif method == "tools/list" and "tools_error" in said:
+        return [f'{{"jsonrpc":"2.0","id":{id},"error":{said["tools_error"]}}}']
     elif method == "tools/list":
         result = said.get("tools", TOOLS)
     elif method == "tools/call":
         if "error" in said:
             return [f'{{"jsonrpc":"2.0","id":{id},"error":{said["error"]}}}']
         result = said.get("result", RESULT).replace("@SEEN@", json.dumps(line))
-    elif method == "ping":
+    elif method == "ping" and "ping" not in said:
         result = "{}"
     else:
         return [f'{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32601,"message":"Method not found"}}}}']

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
-from holdfast.core.events import BackendItemLeftOut, Event
+from holdfast.core.events import BackendFailed, BackendItemLeftOut, Event
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.stdio_front import StdioFront
 from holdfast.stores import open_store
@@ -179,6 +179,58 @@ async def test_a_bad_item_is_left_out_and_reported_and_the_rest_is_listed(tmp_pa
             assert [each.split(" ")[0] for each in left_out] == [f"tools[{n}]" for n in (1, 2, 3, 4, 5)]
             told = [event.what for event in events if isinstance(event, BackendItemLeftOut)]
             assert told == left_out
+
+
+@pytest.mark.promise("gateway.fidelity")
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"tools": '{"tools":[{"name":'},
+        {"tools": '{"tools":[{"name":"t"},{"name":"deep","inputSchema":' + '{"x":' * 400 + "1" + "}" * 400 + "}]}"},
+        {"tools_error": '{"code":-32603,"message":"Internal error"}'},
+    ],
+    ids=["not JSON", "too deep", "an error"],
+)
+async def test_a_list_that_cannot_be_read_leaves_the_last_one(tmp_path: Path, broken: dict[str, str]) -> None:
+    said = {"era": "2025"}
+    async with raw_http(said) as url:
+        servers = {"b": {"url": url, "era": "2025"}}
+        async with gateway(tmp_path, servers, health={"every": 600}) as program, Raw(program.url) as client:
+            gate = program.gateway
+            assert gate is not None
+            await client.initialize()
+            assert await client.tools() == ["b__t"]
+            said.update(broken)
+            for _ in range(2):
+                await gate.backends["b"].check(fetch=True)
+            assert gate.backends["b"].state == "up"
+            (why,) = gate.describe()["backends"]["b"]["left_out"]
+            assert why.startswith("tools/list: ") and why.endswith("the 1 that were known before stay")
+            async with Raw(program.url) as other:
+                await other.initialize()
+                assert await other.tools() == ["b__t"]
+                assert "error" not in (await other.call("b__t")).last
+            for key in broken:
+                del said[key]
+            said["tools"] = '{"tools":[{"name":"t"},{"name":"new"}]}'
+            await gate.backends["b"].check()  # at the next look, not when its lists are old
+            assert await client.tools() == ["b__t", "b__new"]
+            assert gate.describe()["backends"]["b"]["left_out"] == []
+
+
+@pytest.mark.promise("gateway.program")
+async def test_a_server_that_knows_no_ping_is_up(tmp_path: Path) -> None:
+    events: list[Event] = []
+    async with raw_http({"era": "2025", "ping": "unknown"}) as url:
+        servers = {"b": {"url": url, "era": "2025"}}
+        async with gateway(tmp_path, servers, health={"every": 600}, sink=events.append) as program:
+            gate = program.gateway
+            assert gate is not None
+            await until(lambda: gate.looked)
+            for _ in range(2):
+                await gate.backends["b"].check()
+            assert gate.backends["b"].state == "up"
+            assert not [event for event in events if isinstance(event, BackendFailed)]
 
 
 @pytest.mark.promise("gateway.fidelity")

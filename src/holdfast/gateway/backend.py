@@ -5,6 +5,7 @@ and to let one backend's trouble reach another.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import time
@@ -29,7 +30,7 @@ from holdfast.core.greeting import Greeting
 from holdfast.core.models import ANONYMOUS, Principal, Record
 from holdfast.core.retry import backoff
 from holdfast.core.values import members
-from holdfast.errors import Conflict, HoldfastError, NoBackend, RunsElsewhere
+from holdfast.errors import Conflict, ErrorAnswer, HoldfastError, NoBackend, RunsElsewhere
 from holdfast.gateway.back import Back
 from holdfast.gateway.catalogue import Catalogue, fetch, told_in
 from holdfast.gateway.children import Children
@@ -451,7 +452,7 @@ class Backend:
         return await asyncio.shield(self._fetching)
 
     async def _refresh(self, link: Link) -> Catalogue:
-        found = await fetch(link, timeout=FETCH_SECONDS)
+        found = await fetch(link, timeout=FETCH_SECONDS, known=None if self._borrowed else self.catalogue)
         self.fetched = time.monotonic()
         self._borrowed = False
         self.noted(None)
@@ -486,6 +487,11 @@ class Backend:
     def is_stale(self) -> bool:
         return time.monotonic() - self.fetched > self.lists_last
 
+    @property
+    def _must_fetch(self) -> bool:
+        """Is what we know of its lists too old, another server's, or without one that could not be read?"""
+        return self._borrowed or self.is_stale or (self.catalogue is not None and self.catalogue.incomplete)
+
     async def check(self, *, fetch: bool = False) -> None:
         """One look at its health; a program is started for it only while nothing is known of it, or it was down.
         `fetch`: fetch its lists in any case."""
@@ -498,7 +504,7 @@ class Backend:
         try:
             back = self.common()
             await back.start()
-            if fetch or self.catalogue is None or self._borrowed or self.is_stale or self.state != "up":
+            if fetch or self.catalogue is None or self._must_fetch or self.state != "up":
                 await self.refresh(back.link)
             elif not self.is_child:
                 await self._ping(back.link, self.catalogue)
@@ -528,7 +534,8 @@ class Backend:
         elif link.session_id is None and not link.keeps_child:
             await self.refresh(link)
         else:
-            await link.request("ping", timeout=PING_SECONDS)
+            with contextlib.suppress(ErrorAnswer):  # whoever says that it knows no ping is there
+                await link.request("ping", timeout=PING_SECONDS)
 
     @property
     def is_shared(self) -> bool:

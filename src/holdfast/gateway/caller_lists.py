@@ -27,6 +27,7 @@ log = logging.getLogger("holdfast.gateway")
 
 MIB = 1024 * 1024
 BYTES = 32 * MIB  # of lists of all callers: some hundred callers of a large server; who was longest away is listed anew
+INCOMPLETE_SECONDS = 5.0  # until lists of which one could not be read are fetched again
 TABLES = 64  # callers whose tables are kept; another one's is built again, in milliseconds
 
 Key: TypeAlias = tuple[str, str, str]
@@ -98,7 +99,8 @@ class CallerLists:
         known = self._listed.get(key)
         if known is not None:
             self._listed.move_to_end(key)
-            if time.monotonic() - known.at < backend.lists_last:
+            last = INCOMPLETE_SECONDS if known.catalogue.incomplete else backend.lists_last
+            if time.monotonic() - known.at < last:
                 return known.catalogue
         if backend.resting:
             return known.catalogue if known is not None else None
@@ -117,7 +119,8 @@ class CallerLists:
     async def _fetch(self, asking: "Asking", backend: Backend, key: Key, passed: Mapping[str, str]) -> Catalogue:
         back, ours = await self._gateway.methods.link_for_lists(asking, backend, passed)
         try:
-            found = await self._fetch_over(back, passed)
+            before = self._listed.get(key)
+            found = await self._fetch_over(back, passed, before.catalogue if before is not None else None)
         finally:
             if ours:
                 await back.close("listed", end=True)
@@ -130,9 +133,9 @@ class CallerLists:
             self._size -= self._listed.popitem(last=False)[1].size
         return found
 
-    async def _fetch_over(self, back: Back, passed: Mapping[str, str]) -> Catalogue:
+    async def _fetch_over(self, back: Back, passed: Mapping[str, str], known: Catalogue | None) -> Catalogue:
         await back.start()
-        return await fetch(back.link, timeout=FETCH_SECONDS, headers=passed)
+        return await fetch(back.link, timeout=FETCH_SECONDS, headers=passed, known=known)
 
     def _fetched(self, key: Key, backend: Backend, task: "asyncio.Task[Catalogue]") -> None:
         self._fetching.pop(key, None)

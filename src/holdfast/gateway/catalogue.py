@@ -1,23 +1,28 @@
 """What one backend offers: its tools, prompts, resources and templates, as it told them. Frozen, and plain JSON.
 
 It owns the fetching of all pages over a link, and the form in which a store keeps it. What can't be offered (an object
-without a name, a list without an end) is left out and named in `left_out`; the rest is offered all the same.
+without a name, a list without an end) is left out and named in `left_out`; the rest is offered all the same. A list
+that can't be read takes nothing away: the last one of it stays.
 """
 
 import asyncio
 import hashlib
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
+from holdfast.core.eras import METHOD_NOT_FOUND
 from holdfast.core.exact import is_unicode
 from holdfast.core.greeting import Greeting
 from holdfast.core.lifecycle import LinkState
 from holdfast.core.values import JSON
-from holdfast.errors import ConnectFailed, ErrorAnswer
+from holdfast.errors import BadAnswer, ConnectFailed, ErrorAnswer, HoldfastError, LimitReached
 from holdfast.links.codec import decode_exactly, encode_known
 from holdfast.links.link import Link
+
+log = logging.getLogger("holdfast.gateway")
 
 Item: TypeAlias = Mapping[str, Any]
 PAGES = 100  # of one listing: a backend whose cursor never ends is at fault
@@ -47,6 +52,8 @@ class Catalogue:
     """What the backend sent and nobody is offered, each with the reason."""
     told: str | None = None
     """What the server said of itself when these lists were fetched, as a digest: another one may offer other things."""
+    incomplete: bool = field(default=False, compare=False)
+    """A list could not be read this time, so that all should be fetched again soon."""
     tools_by_name: Mapping[str, Item] = field(default_factory=dict[str, Item], compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -139,18 +146,31 @@ _LISTS = (
 )
 
 
-async def fetch(link: Link, *, timeout: float, headers: Mapping[str, str] | None = None) -> Catalogue:
-    """All that the link's server offers, by its capabilities. `timeout` is for each page."""
+async def fetch(
+    link: Link, *, timeout: float, headers: Mapping[str, str] | None = None, known: Catalogue | None = None
+) -> Catalogue:
+    """All that the link's server offers, by its capabilities. `timeout` is for each page. `known`: what it offered
+    before, of which a list stays that can't be read now."""
     until = asyncio.get_running_loop().time() + LISTS_SECONDS
     greeting = await link.open(timeout=timeout)
     found: dict[str, Any] = {}
     left_out: list[str] = []
+    incomplete = False
     for capability, method, key, name, by in _LISTS:
         if capability not in greeting.capabilities:
             continue
         try:
             items = await _pages(link, method, key, timeout, until, headers, left_out)
-        except ErrorAnswer:  # it said that it has them, and has no such list
+        except (ErrorAnswer, BadAnswer, LimitReached) as error:
+            if isinstance(error, ErrorAnswer) and error.code == METHOD_NOT_FOUND:
+                continue  # it said that it has them, and has no such list
+            incomplete = True
+            kept: tuple[Item, ...] = getattr(known, name) if known is not None else ()
+            found[name] = kept
+            said = f"{method}: {_why_unreadable(error)}; the {len(kept)} that were known before stay"
+            left_out.append(said)
+            if known is None or said not in known.left_out:
+                log.warning("%s: a list can't be read: %s", link.name, error.what)
             continue
         found[name] = _offered(items, by, name, left_out)
     instructions = greeting.instructions
@@ -166,7 +186,15 @@ async def fetch(link: Link, *, timeout: float, headers: Mapping[str, str] | None
         keeps_sessions=link.keeps_state,
         left_out=tuple(left_out),
         told=told_in(greeting),
+        incomplete=incomplete,
     )
+
+
+def _why_unreadable(error: HoldfastError) -> str:
+    """In words that are the same every time, so that nothing seems to change: the log has said more."""
+    if isinstance(error, ErrorAnswer):
+        return f"it answered with the error {error.code}"
+    return "the list is over the cap of one message" if isinstance(error, LimitReached) else "the answer is no list"
 
 
 def told_in(greeting: Greeting) -> str:
