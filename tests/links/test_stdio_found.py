@@ -4,14 +4,19 @@ import asyncio
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import holdfast
 from holdfast import CommandTarget, Limits
 from holdfast.core import events
+from holdfast.links.child import Child
 from holdfast.links.command import masked
+from holdfast.links.duplex import WORDS_BYTES
+from holdfast.links.inbound import ANSWERS_BYTES, Inbound
+from holdfast.links.owner import Owner
+from holdfast.links.wire import Generation, Message, Reply
 from tests.links.kit import link_to, until
 from tests.links.test_stdio import EVERY_LOOP, QUICK, Heard, alive
 
@@ -37,6 +42,13 @@ for line in sys.stdin:
         elif how == "nested":
             body = "x" * 300000
             say('{"result": {"items": [{"id": 5, "x": "' + body + '"}]}, "jsonrpc": "2.0", "id": "%s"}' % m["id"])
+        elif how == "progress":
+            token = m["params"]["_meta"]["progressToken"]
+            for n in range(60):
+                params = {"progressToken": token, "progress": n, "message": "x" * 200000}
+                say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+            say({"jsonrpc": "2.0", "id": m["id"], "result": {}})
+            sys.stderr.write("all said\\n"); sys.stderr.flush()
         elif how == "deaf":
             os.close(0)
             import time; time.sleep(60)
@@ -176,6 +188,78 @@ async def test_a_child_that_closes_its_stdin_is_noticed(anyio_backend: Any) -> N
         with pytest.raises(holdfast.OutcomeUnknown):
             await link.request("x/y", {"text": "x" * 900_000})
         assert time.monotonic() - start < QUICK.silence - 1
+
+
+@pytest.mark.promise("stdio.flood")
+async def test_progress_that_waits_for_a_slow_caller_is_bounded_in_bytes() -> None:
+    heard, taken, go_on = Heard(), [], asyncio.Event()
+
+    async def slow(progress: float, total: float | None, message: str | None) -> None:
+        await go_on.wait()
+        taken.append((progress, len(message or "")))
+
+    async with link_to(program("progress"), era="2025", limits=QUICK, on_event=heard) as link:
+        call = asyncio.ensure_future(link.request("x/y", {}, on_progress=slow))
+        await until(lambda: "all said" in heard.lines)
+        go_on.set()
+        await call
+    # What was still in the pipe, less than one, came later.
+    assert taken[0][0] == 0
+    assert sum(size for _, size in taken) <= WORDS_BYTES + 2 * 200_000
+    assert [progress for progress, _ in taken] == sorted(progress for progress, _ in taken)
+
+
+@pytest.mark.promise("stdio.flood")
+async def test_requests_that_wait_for_answers_are_bounded_in_bytes_whatever_ids_they_have() -> None:
+    under_way, answered, go_on = 0, 0, asyncio.Event()
+
+    async def ask(method: str, params: Any, id: str | int) -> dict[str, Any]:
+        nonlocal under_way
+        under_way += 1
+        await go_on.wait()
+        return {"roots": []}
+
+    async def tell(generation: Generation, message: Message) -> Reply:
+        nonlocal answered
+        answered += 1
+        return Reply()
+
+    inbound = Inbound(Owner(lambda what, error: None), tell)
+    inbound.on_request = ask
+    asked = {"jsonrpc": "2.0", "id": "same", "method": "roots/list", "params": {"text": "x" * 900_000}}
+    reading = [asyncio.create_task(inbound.receive(cast("Generation", None), asked)) for _ in range(200)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert under_way == ANSWERS_BYTES // 900_000
+    go_on.set()
+    await asyncio.gather(*reading)
+    await until(lambda: answered == 200)
+
+
+@pytest.mark.promise("stdio.flood")
+def test_what_nobody_has_read_of_a_program_is_bounded_in_bytes() -> None:
+    pipe = _Pipe()
+    child = Child(10_000_000, "cookie", lambda line: None, lambda what: None)
+    child.connection_made(cast("Any", pipe))
+    line = b'{"jsonrpc":"2.0","method":"x","params":{"text":"%s"}}\n' % (b"x" * 400_000)
+    for paused in (False, False, True):
+        child.pipe_data_received(1, line)
+        assert pipe.paused is paused
+
+
+class _Pipe:
+    """All that a program's side of a child is asked for here."""
+
+    paused = False
+
+    def get_pid(self) -> int:
+        return 1
+
+    def get_pipe_transport(self, fd: int) -> "_Pipe":
+        return self
+
+    def pause_reading(self) -> None:
+        self.paused = True
 
 
 @pytest.mark.promise("stdio.serve")

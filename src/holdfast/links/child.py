@@ -24,6 +24,7 @@ TAIL_LINES = 40  # of stderr kept for an error
 TAIL_BYTES = 8 * 1024  # of stderr kept for an error: it fits a screen or two
 LINE_SHOWN = 500  # characters of one line of stderr, in an event or a tail
 BACKLOG = 1_000  # messages not yet taken; beyond it the child's stdout is not read until some are
+BACKLOG_BYTES = 1024 * 1024  # of their lines; beyond it likewise, so that at most one message more is held
 LINGER = (
     0.5  # seconds for what a dead child had written to arrive if a grandchild holds the pipe, and for its exit code
 )
@@ -52,7 +53,8 @@ class Child(asyncio.SubprocessProtocol):
         self._scanned = 0
         self._skipping = False
         self._skipped_ids: tuple[str | int, ...] = ()
-        self._messages: deque[Message | Unreadable] = deque()
+        self._messages: deque[tuple[Message | Unreadable, int]] = deque()
+        self._backlog = 0  # bytes of their lines
         self._reader: asyncio.Future[None] | None = None
         self._paused = False
         self._writers: set[asyncio.Future[None]] = set()
@@ -78,7 +80,7 @@ class Child(asyncio.SubprocessProtocol):
             self._take_stderr(data)
             return
         self._take_stdout(data)
-        if len(self._messages) > BACKLOG and not self._paused and self._stdout is not None:
+        if self._is_behind and not self._paused and self._stdout is not None:
             self._paused = True
             self._stdout.pause_reading()
         if self._messages:
@@ -120,14 +122,14 @@ class Child(asyncio.SubprocessProtocol):
     def _take_stdout(self, data: bytes) -> None:
         self._rest += data
         while (end := self._rest.find(b"\n", self._scanned)) >= 0:
-            line = bytes(self._rest[:end])
+            line = bytes(memoryview(self._rest)[:end])  # one copy: it may be as large as the cap
             del self._rest[: end + 1]
             self._scanned = 0
             if self._skipping:
                 self._skipping = False
-                self._messages.append(Unreadable((*_ids_in(line[-300:]), *self._skipped_ids), True))
+                self._keep(Unreadable((*_ids_in(line[-300:]), *self._skipped_ids), True))
             elif len(line) > self._cap:
-                self._messages.append(Unreadable((*_ids_in(line[-300:]), *_ids_in(line[:300])), True))
+                self._keep(Unreadable((*_ids_in(line[-300:]), *_ids_in(line[:300])), True))
             elif line.strip():
                 self._take_line(line)
         self._scanned = len(self._rest)
@@ -147,15 +149,23 @@ class Child(asyncio.SubprocessProtocol):
             # An answer goes straight to its call if nothing that came before it waits to be read.
             idle = not self._messages and self._reader is not None and not self._reader.done()
             if not (idle and self.answered is not None and "method" not in known and self.answered(known)):
-                self._messages.append(known)
+                self._keep(known, len(line))
             return
         if message is None and line.lstrip()[:1] == b"{" and (ids := (*_ids_in(line[-300:]), *_ids_in(line[:300]))):
-            self._messages.append(Unreadable(ids, False))  # perhaps an answer: its call must not wait for another
+            self._keep(Unreadable(ids, False))  # perhaps an answer: its call must not wait for another
         self.strays += 1
         text = line[:LINE_SHOWN].decode("utf-8", "replace").strip()
         self._printed.append(text)
         if self.strays == 1:
             self._stray(f"the program writes to stdout what is no message, it is skipped: {text!r:.200}")
+
+    @property
+    def _is_behind(self) -> bool:
+        return len(self._messages) > BACKLOG or self._backlog > BACKLOG_BYTES
+
+    def _keep(self, message: Message | Unreadable, size: int = 0) -> None:
+        self._messages.append((message, size))
+        self._backlog += size
 
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():
@@ -172,7 +182,9 @@ class Child(asyncio.SubprocessProtocol):
                 raise EOFError
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
-        return self._messages.popleft()
+        message, size = self._messages.popleft()
+        self._backlog -= size
+        return message
 
     def _take_stderr(self, data: bytes) -> None:
         *lines, rest = (self._stderr_rest + data).split(b"\n")

@@ -6,7 +6,7 @@ is only passed on is read by `decode_exactly`, digit for digit.
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
@@ -63,6 +63,23 @@ def _from_json(data: bytes | bytearray) -> Any:
 
 def _whole(escape: re.Match[bytes]) -> bytes:
     return rb"\ufffd" if escape[1] else escape[0]
+
+
+def weight(value: Any) -> int:
+    """About how many bytes a decoded value takes, in a time that goes with it."""
+    total, waiting = 0, [value]
+    while waiting:
+        each = waiting.pop()
+        total += 64
+        if isinstance(each, str):
+            total += len(each)
+        elif isinstance(each, dict):
+            known = cast("dict[str, Any]", each)
+            waiting.extend(known)
+            waiting.extend(known.values())
+        elif isinstance(each, list):
+            waiting.extend(cast("list[Any]", each))
+    return total
 
 
 decode_exactly: Decode = exact.decode

@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
 from holdfast.core.outcome import Broke, Seen, Verdict
+from holdfast.links.codec import weight
 from holdfast.links.owner import Owner
 from holdfast.links.wire import Dropped, Generation, Lost, Message, Patience, Receive, Reply, Resolved
 
 WORDS = 1_000  # of progress that wait for a slow callback
+WORDS_BYTES = 1024 * 1024  # of what waits behind the first: a caller wants to know how far it is, not how far it was
 
 
 class Ending(NamedTuple):
@@ -96,7 +98,7 @@ class DuplexWire:
             async with asyncio.timeout_at(patience.next(loop.time())) as timer:
                 await self._channel.write(message, waiting.mark_sent)
                 while True:
-                    item = await waiting.inbox.get()
+                    item = await waiting.get()
                     if not isinstance(item, dict) or "method" not in item:
                         break
                     # A word about this call, told in its caller's own task: what that does can't stop the reader.
@@ -216,10 +218,11 @@ class DuplexWire:
 class _Waiting:
     """A call that waits: its words, and at last its answer, or None when there will be none."""
 
-    __slots__ = ("inbox", "receive", "sent")
+    __slots__ = ("_inbox", "_size", "receive", "sent")
 
     def __init__(self, receive: Receive) -> None:
-        self.inbox: asyncio.Queue[Message | Unreadable | None] = asyncio.Queue()
+        self._inbox: asyncio.Queue[tuple[Message | Unreadable | None, int]] = asyncio.Queue()
+        self._size = 0
         self.receive = receive
         self.sent = False
 
@@ -228,5 +231,15 @@ class _Waiting:
 
     def put(self, item: Message | Unreadable | None) -> None:
         # Progress that nobody takes is advice too late; the answer always has room.
-        if self.inbox.qsize() < WORDS or item is None or isinstance(item, Unreadable) or "method" not in item:
-            self.inbox.put_nowait(item)
+        size = 0
+        if not self._inbox.empty() and isinstance(item, dict) and "method" in item:
+            size = weight(item)
+            if self._inbox.qsize() >= WORDS or self._size + size > WORDS_BYTES:
+                return
+        self._size += size
+        self._inbox.put_nowait((item, size))
+
+    async def get(self) -> Message | Unreadable | None:
+        item, size = await self._inbox.get()
+        self._size -= size
+        return item

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, cast
 from holdfast.core.disclosure import rpc_error
 from holdfast.core.eras import METHOD_NOT_FOUND, SUBSCRIPTION_ID
 from holdfast.errors import ErrorAnswer, HoldfastError
+from holdfast.links.codec import weight
 from holdfast.links.owner import Owner
 from holdfast.links.wire import Generation, Message, Reply
 
@@ -46,6 +47,7 @@ class Ears:
 
 INTERNAL_ERROR = -32603
 ANSWERS = 64  # of ours under way at once
+ANSWERS_BYTES = 16 * 1024 * 1024  # of the requests that they answer, or one larger: a person may take minutes for each
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
 
@@ -66,6 +68,8 @@ class Inbound:
         self._owner = owner
         self._tell = tell
         self._answering: dict[str | int, asyncio.Task[None]] = {}
+        self._tasks: dict[asyncio.Task[None], int] = {}  # a server may give many requests one id
+        self._bytes = 0
 
     def of(self, generation: Generation, ears: Ears | None = None) -> Callable[[Message], Awaitable[None]]:
         """The receiver of messages of one generation: answers of ours go back the same way."""
@@ -100,13 +104,17 @@ class Inbound:
         if "id" in message:
             id = message["id"]
             if isinstance(id, str | int):
-                while len(self._answering) >= ANSWERS:  # whoever asks without end waits to be read
-                    await asyncio.wait(tuple(self._answering.values()), return_when=asyncio.FIRST_COMPLETED)
+                size = weight(params)
+                while len(self._tasks) >= ANSWERS or (self._tasks and self._bytes + size > ANSWERS_BYTES):
+                    # Whoever asks without end waits to be read.
+                    await asyncio.wait(tuple(self._tasks), return_when=asyncio.FIRST_COMPLETED)
                 on_request = ears.on_request if ears is not None and ears.on_request else self.on_request
                 answering = self._answer(generation, id, method, params, on_request)
                 task = self._owner.start(answering, f"answer {method}")
                 self._answering[id] = task
-                task.add_done_callback(lambda _: self._answering.pop(id, None))
+                self._tasks[task] = size
+                self._bytes += size
+                task.add_done_callback(lambda task: self._answered(id, task))
             else:
                 self.stray(f"a request {method!r:.80} with the id {id!r:.80}")
             return
@@ -121,6 +129,11 @@ class Inbound:
         if method == ACKNOWLEDGED and params is not None and self._acknowledge(params):
             return
         self.hand_on(method, params, ears.on_notification if ears is not None else None)
+
+    def _answered(self, id: str | int, task: asyncio.Task[None]) -> None:
+        self._bytes -= self._tasks.pop(task)
+        if self._answering.get(id) is task:
+            del self._answering[id]
 
     def hand_on(self, method: str, params: Params, taker: OnNotification | None = None) -> None:
         """A notification, to whoever takes them."""
