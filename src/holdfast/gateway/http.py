@@ -228,6 +228,7 @@ class Request:
 class PostVoice:
     """The answer to one POST: JSON if nothing comes before the result, else an event stream. See `Voice`."""
 
+    is_alone = False
     __slots__ = ("_json", "_new", "_pump", "_request", "_stream", "can_ask")
 
     def __init__(self, request: Request, *, json: bool, sse: bool, stream: Callable[[], Stream]) -> None:

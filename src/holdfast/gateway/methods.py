@@ -537,7 +537,8 @@ class Methods:
 
     def _ears(self, asking: Asking, backend: Backend, voice: Voice, meta: Mapping[str, Any]) -> Ears:
         session, era = asking.session, asking.era
-        keep_up = None if backend.is_child else voice.keep_up  # a program's pipe is for all its calls
+        # A program's pipe is for all its calls, which may be of several clients.
+        keep_up = None if backend.is_child and not voice.is_alone else voice.keep_up
         wants_log = era is Era.Y2025 or LOG_LEVEL in meta
 
         def heard(method: str, params: Mapping[str, Any] | None) -> None:

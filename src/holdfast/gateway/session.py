@@ -47,6 +47,8 @@ class Voice(Protocol):
     """The way back to whoever made a call, while it is under way."""
 
     can_ask: bool
+    is_alone: bool
+    """No other client is served: a program may wait for this one."""
 
     def say(self, message: Mapping[str, Any]) -> None:
         """A notification or a request, on the call's own stream, in order."""

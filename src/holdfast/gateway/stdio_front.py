@@ -4,9 +4,11 @@ It owns stdin and stdout, and one client's session. It refuses to write anything
 """
 
 import asyncio
+import contextlib
 import logging
 import os
-import select
+import signal
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -16,11 +18,12 @@ from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
 from holdfast.core.disclosure import rpc_error
 from holdfast.core.eras import PROTOCOL_VERSION, UNSUPPORTED_VERSION, Era
 from holdfast.core.models import Principal
-from holdfast.errors import HoldfastError
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.gateway.config_file import Config
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.greeting import BadGreeting, client_of, discovery, greeting
 from holdfast.gateway.methods import Asking
+from holdfast.gateway.out_pipe import OutPipe
 from holdfast.gateway.session import Client, Session
 from holdfast.gateway.streams import Streams
 from holdfast.links.codec import decode_exactly, encode_known
@@ -38,42 +41,60 @@ class StdioFront:
     """One client over two pipes. It is also the voice of each of its calls."""
 
     can_ask = True
+    is_alone = True
 
     def __init__(self, gateway: Gateway, out: int) -> None:
         self._gateway = gateway
-        self._out = out
+        self._stop = asyncio.Event()
+        self._out = OutPipe(out, gateway.settings.clients, self.stop)
         self._session: Session | None = None
         self._calls: dict[Any, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._pushing: asyncio.Task[None] | None = None
 
     def say(self, message: Mapping[str, Any]) -> None:
-        data = memoryview(encode_known(dict(message)) + b"\n")
-        while data:
-            try:
-                data = data[os.write(self._out, data) :]
-            except BlockingIOError:  # our stdin may be the same socket, and that one does not block
-                select.select([], [self._out], [])
+        self._out.put(encode_known(dict(message)) + b"\n")
 
     async def keep_up(self) -> None:
-        """`say` has waited already."""
+        await self._out.keep_up()
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that the client has not taken."""
+        return self._out.waiting
+
+    def stop(self) -> None:
+        """Take no more of what the client sends: calls under way get their time, then `run` returns."""
+        self._stop.set()
 
     async def run(self, reader: asyncio.StreamReader) -> None:
-        """Until the client closes our stdin."""
-        cap, buffer = self._gateway.settings.listen.max_body, bytearray()
+        """Until the client closes our stdin, or no longer takes what we say."""
+        loop = asyncio.get_running_loop()
+        reading = loop.create_task(self._read(reader), name="read stdin")
+        stopped = loop.create_task(self._stop.wait(), name="stop")
         try:
-            while chunk := await reader.read(CHUNK):
-                buffer += chunk
-                while (end := buffer.find(b"\n")) >= 0:
-                    line = bytes(buffer[:end]).strip()
-                    del buffer[: end + 1]
-                    if line:
-                        self._take(line)
-                if len(buffer) > cap:
-                    self._refuse(None, -32600, f"a message has at most {cap} bytes")
-                    return
+            await asyncio.wait((reading, stopped), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            for task in (reading, stopped):
+                task.cancel()
+            await asyncio.wait((reading, stopped))
             await self._close()
+        if not reading.cancelled():
+            reading.result()
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        cap, buffer = self._gateway.settings.listen.max_body, bytearray()
+        while chunk := await reader.read(CHUNK):
+            await self._out.keep_up()  # whoever reads no answers gets no more of them
+            buffer += chunk
+            while (end := buffer.find(b"\n")) >= 0:
+                line = bytes(buffer[:end]).strip()
+                del buffer[: end + 1]
+                if line:
+                    self._take(line)
+            if len(buffer) > cap:
+                self._refuse(None, -32600, f"a message has at most {cap} bytes")
+                return
 
     def _take(self, line: bytes) -> None:
         try:
@@ -144,7 +165,8 @@ class StdioFront:
                 session.voices.remove(self)
             self._calls.pop(id, None)
         self.say(answer)
-        asking.reported()
+        if asking.reporting is not None and await self._out.flush():
+            asking.reported()
 
     async def _answer(self, asking: Asking, method: str, params: dict[str, Any]) -> dict[str, Any]:
         meta = params.get("_meta")
@@ -194,8 +216,9 @@ class StdioFront:
         return await self._gateway.methods.answer(asking, method, params)
 
     async def _close(self) -> None:
-        if self._tasks:  # what was asked before the pipe closed is answered
-            await asyncio.wait(tuple(self._tasks), timeout=self._gateway.settings.sessions.drain)
+        drain = self._gateway.settings.sessions.drain
+        if self._tasks and not self._out.is_broken:  # what was asked before the pipe closed is answered
+            await asyncio.wait(tuple(self._tasks), timeout=drain)
         for task in tuple(self._tasks):
             task.cancel()
         if self._session is not None:
@@ -203,6 +226,9 @@ class StdioFront:
         if self._pushing is not None:
             self._pushing.cancel()
             await asyncio.wait((self._pushing,), timeout=1.0)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._out.flush(), drain)
+        self._out.close()
 
 
 class _Refusal(Exception):
@@ -212,20 +238,26 @@ class _Refusal(Exception):
 
 
 async def serve_stdio(config: Config, keys: Sequence[str] | None = None) -> None:
-    """Serve whoever started us, until stdin ends."""
+    """Serve whoever started us, until stdin ends or SIGTERM comes."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=CHUNK)
+    mode = os.fstat(sys.stdin.fileno()).st_mode
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or sys.stdin.isatty()):
+        raise ConfigError(
+            "stdin is not a pipe, so no client can speak there", remedy="let the client start this command"
+        )
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
     out = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whoever prints by mistake must not break the protocol
-    reader = asyncio.StreamReader(limit=CHUNK)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer
-    )
     try:
         settings = config.settings
         url = settings.store if settings.store is not None else "memory:"  # the session ends with the pipe
         async with open_store(url, keys=keys) as store:
             gateway = Gateway(config, store)
             async with gateway.running():
-                await StdioFront(gateway, out).run(reader)
+                front = StdioFront(gateway, out)
+                loop.add_signal_handler(signal.SIGTERM, front.stop)
+                await front.run(reader)
     finally:
         transport.close()
         os.close(out)

@@ -1,0 +1,181 @@
+"""The gateway for one client over two pipes: a client that does not read, hangs up, or is too slow."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.stdio_front import StdioFront
+from holdfast.stores import open_store
+from holdfast.testing import FaultServer
+from tests.gateway.kit import config_of
+from tests.links.kit import until
+
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+HUNG = 60  # seconds after which a test that waits for a process has failed
+
+
+def line(id: int, method: str, params: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).encode() + b"\n"
+
+
+class Client:
+    """A client that reads when it is told to, and what the front has sent it."""
+
+    def __init__(
+        self, serving: StdioFront, front: "asyncio.Task[None]", stdin: asyncio.StreamReader, stdout: int
+    ) -> None:
+        self.serving = serving
+        self.front = front
+        self.stdin = stdin
+        self.stdout = stdout
+        self._buffer = bytearray()
+
+    def send(self, id: int, method: str, params: Any) -> None:
+        self.stdin.feed_data(line(id, method, params))
+
+    def read(self) -> list[dict[str, Any]]:
+        """All that has come so far."""
+        os.set_blocking(self.stdout, False)
+        try:
+            while data := os.read(self.stdout, 1_000_000):
+                self._buffer += data
+        except BlockingIOError:
+            pass
+        return [json.loads(each) for each in self._buffer.split(b"\n")[:-1]]
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that the front keeps for us."""
+        return self.serving.backlog
+
+    def has(self, id: int) -> bool:
+        return any(message.get("id") == id for message in self.read())
+
+
+@asynccontextmanager
+async def served(folder: Path, servers: dict[str, Any], **clients: Any) -> AsyncGenerator[Client]:
+    async with open_store("memory:") as store:
+        gateway = Gateway(config_of(folder, servers, clients=clients), store)
+        inside, outside = os.pipe()
+        reader = asyncio.StreamReader()
+        try:
+            async with gateway.running():
+                serving = StdioFront(gateway, outside)
+                front = asyncio.create_task(serving.run(reader))
+                client = Client(serving, front, reader, inside)
+                client.send(0, "initialize", HELLO)
+                await until(lambda: client.has(0))
+                yield client
+                if not front.done():
+                    reader.feed_eof()
+                async with asyncio.timeout(HUNG):
+                    await front
+        finally:
+            os.close(outside)
+            os.close(inside)
+
+
+def _echoes(client: Client, count: int) -> None:
+    for id in range(1, count + 1):
+        client.send(id, "tools/call", {"name": "b__echo", "arguments": {"text": "x" * 10_000}})
+
+
+@pytest.mark.promise("gateway.stdio-slow")
+async def test_a_client_that_does_not_read_holds_up_nobody(tmp_path: Path) -> None:
+    async with FaultServer() as http, served(tmp_path, {"b": {"url": http.url}}) as client:
+        _echoes(client, 40)  # six times what a pipe holds
+        await until(lambda: _sent(http) == 40)  # this loop, which the front shares, goes on
+        await until(lambda: len({message.get("id") for message in client.read()} - {None, 0}) == 40)
+        assert all("result" in message for message in client.read() if "id" in message)
+
+
+@pytest.mark.promise("gateway.stdio-slow")
+async def test_a_client_that_never_reads_is_let_go_after_its_deadline(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with FaultServer() as http, served(tmp_path, {"b": {"url": http.url}}, write=0.3) as client:
+        _echoes(client, 40)
+        async with asyncio.timeout(HUNG):
+            await client.front
+    assert "clients.write" in caplog.text
+
+
+@pytest.mark.promise("gateway.stdio-slow")
+async def test_no_call_is_taken_of_a_client_far_behind(tmp_path: Path) -> None:
+    async with FaultServer() as http, served(tmp_path, {"b": {"url": http.url}}, session_bytes=65536) as client:
+        _echoes(client, 20)
+        await until(lambda: _sent(http) == 20)
+        await _quiet(lambda: client.backlog)
+        client.send(99, "tools/call", {"name": "b__echo", "arguments": {"text": "late"}})
+        await _quiet(lambda: client.backlog)
+        assert _sent(http) == 20
+        await until(lambda: client.has(99))
+        assert {message.get("id") for message in client.read()} >= set(range(21))
+
+
+def _sent(http: FaultServer) -> int:
+    return len([request for request in http.requests if request.method == "tools/call"])
+
+
+async def _quiet(count: Callable[[], int]) -> None:
+    """Wait until it has stood still for many turns of the loop."""
+    same, last = 0, -1
+    while same < 40:
+        await asyncio.sleep(0.005)
+        same, last = (same + 1, last) if count() == last else (0, count())
+
+
+@pytest.mark.promise("gateway.stdio-slow")
+@pytest.mark.parametrize("how", ["hangs up", "is ended"])
+async def test_the_process_ends_in_order_when_its_client(tmp_path: Path, how: str) -> None:
+    async with FaultServer() as http:
+        file = tmp_path / "gateway.json"
+        file.write_text(json.dumps({"mcpServers": {"b": {"url": http.url}}}))
+        holdfast = str(Path(sys.executable).parent / "holdfast")
+        inside, outside = os.pipe()
+        serving = await asyncio.create_subprocess_exec(
+            holdfast, "serve", str(file), "--stdio",
+            stdin=asyncio.subprocess.PIPE, stdout=outside, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        os.close(outside)
+        assert serving.stdin is not None
+        serving.stdin.write(line(0, "initialize", HELLO))
+        answered = await asyncio.to_thread(os.read, inside, 65536)
+        assert b'"result"' in answered
+        serving.stdin.write(line(1, "tools/call", {"name": "b__count", "arguments": {}}))
+        assert b'"1"' in await asyncio.to_thread(os.read, inside, 65536)
+        os.close(inside)
+        if how == "hangs up":
+            serving.stdin.write(line(2, "ping", {}))  # its answer finds nobody
+        else:
+            serving.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(HUNG):
+            _, logged = await serving.communicate() if how == "is ended" else (None, await serving.stderr.read())  # type: ignore[union-attr]
+            assert await serving.wait() == 0, logged
+        assert b"Traceback" not in logged
+        assert not http.sessions.sessions  # ended at its server, too
+
+
+@pytest.mark.promise("gateway.stdio")
+@pytest.mark.parametrize("stdin", ["gateway.json", os.devnull])
+async def test_without_a_pipe_it_says_so(tmp_path: Path, stdin: str) -> None:
+    file = tmp_path / "gateway.json"
+    file.write_text('{"mcpServers": {}}')
+    holdfast = str(Path(sys.executable).parent / "holdfast")
+    with (tmp_path / stdin).open() as opened:
+        serving = await asyncio.create_subprocess_exec(
+            holdfast, "serve", str(file), "--stdio",
+            stdin=opened, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        async with asyncio.timeout(HUNG):
+            _, logged = await serving.communicate()
+    assert (serving.returncode, b"stdin is not a pipe" in logged, b"Traceback" in logged) == (2, True, False)
