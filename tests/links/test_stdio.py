@@ -5,6 +5,7 @@ import os
 import signal
 import stat
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -479,9 +480,21 @@ def test_secrets_are_masked_in_what_is_shown() -> None:
     assert masked("x", ["ghijk", "--as=ghijk"], {"T": "ghijk"}) == "x ••• --as=•••"
 
 
+@pytest.mark.promise("stdio.env")
+@pytest.mark.parametrize("word", ["x", "key-", "http://a", "a://b@", "a://b?", "token", ":"])
+def test_a_long_argument_is_masked_in_one_pass(word: str) -> None:
+    """Quadratic, 20,000 letters held up the event loop for seconds; these are ten times as many."""
+    long = word * (200_000 // len(word))
+    start = time.process_time()
+    shown = masked("x", [f"a={long}", long, f"{long}://user:hunter2@host"], {})
+    assert time.process_time() - start < 5
+    assert len(shown) < 310
+    assert "hunter2" not in shown
+
+
 @pytest.mark.promise("stdio.bad-command")
 def test_nonsense_is_refused_at_once() -> None:
-    for command, args in (("", ()), ("x\0", ()), ("x", "--flag"), ("x", [7])):
+    for command, args in (("", ()), ("x\0", ()), ("x", "--flag"), ("x", [7]), ("x", ["\ud800"]), ("\ud800", ())):
         with pytest.raises(holdfast.ConfigError):
             CommandTarget(command, args)  # type: ignore[arg-type]
 

@@ -89,11 +89,17 @@ def _no(server: str, shown: str, why: str, remedy: str) -> ConnectFailed:
     return ConnectFailed(f"{server!r} did not start: {why}; ran: {shown}", server=server, phase="open", remedy=remedy)
 
 
-_USERINFO = re.compile(r"(\w+://)[^/\s@]+@")
-_QUERY = re.compile(r"(\w+://[^\s?#]*)[?#]\S+")  # whole, as with a URL that is declared
+# An argument may be 128 KB of one word or of URLs, and is masked at every start: each pattern goes over it once. A scheme
+# begins a word, a URL is taken whole whether it has a query or not, and the name of a header has an upper bound.
+_USERINFO = re.compile(r"((?<!\w)\w+://)[^/\s@]+@")
+_QUERY = re.compile(r"((?<!\w)\w+://[^\s?#]*)([?#]\S+)?")  # whole, as with a URL that is declared
 _HEADER = re.compile(
-    r"^([\w-]*(?:token|secret|passw|key|auth|credential|cookie)[\w-]*\s*:\s*).+", re.IGNORECASE | re.DOTALL
+    r"^((?=[\w-]{0,200}?(?:token|secret|passw|key|auth|credential|cookie))[\w-]+\s*:\s*).+", re.IGNORECASE | re.DOTALL
 )
+
+
+def _without_query(found: re.Match[str]) -> str:
+    return f"{found[1]}?{MASK}" if found[2] else found[0]
 
 
 def masked(command: str, args: Sequence[str], env: Mapping[str, str]) -> str:
@@ -108,7 +114,7 @@ def masked(command: str, args: Sequence[str], env: Mapping[str, str]) -> str:
         elif equals and _SECRET.search(name) and "://" not in name:
             text = f"{name}={MASK}"
         else:
-            text = _HEADER.sub(rf"\1{MASK}", _QUERY.sub(rf"\1?{MASK}", _USERINFO.sub(rf"\1{MASK}@", arg)))
+            text = _HEADER.sub(rf"\1{MASK}", _QUERY.sub(_without_query, _USERINFO.sub(rf"\1{MASK}@", arg)))
             if equals and (found := _HEADER.match(value)):
                 text = f"{name}={found.group(1)}{MASK}"
             for secret in reversed(hidden):

@@ -3,6 +3,7 @@
 It owns the checking of URLs, headers and TLS settings, and refuses to show a secret in `repr`.
 """
 
+import os
 import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,6 +18,18 @@ from holdfast.links.command import masked
 Headers: TypeAlias = Mapping[str, str]
 Resolvable: TypeAlias = Callable[[], Awaitable[Headers]]
 """Called on first use, and again after a 401."""
+
+
+def _check_text(arg: str, command: str) -> None:
+    """Half of a character pair has no bytes that a program could be given; a file's odd name has."""
+    try:
+        os.fsencode(arg)
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"the argument {arg!r:.80} of {command!r:.80} has half of a character at position {error.start}",
+            phase="resolve",
+            remedy="give whole characters",
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +132,8 @@ class CommandTarget:
                 phase="resolve",
                 remedy="give args=['--flag', 'value'], one string each; there is no shell to split them",
             )
+        for arg in (self.command, *self.args):
+            _check_text(arg, self.command)
         object.__setattr__(self, "args", tuple(self.args))
         if isinstance(self.env, Mapping):
             object.__setattr__(self, "env", dict(cast("Mapping[str, EnvValue]", self.env)))
