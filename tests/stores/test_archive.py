@@ -1,14 +1,18 @@
 """Whole stores moved from one database to another: revs, times, logs, tombstones, sealed bytes; restartable."""
 
+import asyncio
 import secrets
+import sqlite3
 from contextlib import aclosing
 
 import pytest
+from typer.testing import CliRunner
 
 import holdfast
 from holdfast import ManualClock, Record
-from holdfast.stores.archive import archive_of, copy_store
-from holdfast.stores.sealing import new_key
+from holdfast.cli import app
+from holdfast.stores.archive import archive_of, copy_store, reseal_store
+from holdfast.stores.sealing import SealingCodec, new_key
 from tests.servers import Postgres, Valkey
 
 pytestmark = pytest.mark.anyio
@@ -151,3 +155,37 @@ async def test_a_copy_neither_revives_the_ended_nor_keeps_a_dead_log(places: dic
             async for _ in copy_store(origin, destination):
                 pass
         assert await destination.get("k", "b") is None
+
+
+@pytest.mark.promise("store.copy")
+async def test_damaged_rows_keep_no_other_from_being_copied_or_resealed(places: dict[str, str]) -> None:
+    old, new = new_key(), new_key()
+    url, ids = places["sqlite"], [f"r{n}" for n in range(8)]
+    async with holdfast.open_store(url, keys=[old]) as store:
+        for id in ids:
+            await store.commit(Record("k", id, data=id), expect=0, entries=[id])
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as file:
+        file.execute("UPDATE holdfast_records SET rev = 'x' WHERE id = 'r0'")
+        file.execute("UPDATE holdfast_records SET id = CAST(x'72ff' AS TEXT) WHERE id = 'r1'")
+        file.execute("UPDATE holdfast_records SET id = x'7232' WHERE id = 'r2'")
+        file.execute("UPDATE holdfast_log SET at = 'x' WHERE id = 'r3'")
+        file.execute("UPDATE holdfast_records SET body = substr(body, 1, length(body) - 1) WHERE id = 'r4'")
+        file.execute("UPDATE holdfast_records SET principal = CAST(x'ff' AS TEXT) WHERE id = 'r5'")
+    file.close()
+    ring = [new, old]
+    async with holdfast.open_store(url, keys=ring) as store:
+        sealed = [move async for move in reseal_store(store, SealingCodec(1 << 20, ring))]
+        assert len(sealed) == 8
+        assert {move.id for move in sealed if move.damaged is None} == {"r6", "r7"}
+        async with holdfast.open_store("memory:", keys=[new]) as target:
+            moves = [move async for move in copy_store(store, target)]
+            assert {move.id for move in moves if move.copied} == {"r4", "r6", "r7"}  # bodies are copied unread
+            assert sum(move.damaged is not None for move in moves) == 5
+            assert await target.get("k", "r7") == await store.get("k", "r7")
+            assert [entry.data for entry in await target.log("k", "r6")] == ["r6"]
+            assert await archive_of(target).log("k", "r3", 0, 10) == []
+            assert not any([move.copied async for move in copy_store(store, target)])
+    done = await asyncio.to_thread(CliRunner().invoke, app, ["store", "copy", url, f"{url}.copy"])
+    assert done.exit_code == 1
+    assert "3 records copied" in done.output
+    assert done.output.count("not copied: k/") == 5

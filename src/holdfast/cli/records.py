@@ -35,11 +35,11 @@ async def all_records(store: Store, kind: str) -> Found:
         after = page.next
 
 
-def refuse_corrupt(corrupt: list[CorruptRecord]) -> None:
-    """Say what is missing from a listing, and exit with 1 if anything is."""
+def refuse_corrupt(corrupt: list[CorruptRecord], done: str = "shown") -> None:
+    """Say what was not shown, copied or sealed, and exit with 1 if anything is."""
     for error in corrupt[:SHOWN]:
-        err.print(f"not shown: {printable(str(error))}")
+        err.print(f"not {done}: {printable(str(error))}")
     if len(corrupt) > SHOWN:
-        err.print(f"not shown: {len(corrupt) - SHOWN} more")
+        err.print(f"not {done}: {len(corrupt) - SHOWN} more")
     if corrupt:
         raise typer.Exit(1)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ from rich.text import Text
 
 from holdfast.cli.keys import VARIABLE, KeysFile, read_keys
 from holdfast.cli.output import JsonFlag, as_json, err, moment, out, print_json, printable, run, state_of
+from holdfast.cli.records import refuse_corrupt
 from holdfast.core.models import Reaped, Record
 from holdfast.core.records import State
 from holdfast.errors import ConfigError, CorruptRecord
@@ -202,7 +204,7 @@ def reseal(
 ) -> None:
     """Seal every record and log with the first key of the ring."""
 
-    async def main() -> dict[str, int]:
+    async def main() -> _Done:
         ring = read_keys(keys_file)
         if ring is None:
             raise ConfigError("there are no sealing keys", remedy=f"set {VARIABLE} or give --keys-file")
@@ -214,9 +216,10 @@ def reseal(
 
     done = run(main())
     if json:
-        print_json({"records": sum(done.values()), "resealed": done["copied"]})
+        print_json({"records": done.seen, "resealed": done.moved, "damaged": len(done.damaged)})
     else:
-        out.print(f"{done['copied']} of {sum(done.values())} records sealed anew")
+        out.print(f"{done.moved} of {done.seen} records sealed anew")
+    refuse_corrupt(done.damaged, "sealed")
 
 
 @app.command()
@@ -230,24 +233,38 @@ def copy(
     Sealed records are copied as they are and need no keys. Nothing else should write to either store meanwhile.
     """
 
-    async def main() -> dict[str, int]:
+    async def main() -> _Done:
         async with open_store(source, create=False) as origin, open_store(target) as destination:
             return await _move(copy_store(origin, destination), await origin.count(state=None), "copying", quiet=json)
 
     done = run(main())
+    present = done.seen - done.moved - len(done.damaged)
     if json:
-        print_json({"copied": done["copied"], "present": done["present"]})
+        print_json({"copied": done.moved, "present": present, "damaged": len(done.damaged)})
     else:
-        out.print(f"{done['copied']} records copied, {done['present']} were there already")
+        out.print(f"{done.moved} records copied, {present} were there already")
+    refuse_corrupt(done.damaged, "copied")
 
 
-async def _move(moves: AsyncGenerator[Moved, None], total: int, what: str, *, quiet: bool) -> dict[str, int]:
+@dataclass(slots=True)
+class _Done:
+    """What became of the rows of a store."""
+
+    seen: int = 0
+    moved: int = 0
+    damaged: list[CorruptRecord] = field(default_factory=list[CorruptRecord])
+
+
+async def _move(moves: AsyncGenerator[Moved, None], total: int, what: str, *, quiet: bool) -> _Done:
     """Go through them under a progress bar."""
-    done = {"copied": 0, "present": 0}
+    done = _Done()
     with Progress(console=err, transient=True, disable=quiet or not err.is_terminal) as progress:
         bar = progress.add_task(what, total=total)
         async with aclosing(moves) as steps:
             async for move in steps:
-                done["copied" if move.copied else "present"] += 1
+                done.seen += 1
+                done.moved += move.copied
+                if move.damaged is not None:
+                    done.damaged.append(move.damaged)
                 progress.advance(bar)
     return done

@@ -4,23 +4,47 @@ Rows move as they are kept: same revs, times, nonces and sealed bytes, tombstone
 overwrite what is newer, and claims are left behind: they are about processes, not about data.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
+from holdfast.core.models import check_name
 from holdfast.core.records import LogRow, Row
-from holdfast.errors import Conflict, UsageError
+from holdfast.errors import Conflict, CorruptRecord, UnstorableValue, UsageError
 from holdfast.stores.base import Store
-from holdfast.stores.codec import Name
-from holdfast.stores.sealing import SealingCodec
+from holdfast.stores.codec import Name, corrupt
+from holdfast.stores.sealing import UNSEALED, SealingCodec
 
 ROWS = 100  # held in memory at once
+Place: TypeAlias = tuple[Any, Any]
+"""Kind and id as they stand in the database: one flipped bit can turn text into something else."""
+
+
+class Damaged(NamedTuple):
+    """A row that is not one of ours any more, and where it stands among the others."""
+
+    place: Place
+    error: CorruptRecord
+
+
+def kept(kind: Any, id: Any, read: Callable[[], Row]) -> Row | Damaged:
+    """A row as an archive finds it. What is damaged keeps no other from being moved."""
+    try:
+        row = read()
+        for name, what in ((row.kind, "kind"), (row.id, "id"), (row.principal, "principal")):
+            check_name(name, what)
+    except CorruptRecord as error:
+        return Damaged((kind, id), error)
+    except UnstorableValue as error:
+        return Damaged((kind, id), corrupt(kind, id, error.what))
+    return row
 
 
 class Archive(Protocol):
     """Rows as they are kept, below the rules: for moving and mending, never for daily work."""
 
-    async def rows(self, after: tuple[str, str] | None, limit: int) -> list[Row]:
+    async def rows(self, after: Place | None, limit: int) -> list[Row | Damaged]:
         """Rows behind `after`, dead ones too, ordered by kind and id."""
         ...
 
@@ -60,6 +84,8 @@ class Moved:
     kind: str
     id: str
     copied: bool
+    damaged: CorruptRecord | None = None
+    """Why nothing was copied or sealed: it can't be read."""
 
 
 def archive_of(store: Store) -> Archive:
@@ -69,14 +95,30 @@ def archive_of(store: Store) -> Archive:
 
 
 async def copy_store(source: Store, target: Store) -> AsyncGenerator[Moved, None]:
-    """Copy every record, tombstone and log. Run it again after an interruption: what is there is passed over."""
+    """Copy every record, tombstone and log. Run it again after an interruption: what is there is passed over. So is what
+    is damaged, which keeps no other row from being copied."""
     origin, destination = archive_of(source), archive_of(target)
     await destination.tokens(await origin.tokens())
     after = None
     while found := await origin.rows(after, ROWS):
         for row in found:
-            yield Moved(row.kind, row.id, await _copy_row(origin, destination, row))
-            after = row.kind, row.id
+            yield await _moved(row, partial(_copy_row, origin, destination))
+        after = _place(found[-1])
+
+
+def _place(row: Row | Damaged) -> Place:
+    return row.place if isinstance(row, Damaged) else (row.kind, row.id)
+
+
+async def _moved(row: Row | Damaged, move: Callable[[Row], Awaitable[bool]]) -> Moved:
+    if isinstance(row, Damaged):
+        return Moved(row.error.kind or "", row.error.id or "", False, row.error)
+    try:
+        return Moved(row.kind, row.id, await move(row))
+    except CorruptRecord as error:
+        if error.phase == UNSEALED:  # a mistake of whoever opened the store, and of all its rows
+            raise
+        return Moved(row.kind, row.id, False, error)
 
 
 async def _copy_row(origin: Archive, destination: Archive, row: Row) -> bool:
@@ -102,9 +144,14 @@ async def _copy_row(origin: Archive, destination: Archive, row: Row) -> bool:
     if there is None or there.created != row.created or row.ended is not None:
         await destination.drop_log(row.kind, row.id)  # of another life, or of a copy that was interrupted
     after = 0
-    while log := await origin.log(row.kind, row.id, after, ROWS):
-        await destination.put_log(row.kind, row.id, log)
-        after = log[-1].last
+    try:
+        while log := await origin.log(row.kind, row.id, after, ROWS):
+            await destination.put_log(row.kind, row.id, log)
+            after = log[-1].last
+    except CorruptRecord:
+        if there is None:  # a log without its record
+            await destination.drop_log(row.kind, row.id)
+        raise
     await destination.put(row)  # last, so that a row which is there has its log
     return True
 
@@ -112,17 +159,17 @@ async def _copy_row(origin: Archive, destination: Archive, row: Row) -> bool:
 async def reseal_store(store: Store, codec: SealingCodec, *, plaintext: bool = False) -> AsyncGenerator[Moved, None]:
     """Seal every body with the first key of the ring; those that are not sealed at all only if told to trust them.
 
-    Safe beside other writers: whatever they write is sealed with that key anyway.
+    Safe beside other writers: whatever they write is sealed with that key anyway. What is damaged is passed over.
     """
     archive = archive_of(store)
     after = None
     while found := await archive.rows(after, ROWS):
         for row in found:
-            yield Moved(row.kind, row.id, await _reseal_row(archive, codec, row, plaintext))
-            after = row.kind, row.id
+            yield await _moved(row, partial(_reseal_row, archive, codec, plaintext=plaintext))
+        after = _place(found[-1])
 
 
-async def _reseal_row(archive: Archive, codec: SealingCodec, row: Row, plaintext: bool) -> bool:
+async def _reseal_row(archive: Archive, codec: SealingCodec, row: Row, *, plaintext: bool) -> bool:
     changed = False
     if row.body is not None and not codec.is_current(row.body):
         name: Name = (row.kind, row.id, row.principal, row.rev, "data")

@@ -27,6 +27,7 @@ from holdfast.core.records import (
     record_of,
 )
 from holdfast.core.values import JSON
+from holdfast.stores.archive import Damaged, Place
 from holdfast.stores.base import PAGE, TOMBSTONE_SECONDS
 from holdfast.stores.codec import Codec, check_fence
 from holdfast.stores.frame import Frame
@@ -233,8 +234,9 @@ class MemoryArchive:
         self._logs: dict[_Key, list[LogRow]] = store.__dict__["_logs"]
         self._store = store
 
-    async def rows(self, after: tuple[str, str] | None, limit: int) -> list[Row]:
-        return [self._rows[key] for key in sorted(self._rows) if after is None or key > after][:limit]
+    async def rows(self, after: Place | None, limit: int) -> list[Row | Damaged]:
+        found: list[Row | Damaged] = [self._rows[key] for key in sorted(self._rows) if after is None or key > after]
+        return found[:limit]
 
     async def row(self, kind: str, id: str) -> Row | None:
         return self._rows.get((kind, id))

@@ -1,9 +1,11 @@
 """Rows of a Redis store as they are kept. It owns the same keys as the scripts, written one by one."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from holdfast.core.records import LogRow, Row
+from holdfast.stores.archive import Damaged, Place, kept
 from holdfast.stores.redis_pool import RedisPool
 from holdfast.stores.redis_rows import log_row_from, packed_log, row_from, text_of
 from holdfast.stores.redis_scripts import FIELDS, SEPARATOR, bounds, name_of
@@ -18,15 +20,15 @@ class RedisArchive:
         self._keep = keep
         self._run = run
 
-    async def rows(self, after: tuple[str, str] | None, limit: int) -> list[Row]:
+    async def rows(self, after: Place | None, limit: int) -> list[Row | Damaged]:
         low, high = bounds(None, after)
         while names := await self._pool.command("ZRANGEBYLEX", f"{self._prefix}:ids", low, high, "LIMIT", 0, limit):
             rows = await self._pool.commands([("HMGET", self._key("r", name), *FIELDS) for name in names])
-            found: list[Row] = []
+            found: list[Row | Damaged] = []
             for name, row in zip(names, rows, strict=True):
-                kind, _, id = name.decode().partition(SEPARATOR)
-                if row[1] is not None:
-                    found.append(row_from(kind, id, row))
+                kind, _, id = name.decode("utf-8", "surrogateescape").partition(SEPARATOR)
+                if any(field is not None for field in row):
+                    found.append(kept(kind, id, partial(row_from, kind, id, row)))
             if found:
                 return found
             low = b"(" + names[-1]  # all of these were forgotten by the server; go on behind them

@@ -1,9 +1,11 @@
 """Rows of an SQL store as they are kept. It owns statements that SQLite and PostgreSQL share, with numbered values."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from holdfast.core.records import LogRow, Row
+from holdfast.stores.archive import Damaged, Place, kept
 from holdfast.stores.codec import checked_log, checked_row
 
 _FIELDS = "principal, rev, body, last, created, touched, idle, max_age, ended, nonce"
@@ -18,22 +20,31 @@ _PUT_LOG = (
 
 Ask = Callable[..., Awaitable[list[Any]]]
 """Run a statement with its values and return its rows."""
+Behind = Callable[[Place], tuple[str, Sequence[object]]]
+"""The condition for rows behind a place, and its values, numbered from 1."""
+
+
+def behind_text(place: Place) -> tuple[str, Sequence[object]]:
+    """In a database whose text is always text."""
+    return "(kind, id) > ($1, $2)", place
 
 
 class SqlArchive:
     """See `Archive`. `tokens` differs between databases and is given."""
 
-    def __init__(self, ask: Ask, tokens: Callable[[int], Awaitable[int]]) -> None:
+    def __init__(self, ask: Ask, tokens: Callable[[int], Awaitable[int]], behind: Behind = behind_text) -> None:
         self._ask = ask
         self._tokens = tokens
+        self._behind = behind
 
-    async def rows(self, after: tuple[str, str] | None, limit: int) -> list[Row]:
-        where, given = ("WHERE (kind, id) > ($1, $2)", after) if after else ("", ())
-        number = len(given) + 1
+    async def rows(self, after: Place | None, limit: int) -> list[Row | Damaged]:
+        condition, given = self._behind(after) if after is not None else ("TRUE", ())
         found = await self._ask(
-            f"SELECT kind, id, {_FIELDS} FROM holdfast_records {where} ORDER BY kind, id LIMIT ${number}", *given, limit
+            f"SELECT kind, id, {_FIELDS} FROM holdfast_records WHERE {condition} "
+            f"ORDER BY kind, id LIMIT ${len(given) + 1}",
+            *(*given, limit),
         )
-        return [checked_row(row[0], row[1], row[2:]) for row in map(tuple, found)]
+        return [kept(row[0], row[1], partial(checked_row, row[0], row[1], row[2:])) for row in map(tuple, found)]
 
     async def row(self, kind: str, id: str) -> Row | None:
         found = await self._ask(f"SELECT {_FIELDS} FROM holdfast_records WHERE kind = $1 AND id = $2", kind, id)

@@ -330,7 +330,7 @@ class SqliteStore(Frame):
         async def tokens(at_least: int) -> int:
             return await self._change(sqlite_steps.tokens, at_least)
 
-        return SqlArchive(ask, tokens)
+        return SqlArchive(ask, tokens, sqlite_steps.behind_place)
 
     async def _read(self, sql: str, given: Sequence[object]) -> list[Any]:
         self._check_open()

@@ -232,14 +232,24 @@ def matching(kind: str | None, principal: str | None, state: State | None, now: 
 
 def scan_sql(condition: str, start: tuple[Any, Any] | None) -> tuple[str, list[object]]:
     """A page behind a name, and the values for that name. Damaged text can be given to SQLite as bytes only."""
-    further = ""
-    given: list[object] = []
+    further, given = "", []
     if start is not None:
-        is_text = [isinstance(part, str) for part in start]
-        further = f" AND (kind, id) > ({', '.join('CAST(? AS TEXT)' if text else '?' for text in is_text)})"
-        given += (part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part for part in start)
+        behind, given = behind_place(start)
+        further = f" AND {behind}"
     sql = f"SELECT kind, id, {_FIELDS} FROM holdfast_records WHERE {condition}{further} ORDER BY kind, id LIMIT ?"
     return sql, given
+
+
+def behind_place(place: tuple[Any, Any]) -> tuple[str, list[object]]:
+    """The condition for rows behind a name that may be damaged, and its values."""
+    marks = ", ".join("CAST(? AS TEXT)" if isinstance(part, str) else "?" for part in place)
+    given: list[object] = []
+    for part in place:
+        if isinstance(part, str):
+            given.append(part.encode("utf-8", "surrogateescape"))
+        else:  # SQLite sorts NULL before every number
+            given.append(float("-inf") if part is None else part)
+    return f"(kind, id) > ({marks})", given
 
 
 def claim_on(db: sqlite3.Connection, kind: str, id: str) -> Claim | None:
