@@ -399,3 +399,78 @@ async def test_a_saving_call_reads_what_it_has_written_itself() -> None:
     async with Client(server) as client:
         assert (await client.call_tool("add", {"session_id": begun.handle})).data == [1, 1]
     assert (await begun.read()).items == ["a"]
+
+
+@pytest.mark.promise("state.middleware")
+@pytest.mark.parametrize("way", ["edit", "update", "once", "lease", "undo", "add"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "last"])
+async def test_a_saving_call_writes_no_other_session_at_once(way: str, is_first: bool) -> None:
+    """If the save is refused the caller is told that nothing was written: the other session's change would stand."""
+    sessions, server = holdfast.Sessions(Basket), FastMCP("shop")
+    sessions.install(server, save=True)
+    mine, theirs = await sessions.begin(), await sessions.begin()
+    await theirs.update(lambda state: state.items.append("x"))
+
+    async def write(other: Session[Basket]) -> None:
+        match way:
+            case "edit" | "lease":
+                async with getattr(other, way)() as draft:
+                    draft.items.append("a")
+            case "once":
+                await other.once("key", lambda state: state.items.append("a"))
+            case "update":
+                await other.update(lambda state: state.items.append("a"))
+            case "undo":
+                await other.undo()
+            case _:
+                await other.log.add("note")
+
+    @server.tool
+    async def move(session_id: str) -> None:
+        if not is_first:
+            (await sessions()).draft.items.append("b")
+        await write(await sessions.find(theirs.handle))
+        (await sessions()).draft.items.append("b")
+
+    async with Client(server) as client:
+        answer = await client.call_tool("move", {"session_id": mine.handle}, raise_on_error=False)
+        assert answer.is_error
+        assert "is written at once" in str(answer.content)
+        assert (await sessions.find(mine.handle)).rev == 1
+        if not is_first:  # what came first is told of, and stands
+            assert (await sessions.find(theirs.handle)).rev == 2
+    await write(await sessions.find(theirs.handle))  # outside a call as ever
+
+
+@pytest.mark.promise("state.once")
+async def test_a_key_is_refused_where_it_would_not_be_kept() -> None:
+    sessions, server = holdfast.Sessions(Basket), FastMCP("shop")
+    sessions.install(server, save=True)
+    runs: list[str] = []
+
+    @server.tool
+    async def later() -> None:
+        runs.append("later")
+
+    @server.tool
+    async def elsewhere(session_id: str, other: str) -> None:
+        (await sessions(session_id=other)).draft.items.append("x")
+        runs.append("elsewhere")
+
+    mine, other = await sessions.begin(), await sessions.begin()
+    both = {"session_id": mine.handle, "other": other.handle}
+    async with Client(server) as client:
+        tool = await server.get_tool("later")
+        assert tool is not None
+        tool.task_config = TaskConfig(mode="optional")  # what `task=True` declares
+        for name, arguments, why in (
+            ("later", {}, "'later' runs in the background, where no idempotency key is kept"),
+            ("elsewhere", both, "covers the session that the call names"),
+        ):
+            answer = await client.call_tool(name, arguments, meta={IDEMPOTENCY_KEY: "k"}, raise_on_error=False)
+            assert answer.is_error
+            assert why in str(answer.content)
+        assert runs == []
+        assert (await other.read()).items == []
+        await client.call_tool("elsewhere", both)
+        assert (await other.read()).items == ["x"]

@@ -89,8 +89,8 @@ def _no(server: str, shown: str, why: str, remedy: str) -> ConnectFailed:
     return ConnectFailed(f"{server!r} did not start: {why}; ran: {shown}", server=server, phase="open", remedy=remedy)
 
 
-# An argument may be 128 KB of one word or of URLs, and is masked at every start: each pattern goes over it once. A scheme
-# begins a word, a URL is taken whole whether it has a query or not, and the name of a header has an upper bound.
+# An argument may be 128 KB of one word or of URLs, and is masked at every start: each pattern goes over it once. A
+# scheme begins a word, a URL is taken whole whether it has a query or not, and a header's name has an upper bound.
 _USERINFO = re.compile(r"((?<!\w)\w+://)[^/\s@]+@")
 _QUERY = re.compile(r"((?<!\w)\w+://[^\s?#]*)([?#]\S+)?")  # whole, as with a URL that is declared
 _HEADER = re.compile(

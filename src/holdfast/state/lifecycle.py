@@ -77,7 +77,7 @@ def steps(sessions: "Sessions[Any]", noun: str, create: Sequence[str]) -> list[S
     """The five tools for a kind of session."""
     argument = next((place.name for place in sessions.chain.places if isinstance(place, FromArgument)), "session_id")
     lasts = lifetime(sessions.idle, sessions.max_age)
-    handle = (Annotated[str, Field(description=f"The id that create_{noun} returned")], inspect.Parameter.empty)
+    handle = (Annotated[str, Field(description=f"The id that the {noun} got when it began")], inspect.Parameter.empty)
     fields = sessions.kind.model_fields
     unknown = [name for name in create if name not in fields]
     if unknown:

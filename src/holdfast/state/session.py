@@ -138,6 +138,7 @@ class Session(Generic[S]):
             self._join(draft, label)
             return
         with self._telling():
+            self._sessions.write_at_once()
             await self._current()
         base, draft = self.base, self.state
         yield draft
@@ -166,6 +167,7 @@ class Session(Generic[S]):
             self._join(work(self._draft.model_copy(deep=True)), label)
             return self._draft.model_copy(deep=True)
         with self._telling():
+            self._sessions.write_at_once()
             await self._retried(lambda: self._commit(work(self.state), label))
         return self.state
 
@@ -341,6 +343,7 @@ class Session(Generic[S]):
             if self._draft is not None:  # goes with what is saved after the call, or not at all
                 self._notes.append((label, data))
                 return
+            self._sessions.write_at_once()
             await self._retried(attempt)
 
     async def write(
@@ -484,9 +487,10 @@ class Session(Generic[S]):
         self._labels.append(label)
 
     def _not_joined(self, what: str) -> None:
-        if self._draft is not None:
-            with self._telling():
+        with self._telling():
+            if self._draft is not None:
                 raise UsageError(f"{what} and saving by middleware can't be mixed", remedy="use session.draft here")
+            self._sessions.write_at_once()
 
     def _not_pending(self, what: str) -> None:
         """What is in the store is not what this call has made of it."""

@@ -36,7 +36,7 @@ from holdfast.state.middleware import StateMiddleware
 from holdfast.state.model import SessionState
 from holdfast.state.records import new_handle
 from holdfast.state.session import Session
-from holdfast.state.work import ENDS_SO, known_as
+from holdfast.state.work import ENDS_SO, known_as, work_of
 from holdfast.stores import open_store
 from holdfast.stores.base import MAX_RECORD_BYTES, Store
 from holdfast.stores.update import UPDATE_SECONDS
@@ -319,6 +319,13 @@ class Sessions(Injectable[S]):
                 remedy="install without save=True, and change the session in `async with session.edit()`",
             )
         self.is_saved = True
+
+    def write_at_once(self) -> None:
+        """A session that the call under way did not take is about to be written: refused where another one of this kind
+        is saved after the call."""
+        work = work_of(self)
+        if work is not None:
+            work.write_beside("a change of a session that the call did not take")
 
     def is_taken(self, name: str) -> bool:
         """Would `turn` have to wait?"""

@@ -60,6 +60,12 @@ class Work:
 
         return restore
 
+    def write_beside(self, what: str) -> None:
+        """Refuse a write that would stand even if what is saved after the call does not."""
+        if self.taken:
+            raise _not_as_one(what)
+        self.beside = what
+
     async def save(self, label: str, once: dict[str, JSON] | None = None) -> None:
         """One write: what changed is whole or not there."""
         changed = [session for session in self.taken.values() if session.is_changed]
@@ -81,12 +87,10 @@ def _not_as_one(what: str) -> UsageError:
 
 
 def write_beside(what: str) -> None:
-    """Refuse a write that would stand even if what middleware saves after the call does not."""
+    """The same for the sessions of every kind that the call under way may have saved."""
     for work in WORK.get().values():
         if work.is_open:
-            if work.taken:
-                raise _not_as_one(what)
-            work.beside = what
+            work.write_beside(what)
 
 
 class Scope:

@@ -95,8 +95,10 @@ def archive_of(store: Store) -> Archive:
 
 
 async def copy_store(source: Store, target: Store) -> AsyncGenerator[Moved, None]:
-    """Copy every record, tombstone and log. Run it again after an interruption: what is there is passed over. So is what
-    is damaged, which keeps no other row from being copied."""
+    """Copy every record, tombstone and log. Run it again after an interruption: what is there is passed over.
+
+    So is what is damaged: it keeps no other row from being copied.
+    """
     origin, destination = archive_of(source), archive_of(target)
     await destination.tokens(await origin.tokens())
     after = None
