@@ -4,11 +4,12 @@ import asyncio
 import json
 import tomllib
 from pathlib import Path
+from typing import cast
 
 import pytest
 from packaging.requirements import Requirement
 
-from holdfast.gateway.uvicorn_door import HEAD_BYTES, PIPELINED
+from holdfast.gateway.uvicorn_door import HEAD_BYTES, PIPELINED, Corked
 from holdfast.testing import FaultServer
 from tests.gateway.kit import Raw, gateway
 from tests.gateway.raw_wire import HOSTS, ping, post, wire
@@ -40,6 +41,43 @@ async def test_what_follows_an_offer_to_upgrade_is_that_requests_body(tmp_path: 
         line.send(ping(str(client.session), "mine"))
         status, answer = await line.answer()
         assert (status, json.loads(answer)["id"]) == (200, "mine")
+
+
+@pytest.mark.promise("gateway.framing")
+@pytest.mark.parametrize(("version", "connection"), [(b"1.1", b"upgrade, close"), (b"1.0", b"upgrade")])
+async def test_an_offer_to_upgrade_on_a_connection_that_ends_is_answered(
+    tmp_path: Path, version: bytes, connection: bytes
+) -> None:
+    async with gateway(tmp_path, {}) as program, Raw(program.url) as client, wire(program) as line:
+        await client.initialize()
+        assert client.session is not None
+        offer = b"Connection: %s\r\nUpgrade: h2c\r\n" % connection
+        request = ping(client.session, "mine", offer).replace(b"HTTP/1.1", b"HTTP/" + version)
+        line.send(request + b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        status, answer = await line.answer()
+        assert (status, json.loads(answer)["id"]) == (200, "mine")
+        assert await line.rest() == b""  # what follows the last request is no request
+
+
+class _Gone:
+    """What uvloop's transport does once its client has reset the connection."""
+
+    def is_closing(self) -> bool:
+        return True
+
+    def write(self, data: bytes) -> None:
+        raise RuntimeError("the handler is closed")
+
+
+@pytest.mark.promise("gateway.connections")
+async def test_what_was_said_to_a_client_that_is_gone_is_dropped_without_a_traceback() -> None:
+    loop, told = asyncio.get_running_loop(), list[dict[str, object]]()
+    loop.set_exception_handler(lambda _, context: told.append(context))
+    corked = Corked(cast("asyncio.Transport", _Gone()), loop)
+    corked.write(b"an event")
+    await asyncio.sleep(0)
+    loop.set_exception_handler(None)
+    assert told == []
 
 
 @pytest.mark.promise("gateway.framing")

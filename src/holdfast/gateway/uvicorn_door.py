@@ -87,7 +87,7 @@ class Corked:
 
     def _flush(self) -> None:
         held, self._held = self._held, []
-        if held:
+        if held and not self._transport.is_closing():  # uvloop raises for one that the client has closed meanwhile
             self._transport.write(held[0] if len(held) == 1 else b"".join(held))
 
     def close(self) -> None:
@@ -187,6 +187,10 @@ class Protocol(HttpToolsProtocol):
         """Give the parser what frames the body, without what offered an upgrade. The method frames nothing."""
         framing = [b"%s: %s\r\n" % (name, value) for name, value in self.headers if name in _FRAMING]
         version = self.scope["http_version"].encode()
+        if not self._parser.should_keep_alive():  # it has closed itself behind the head, and would skip the body
+            framing.append(b"connection: close\r\n")
+            self.parser = self._parser = httptools.HttpRequestParser(self)
+            self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn: it is read and dropped
         self._again = True
         try:
             self._parser.feed_data(b"POST / HTTP/%s\r\n%s\r\n" % (version, b"".join(framing)))
