@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.gateway import bodies
 from holdfast.gateway.callers import new_token
 from holdfast.gateway.config import ClientLimits
 from holdfast.gateway.config_file import load_config
@@ -99,6 +100,41 @@ async def test_idle_sockets_give_way_and_a_gateway_full_of_streams_says_so(tmp_p
             await until(lambda: len(front.open) == 4)
             late = await stack.enter_async_context(wire(program))
             assert (await late.rest())[9:12] == b"503"
+
+
+@pytest.mark.promise("gateway.connections")
+async def test_large_requests_wait_for_each_other_and_others_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "ALL", 400_000)
+    monkeypatch.setattr(bodies, "OF_ONE", 300_000)
+    tokens = {name: new_token() for name in ("alice", "bob")}
+    auth = {"tokens": [{"hash": hash, "principal": name} for name, (_, hash) in tokens.items()]}
+    async with gateway(tmp_path, {}, auth=auth) as program, AsyncExitStack() as stack:
+        held = program.front.bodies if program.front is not None else None
+        assert held is not None
+        alice = await stack.enter_async_context(Raw(program.url, tokens["alice"][0]))
+        bob = await stack.enter_async_context(Raw(program.url, tokens["bob"][0]))
+        await alice.initialize()
+        await bob.initialize()
+
+        def token(client: Raw) -> bytes:
+            return f"authorization: Bearer {client.token}\r\nmcp-session-id: {client.session}\r\n".encode()
+
+        many = '{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":[' + ",".join(["[]"] * 30_000) + "]}}"
+        assert (await alice.send(many.encode())).status == 200  # one alone may be as large as it likes
+        assert held.used == 0
+        begun = await stack.enter_async_context(wire(program))
+        begun.send(post(b" " * 200_000, token(alice), length=300_000))
+        await until(lambda: held.used >= 200_000)
+        asked = ((alice, 150_000, 503), (bob, 150_000, 200), (bob, 250_000, 503), (alice, 9_000, 200))
+        for client, size, status in asked:
+            body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": "x" * size}}).encode()
+            assert (await client.send(body)).status == status, (client.token, size)
+        assert (await bob.send(many.encode())).status == 503  # as objects it takes two megabytes
+        begun.writer.close()
+        await until(lambda: held.used == 0)
+        assert (await bob.send(many.encode())).status == 200
 
 
 @pytest.mark.promise("gateway.connections")

@@ -12,6 +12,7 @@ from holdfast.core.disclosure import rpc_error
 from holdfast.core.eras import PROTOCOL_VERSION, UNSUPPORTED_VERSION, VERSIONS, Era
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import HoldfastError
+from holdfast.gateway.bodies import COMMON, Bodies
 from holdfast.gateway.callers import Callers
 from holdfast.gateway.config import ClientLimits
 from holdfast.gateway.connections import most_of_one_caller
@@ -23,7 +24,7 @@ from holdfast.gateway.methods import Asking
 from holdfast.gateway.open_requests import OpenRequests
 from holdfast.gateway.session import Session
 from holdfast.gateway.streams import Streams
-from holdfast.links.codec import decode_exactly
+from holdfast.links.codec import decode_exactly, weight
 
 log = logging.getLogger("holdfast.gateway")
 
@@ -41,6 +42,7 @@ class Front:
         self._gateway = gateway
         self._2026 = Front2026(gateway)
         self.open = OpenRequests()
+        self.bodies = Bodies()
         self._callers = Callers(gateway.settings.auth, gateway.settings.listen)
 
     @property
@@ -153,7 +155,16 @@ class Front:
         takes_json, takes_sse = _accepted(request.headers.get(b"accept"))
         if not takes_json and not takes_sse:
             raise Refused(406, "accept application/json and text/event-stream")
-        message = self._parse(await request.body(self._gateway.settings.listen.max_body))
+        with self.bodies.held_by(principal) as held:
+            body = await request.body(self._gateway.settings.listen.max_body, held.grow_to)
+            message = self._parse(body)
+            if len(body) > COMMON:
+                held.grow_to(weight(message))
+            await self._post_message(request, principal, message, takes_json, takes_sse)
+
+    async def _post_message(
+        self, request: Request, principal: Principal, message: dict[str, Any], takes_json: bool, takes_sse: bool
+    ) -> None:
         if self._is_2026(request, message):
             await self._2026.post(request, principal, message, takes_json, takes_sse)
             return

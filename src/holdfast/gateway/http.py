@@ -129,7 +129,8 @@ class Request:
     def plain_headers(self) -> dict[str, str]:
         return {name.decode("latin-1"): value.strip().decode("latin-1") for name, value in self.headers.items()}
 
-    async def body(self, cap: int) -> bytes:
+    async def body(self, cap: int, grows_to: Callable[[int], None]) -> bytes:
+        """All of it. `grows_to` hears how much of it is there, and may refuse it."""
         length = self.headers.get(b"content-length")
         if length is not None and (not length.isdigit() or int(length) > cap):
             raise Refused(413 if length.isdigit() else 400, f"a body has at most {cap} bytes")
@@ -138,6 +139,7 @@ class Request:
         if not message.get("more_body"):
             if len(body) > cap:
                 raise Refused(413, f"a body has at most {cap} bytes")
+            grows_to(len(body))
             return body
         parts, size = [body], len(body)
         while message.get("more_body"):
@@ -148,6 +150,7 @@ class Request:
             size += len(part)
             if size > cap:
                 raise Refused(413, f"a body has at most {cap} bytes")
+            grows_to(size)
             parts.append(part)
         return b"".join(parts)
 
