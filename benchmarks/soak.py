@@ -36,6 +36,7 @@ HOLDFAST = str(Path(sys.executable).parent / "holdfast")
 PLOT = HERE.parent / "docs" / "soak.svg"
 
 IDLE = 10.0  # seconds after which the gateway ends a session: short, so that the end of a run can wait for it
+TOUCHED = IDLE / 10 + 1.0  # seconds by which a session's last use is older in the store than at its client
 PATIENCE = 20.0  # seconds that a client waits: no outage here lasts a quarter of that
 DRAIN = 3.0  # seconds that the gateway gives calls when it is told to stop
 SETTLE = 16.0  # seconds after the last call in which everything must be gone
@@ -243,6 +244,14 @@ class Holding:
 
     label: str
     last: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KEEPS, 0))
+    late: Counter[str] = field(default_factory=Counter[str])
+    """Calls of unknown outcome: each may be executed after calls that were made later."""
+    used: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_live(self) -> bool:
+        """Used so recently that the gateway may not have ended it, however long it was down."""
+        return time.monotonic() - self.used < IDLE - TOUCHED
 
 
 class Ledger:
@@ -286,6 +295,7 @@ class Ledger:
         """It may have happened, and what it changed may have gone since."""
         if holding is not None and call.backend in holding.last:
             holding.last[call.backend] = ANY
+            holding.late[call.backend] += call.tool in ("count", "write")
 
     def answered(
         self,
@@ -307,6 +317,8 @@ class Ledger:
             return
         self.outcomes["ok"] += 1
         self.told[call.id] = "done"
+        if holding is not None:
+            holding.used = call.began
         wrong = self._wrong(call, holding, texts)
         if wrong is not None:
             self.fault(wrong[0], f"{kind}: {call.name} {call.arguments}: {wrong[1]}; it answered {texts}")
@@ -319,6 +331,7 @@ class Ledger:
         self.told[call.id] = "not done"
         if kind == "SessionReplaced" and holding is not None and call.backend in holding.last:
             holding.last[call.backend] = 0
+            holding.late[call.backend] = 0
 
     def _wrong(self, call: Call, holding: Holding | None, texts: list[str]) -> tuple[str, str] | None:
         first = texts[0] if texts else ""
@@ -338,7 +351,7 @@ class Ledger:
         if holding is None:
             return None if number == 1 else ("wrong", "a call of its own met another's session")
         last, holding.last[call.backend] = holding.last[call.backend], number
-        if last == ANY or number == last + 1:
+        if last == ANY or last < number <= last + 1 + holding.late[call.backend]:
             return None
         return ("silent" if number <= last else "wrong"), f"the last was {last}"
 
@@ -508,7 +521,7 @@ async def _call_2025(world: World, client: Any, holding: Holding, notes: bool) -
         await asyncio.sleep(0.3)
         return True
     if answer.status != 200:
-        ledger.refused(kind, call, answer.status, answer.raw, True)
+        ledger.refused(kind, call, answer.status, answer.raw, holding.is_live)
         await asyncio.sleep(0.1)
         return answer.status == 503
     _take(ledger, kind, call, holding, answer)
@@ -636,7 +649,7 @@ def _library_failed(
                 ledger.outcomes[f"{family}: {each.error.data.get('kind')}"] += 1
                 continue
             if each.error.code == -32001 and "not found" in each.error.message:
-                ledger.refused(kind, None, 404, each.error.message, True)
+                ledger.refused(kind, None, 404, each.error.message, holding.is_live)
                 continue
         connection = isinstance(each, httpx2.TransportError | mcp.MCPError | OSError) or "onnect" in str(each)
         if connection and world.gateway.was_down(since):
