@@ -134,6 +134,17 @@ def test_doctor_takes_the_gateways_yaml_and_a_url(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert [each["ok"] for each in json.loads(done.stdout)] == [True]
 
+    entry = {"command": target.command, "args": target.args}
+    policy = {"reuse": "principal", "deny": ["x"], "start": "lazy"}
+    both = {"good": {**entry, **policy}, "bad": {**entry, "start": "soon"}}
+    (folder / "g.json").write_text(json.dumps({"mcpServers": both}))
+    done = holdfast("doctor", "g.json", "--json", cwd=folder)
+    assert done.returncode == 1, done.stderr
+    assert {each["server"]: each["ok"] for each in json.loads(done.stdout)} == {"good": True, "bad": False}
+    done = holdfast("doctor", "http://user:hunter2@127.0.0.1:1/mcp", cwd=folder)
+    assert "into a file" in done.stderr
+    assert "hunter2" not in done.stderr
+
     async def at_a_url() -> subprocess.CompletedProcess[str]:
         async with FaultServer() as http:
             return await asyncio.to_thread(holdfast, "doctor", http.url, "--json", cwd=folder)

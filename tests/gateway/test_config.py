@@ -1,18 +1,26 @@
 """Configuration: every mistake is told with its line and a remedy; good files are read as they are."""
 
+import base64
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import holdfast
+from holdfast.core.models import ANONYMOUS, Record
 from holdfast.gateway.callers import Callers, check_bind, hash_of, new_token
 from holdfast.gateway.config import Listen, Settings
 from holdfast.gateway.config_file import load_config, read_config
+from holdfast.stores import open_store
 
 HOLDFAST = str(Path(sys.executable).parent / "holdfast")
+
+
+def holdfast_cli(*args: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([HOLDFAST, *args], capture_output=True, text=True, timeout=60)
 
 
 def written(folder: Path, text: str, name: str = "gateway.yaml") -> Path:
@@ -105,6 +113,17 @@ mcpServers:
         ("listen:\n  hosts: ['https://mcp.example']\nmcpServers: {}", 2, "mcp.example:8808"),
         ("listen:\n  origins: ['*']\nmcpServers: {}", 2, "not a web origin"),
         ("listen:\n  origins: [app.example]\nmcpServers: {}", 2, "not a web origin"),
+        ("listen:\n  path: Mcp\nmcpServers: {}", 2, "write it like /mcp"),
+        ("listen: 8808\nmcpServers: {}", 1, "is not a mapping; it has host"),
+        ("listen: {port: '8808'}\nmcpServers: {}", 1, "without quotes"),
+        ("sessions: {idle: 30m}\nmcpServers: {}", 1, "times are seconds"),
+        ("sessions: {header: Mcp-Session-Id}\nmcpServers: {}", 1, "like X-Conversation"),
+        ("sessions: {children: 0}\nmcpServers:\n  a: {command: x}", 3, "no program may run"),
+        ("mcpServers:\n  a: {command: x}\nservers: {}", 3, "keep one of them"),
+        ("mcpServers:\n  a:\n    command: x\n    allow: read_*", 4, "is not a list; write [one]"),
+        ("mcpServers:\n  a: {url: 'http://x/mcp', proxy: nonsense}", 2, "http://proxy.example:3128"),
+        ("mcpServers:\n  a: {url: 'http://x/mcp', headers: {a: 'Bearer file:/x'}}", 2, "never a part of it"),
+        ("listen: {}", None, "write mcpServers"),
         ("just text", None, "not a mapping"),
         ("", None, "not a mapping"),
     ],
@@ -168,6 +187,46 @@ def test_check_takes_what_serve_takes(tmp_path: Path) -> None:
     assert read_config(file, here=True)[0] is None
     off = written(tmp_path, "mcpServers:\n  a: {command: no-such-program, disabled: true}\n")
     assert read_config(off, here=True)[0] is not None
+
+
+@pytest.mark.promise("gateway.config")
+async def test_check_refuses_a_store_that_serve_refuses(tmp_path: Path) -> None:
+    def checked(store: str, *args: str, **more: Any) -> str:
+        text = json.dumps({"store": store, "mcpServers": {}, **more})
+        done = holdfast_cli("check", str(written(tmp_path, text, "g.json")), *args)
+        assert "Traceback" not in done.stderr
+        return done.stderr if done.returncode else ""
+
+    (tmp_path / "text.db").write_text("not a database, but longer than the sixteen bytes of its first line")
+    assert "not an SQLite database" in checked(f"sqlite:///{tmp_path}/text.db")
+    assert "sessions can't be kept in" in checked(f"sqlite:///{tmp_path}/text.db/deeper/s.db")
+    assert "can't be reached" in checked("redis://127.0.0.1:1")
+    keys = written(tmp_path, "short", "keys")
+    assert "not 32 bytes" in checked(f"sqlite:///{tmp_path}/new.db", "--keys", str(keys))
+    keys.write_text(base64.b64encode(bytes(32)).decode())
+    url = f"sqlite:///{tmp_path}/plain.db"
+    async with open_store(url) as store:
+        await store.commit(Record("session", "x", ANONYMOUS, {}), expect=0)
+    assert checked(url) == ""
+    assert "not sealed" in checked(url, "--keys", str(keys))
+    auth = {"tokens": [{"hash": hash_of("x"), "principal": "a"}]}
+    assert "listen.host" in checked("memory:", listen={"host": "192.0.2.1"}, auth=auth)
+    assert not (tmp_path / "new.db").exists()  # nothing is made
+
+
+@pytest.mark.promise("gateway.callers")
+def test_no_token_is_made_for_whom_the_file_would_refuse(tmp_path: Path) -> None:
+    for name in ("", "anonymous", "x" * 201):
+        done = holdfast_cli("token", "new", name)
+        assert (done.returncode, done.stdout) == (2, "")
+    line = next(line for line in holdfast_cli("token", "new", "a'\\b").stdout.splitlines() if "hash" in line)
+    assert load_config(written(tmp_path, f"auth:\n  tokens:\n{line}\nmcpServers: {{}}\n"))
+
+
+@pytest.mark.promise("gateway.config")
+def test_a_port_that_is_none_is_told(tmp_path: Path) -> None:
+    done = holdfast_cli("serve", str(written(tmp_path, "mcpServers: {}")), "--port", "99999")
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
 
 
 @pytest.mark.promise("gateway.callers")

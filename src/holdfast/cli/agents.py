@@ -6,7 +6,6 @@ import json as json_module
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
@@ -20,7 +19,7 @@ from holdfast.client import run as run_scope
 from holdfast.client.files import Servers, read_servers
 from holdfast.client.leased import leased
 from holdfast.errors import AnswerTimeout, ConfigError, HoldfastError, NotFound, UsageError
-from holdfast.gateway.config_file import load_config
+from holdfast.gateway.config_file import is_ours, servers_of
 from holdfast.links.telling import SESSIONLESS, SESSIONLESS_REMEDY
 
 File = Annotated[
@@ -38,13 +37,12 @@ def _read(file: str) -> Servers:
     """The servers of a file, or the one at a URL, named `server`."""
     if file.startswith(("http://", "https://")):
         servers = Servers()
-        servers["server"] = Server("server", url=file)
+        try:
+            servers["server"] = Server("server", url=file)
+        except ConfigError as error:
+            raise ConfigError(error.what, remedy="write the server into a file, with headers, and name that") from None
         return servers
-    if Path(file).suffix.lower() in (".yaml", ".yml"):
-        servers = Servers()
-        servers.update({name: entry.server for name, entry in load_config(file).entries.items()})
-        return servers
-    return read_servers(file)
+    return servers_of(file) if is_ours(file) else read_servers(file)
 
 
 def _one(servers: Servers, name: str, file: str) -> Server:

@@ -2,12 +2,14 @@
 
 import asyncio
 import gc
+import json as json_module
 import logging
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from rich.table import Table
 
 from holdfast.cli.keys import KeysFile, read_keys
@@ -15,9 +17,10 @@ from holdfast.cli.output import JsonFlag, as_json, err, moment, out, print_json,
 from holdfast.cli.records import Found, all_records, refuse_corrupt
 from holdfast.core.models import Record
 from holdfast.core.values import members
-from holdfast.errors import NotFound
+from holdfast.errors import HoldfastError, NotFound
 from holdfast.gateway.callers import new_token
-from holdfast.gateway.config_file import Config, load_config, read_config
+from holdfast.gateway.config import Token
+from holdfast.gateway.config_file import Config, Mistake, load_config, read_config
 from holdfast.gateway.ownership import PROCESSES
 from holdfast.gateway.session import KIND, record_id
 from holdfast.stores import open_store
@@ -31,7 +34,9 @@ token = typer.Typer(help="Tokens for callers.", no_args_is_help=True)
 def serve(
     config: File,
     host: Annotated[str | None, typer.Option(help="Bind to this address.", show_default=False)] = None,
-    port: Annotated[int | None, typer.Option(help="Bind to this port; 0 takes a free one.", show_default=False)] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Bind to this port; 0 takes a free one.", show_default=False)
+    ] = None,
     store: Annotated[str | None, typer.Option(help="Where sessions are kept.", show_default=False)] = None,
     stdio: Annotated[bool, typer.Option("--stdio", help="Serve one client over stdin and stdout.")] = False,
     keys_file: KeysFile = None,
@@ -90,10 +95,13 @@ def _faster() -> None:
 def check(
     config: File,
     insecure: Annotated[bool, typer.Option("--insecure", help="As `serve --insecure` would have it.")] = False,
+    keys_file: KeysFile = None,
     json: JsonFlag = False,
 ) -> None:
     """Explain every mistake in a configuration, with its line and what helps, and what this machine lacks."""
     loaded, mistakes = read_config(config, here=True, insecure=insecure)
+    if loaded is not None and (lacking := run(_lacking(loaded, keys_file))) is not None:
+        loaded, mistakes = None, [lacking]
     if json:
         found = [{"line": m.line, "where": m.where, "what": m.what, "remedy": m.remedy} for m in mistakes]
         print_json({"file": str(config), "good": loaded is not None, "mistakes": found})
@@ -104,6 +112,16 @@ def check(
             err.print(f"{config}: {printable(str(mistake))}")
     if loaded is None:
         raise typer.Exit(1)
+
+
+async def _lacking(config: Config, keys_file: Path | None) -> Mistake | None:
+    from holdfast.gateway.place import check_place
+
+    try:
+        await check_place(config, read_keys(keys_file))
+    except HoldfastError as error:
+        return Mistake(None, "", error.what, error.remedy)
+    return None
 
 
 def _data(record: Record) -> dict[str, Any]:
@@ -249,11 +267,17 @@ def token_new(
 ) -> None:
     """Make a token: it is shown once, and the file gets its hash."""
     made, digest = new_token()
+    try:
+        Token(hash=digest, principal=principal)
+    except ValidationError as error:
+        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        err.print(f"error: {printable(repr(principal))} can't be a principal: {printable(why)}")
+        raise typer.Exit(2) from None
     if json:
         print_json({"token": made, "hash": digest, "principal": principal})
         return
     out.print(f"token for {printable(principal)}, shown only now:\n  {made}")
-    out.print(f"for the file:\nauth:\n  tokens:\n    - {{hash: {digest!r}, principal: {principal!r}}}")
+    out.print(f"for the file:\nauth:\n  tokens:\n    - {{hash: {digest!r}, principal: {json_module.dumps(principal)}}}")
 
 
 def demo(

@@ -201,6 +201,8 @@ class Sessions(Part):
     def _a_header(cls, value: str | None) -> str | None:
         if value is not None and not _HEADER(value):
             raise ValueError("is not a header's name")
+        if value is not None and value.lower() in RESERVED | HOP_BY_HOP | CALLERS_OWN:
+            raise ValueError(f"{value!r} has a meaning of its own; take another, like X-Conversation")
         return value
 
 

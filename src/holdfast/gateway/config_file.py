@@ -6,26 +6,30 @@ It owns reading, lines, and the words of mistakes. It refuses to stop at the fir
 import difflib
 import hashlib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from holdfast.client.files import KEYS, parse_json, server_from
+from holdfast.client.files import KEYS, Servers, parse_json, server_from
 from holdfast.client.server import Server
+from holdfast.core.values import members
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.gateway.callers import check_bind
-from holdfast.gateway.config import POLICY_KEYS, SETTINGS_KEYS, Policy, Settings
+from holdfast.gateway.config import POLICY_KEYS, SETTINGS_KEYS, Policy, Reuse, Settings
 from holdfast.gateway.routing import too_many_names
 from holdfast.gateway.secret_files import PREFIX, FileHeaders
 from holdfast.links.command import Missing, environment, located
+from holdfast.links.http_pool import proxy_for
 from holdfast.links.target import CommandTarget, HttpTarget, check_headers
 from holdfast.stores import open_store
 
 SHOWN = 20  # mistakes in one error: a screen
+_FILE_WITHIN = re.compile(r"\s" + PREFIX + "/").search
 _OUR_KEYS = (KEYS - {"reuse", "stateful"}) | POLICY_KEYS
 
 
@@ -141,6 +145,41 @@ def read_config(
     return Config(settings, entries, reading.path), []
 
 
+def servers_of(path: str | Path) -> Servers:
+    """The servers of a gateway's file for whoever looks at each: those that are wrong are in `wrong`."""
+    reading = _Reading(Path(path))
+    document = _parse(reading)
+    if document is None:
+        raise ConfigError(f"{path} can't be used: {reading.mistakes[0]}", remedy=f"`holdfast check {path}` explains")
+    entries = _entries(reading, document, os.environ)
+    servers = Servers()
+    servers.update({name: entry.server for name, entry in entries.items()})
+    for name in members(document.get(reading.place)):
+        at = f"{reading.place}.{name}"
+        found = [each for each in reading.mistakes if each.where == at or each.where.startswith(f"{at}.")]
+        if found:
+            servers.pop(str(name), None)
+            what = "; ".join(str(each) for each in found)
+            servers.wrong[str(name)] = ConfigError(f"{path}: {what}", server=str(name))
+    if not servers and not servers.wrong and reading.mistakes:
+        raise ConfigError(f"{path} can't be used: {reading.mistakes[0]}", remedy=f"`holdfast check {path}` explains")
+    return servers
+
+
+def is_ours(path: str | Path) -> bool:
+    """Does a file say what only the gateway reads: YAML, settings, or policy of a server?"""
+    if Path(path).suffix.lower() in (".yaml", ".yml"):
+        return True
+    document = _parse(_Reading(Path(path))) or {}
+    if SETTINGS_KEYS & document.keys():
+        return True
+    listed = members(document.get("mcpServers", document.get("servers")))
+    ours = get_args(Reuse)
+    return any(
+        (POLICY_KEYS - KEYS) & entry.keys() or entry.get("reuse") in ours for entry in map(members, listed.values())
+    )
+
+
 def _parse(reading: _Reading) -> dict[str, Any] | None:
     try:
         text = reading.path.read_text(encoding="utf-8-sig")
@@ -206,7 +245,10 @@ def _settings(reading: _Reading, document: dict[str, Any]) -> Settings | None:
     given = {key: value for key, value in document.items() if key in SETTINGS_KEYS}
     if "mcpServers" not in document and "servers" not in document:
         near = difflib.get_close_matches("mcpServers", [str(key) for key in document], 1, 0.5)
-        reading.add((near[0],) if near else (), "there is no 'mcpServers'", f"rename {near[0]!r}" if near else None)
+        remedy = f"rename {near[0]!r}" if near else "write mcpServers: {name: {command: …}}"
+        reading.add((near[0],) if near else (), "there is no 'mcpServers'", remedy)
+    if "mcpServers" in document and "servers" in document:
+        reading.add(("servers",), "is not read beside 'mcpServers'", "keep one of them")
     known = SETTINGS_KEYS | {"mcpServers", "servers", "inputs", "$schema"}
     for key in document:
         if key in _NOT_READ_ABOVE:
@@ -229,8 +271,36 @@ def _model(reading: _Reading, at: tuple[str, ...], model: type[Any], given: dict
                 if not isinstance(given.get("auth"), dict):
                     reading.add(path, "is neither 'none' nor a mapping with tokens")
             elif not ("auth" in place and each["type"] == "model_type"):
-                reading.add(path, each["msg"].removeprefix("Value error, ").lower())
+                _explain(reading, path, each, _fields_at(model, place))
         return None
+
+
+_WRITE = {
+    "int_type": "write a whole number, without quotes",
+    "float_type": "write a number, without quotes or a unit; times are seconds",
+    "bool_type": "write true or false",
+    "string_type": "write it in quotes",
+    "datetime_from_date_parsing": "write it like 2027-01-31T12:00:00Z",
+    "datetime_parsing": "write it like 2027-01-31T12:00:00Z",
+    "datetime_type": "write it like 2027-01-31T12:00:00Z",
+    "string_pattern_mismatch": "write it like /mcp",
+}
+"""What helps where the kind of a value is wrong."""
+
+
+def _explain(reading: _Reading, at: tuple[str, ...], wrong: Mapping[str, Any], fields: frozenset[str]) -> None:
+    kind, words = str(wrong["type"]), str(wrong["msg"])
+    if kind == "tuple_type":
+        reading.add(at, "is not a list", "write [one] or [one, another]")
+    elif kind in ("model_type", "dict_type"):
+        reading.add(at, "is not a mapping", f"it has {', '.join(sorted(fields))}" if kind == "model_type" else None)
+    elif kind == "missing":
+        reading.add(at, "is missing")
+    elif kind == "string_pattern_mismatch":
+        reading.add(at, "is not a path", _WRITE[kind])
+    else:
+        words = words.removeprefix("Value error, ")
+        reading.add(at, words[:1].lower() + words[1:], _WRITE.get(kind))
 
 
 def _fields_at(model: type[BaseModel], place: list[str]) -> frozenset[str]:
@@ -286,7 +356,15 @@ def _entries(reading: _Reading, document: dict[str, Any], env: Mapping[str, str]
 def _with_files(server: Server) -> Server:
     """Header values like `file:/run/secrets/token` are what stands in that file, whenever it is asked for."""
     headers = server.headers
-    if headers is None or callable(headers) or not any(value.startswith(PREFIX) for value in headers.values()):
+    if headers is None or callable(headers):
+        return server
+    for name, value in headers.items():
+        if _FILE_WITHIN(value):
+            raise ConfigError(
+                f"headers.{name}: a file is all of a value, never a part of it",
+                remedy="write file:… alone, and what stands before it into the file",
+            )
+    if not any(value.startswith(PREFIX) for value in headers.values()):
         return server
     files = FileHeaders(tuple(headers.items()))
     check_headers(files.read())
@@ -313,6 +391,14 @@ def _check_together(reading: _Reading, settings: Settings, entries: dict[str, En
             open_store(settings.store)  # made, not opened: a wrong URL is told here
         except HoldfastError as error:
             reading.add(("store",), error.what, error.remedy)
+    for name, entry in entries.items():
+        if not settings.sessions.children and isinstance(entry.server.target, CommandTarget):
+            reading.add((reading.place, name), "sessions.children is 0, so no program may run", "raise it")
+        if entry.server.proxy:
+            try:
+                proxy_for("", entry.server.proxy)
+            except HoldfastError as error:
+                reading.add((reading.place, name, "proxy"), error.what, "write it like http://proxy.example:3128")
     if settings.sessions.handles and "holdfast" in entries:
         reading.add((reading.place, "holdfast"), "the handle tools have this name", "rename the server")
     if settings.naming.mode == "prefix" and (clash := too_many_names(entries)):

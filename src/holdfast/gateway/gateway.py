@@ -22,7 +22,7 @@ from holdfast.core.models import ANONYMOUS, Gap, Record
 from holdfast.core.values import JSON, members
 from holdfast.errors import ConfigError, Conflict, Ended, HoldfastError, NotFound, SessionExpired
 from holdfast.gateway.back import Back
-from holdfast.gateway.backend import CATALOGUES, Backend
+from holdfast.gateway.backend import Backend
 from holdfast.gateway.caller_lists import CallerLists
 from holdfast.gateway.children import Children
 from holdfast.gateway.config import Settings
@@ -32,15 +32,14 @@ from holdfast.gateway.failure_log import FailureLog
 from holdfast.gateway.methods import Methods
 from holdfast.gateway.orphans import Orphans
 from holdfast.gateway.ownership import PROCESSES, Programs, is_running
+from holdfast.gateway.place import check_sealing
 from holdfast.gateway.readiness import Readiness
 from holdfast.gateway.routing import Offer, Table, build
-from holdfast.gateway.session import KIND, Session
+from holdfast.gateway.session import Session
 from holdfast.gateway.sessions import TOPIC, Sessions
 from holdfast.gateway.steering import Steering
 from holdfast.gateway.streams import Room, Stream, Streams
-from holdfast.links.memory import KIND as LINKS
 from holdfast.stores.base import Store
-from holdfast.stores.sealing import UNSEALED
 
 log = logging.getLogger("holdfast.gateway")
 
@@ -166,24 +165,8 @@ class Gateway:
         finally:
             await self.stop()
 
-    async def _check_sealing(self) -> None:
-        """A store from before there were keys: none of its sessions could be found, so it is not served."""
-        for kind in (KIND, LINKS, CATALOGUES, PROCESSES):
-            after: str | None = None
-            while True:
-                page = await self.store.scan(kind=kind, after=after)
-                if any(error.phase == UNSEALED for error in page.corrupt):
-                    raise ConfigError(
-                        f"{self.store.url} holds records that are not sealed ({kind}), and keys were given",
-                        store=self.store.url,
-                        remedy="seal them once with `holdfast store reseal URL --plaintext`, or serve without keys",
-                    )
-                if page.next is None:
-                    break
-                after = page.next
-
     async def start(self) -> None:
-        await self._check_sealing()
+        await check_sealing(self.store)
         for backend in self.backends.values():
             await backend.recall()
         await self._bury()

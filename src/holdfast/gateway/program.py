@@ -5,11 +5,8 @@ It refuses to bind beyond loopback without auth, and to drop a session because s
 
 import asyncio
 import contextlib
-import errno
 import logging
-import os
 import signal
-import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -19,22 +16,21 @@ from pathlib import Path
 import uvicorn
 
 from holdfast.core.events import Sink
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import HoldfastError
 from holdfast.gateway.callers import Callers, check_bind
 from holdfast.gateway.config import ClientLimits
 from holdfast.gateway.config_file import Config, load_config
 from holdfast.gateway.connections import Connections
 from holdfast.gateway.front import Front
 from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.place import bound, make_room
 from holdfast.gateway.uvicorn_door import Protocol
 from holdfast.stores import open_store
-from holdfast.stores.address import Address
 
 log = logging.getLogger("holdfast.gateway")
 
 LOOK_SECONDS = 1.0  # between two looks at the configuration file, and at tokens that expire
 CLOSE_SECONDS = 3  # for answers that are being written, once no call is under way
-BACKLOG = 1024
 
 
 class Program:
@@ -72,10 +68,10 @@ class Program:
     async def running(self) -> AsyncGenerator["Program"]:
         """Serve while the block lasts."""
         listen = self.config.settings.listen
-        sock = _bound(listen.host, listen.port)
+        sock = bound(listen.host, listen.port)
         self.port = sock.getsockname()[1]
         try:
-            _make_room(self.config)
+            make_room(self.config)
             async with open_store(self.config.store_url, keys=self._keys) as store:
                 gateway = self.gateway = Gateway(self.config, store, sink=self._sink)
                 gateway.address = self.url
@@ -206,58 +202,6 @@ def _settings(app: Front, limits: ClientLimits, connections: Connections) -> uvi
         http=partial(Protocol, connections),  # pyright: ignore[reportArgumentType]
         ws="none",
     )
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each answer waits 40 ms for an acknowledgement
-    try:
-        sock.bind((host, port))
-    except OSError as error:
-        sock.close()
-        raise ConfigError(
-            f"{host}:{port} can't be listened on: {error.strerror or error}".lower(),
-            remedy="stop what listens there, or give --port (0 takes a free one)",
-        ) from None
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # accepted connections have what the listener has
-    for option, value in (
-        ("TCP_KEEPIDLE", 60),
-        ("TCP_KEEPINTVL", 15),
-        ("TCP_KEEPCNT", 4),
-        ("TCP_USER_TIMEOUT", 120_000),
-    ):
-        if hasattr(socket, option):  # a peer that is gone without a word is found after two minutes
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    sock.listen(BACKLOG)
-    sock.setblocking(False)
-    return sock
-
-
-def _make_room(config: Config) -> None:
-    """The folder of a SQLite file, and the file for its owner's eyes only: what is in it lets one into sessions."""
-    url, chosen = config.store_url, config.settings.store is not None
-    if not url.startswith("sqlite:////"):
-        return
-    file = Address.parse(url).file()
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not os.access(file.parent, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise ConfigError(
-            f"sessions can't be kept in {file.parent}: {why}",
-            remedy="name a store with `store` or --store, or another folder with the variable XDG_STATE_HOME; "
-            "--store memory: keeps sessions in this process only",
-        ) from None
-    for each in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):
-        if each.exists() and each.stat().st_mode & 0o077:
-            if chosen:
-                log.warning("others of this machine may read sessions in %s: chmod 600 keeps them out", each)
-            else:
-                each.chmod(0o600)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
