@@ -1,7 +1,7 @@
 """A backend that says exactly the bytes that a test gives it, over HTTP or as a program, in either era.
 
 Every `tools/call` is answered with the test's result, in which `@SEEN@` stands for the request as it came in, as a JSON
-string; before it comes the test's notification, if there is one.
+string; before it comes the test's notification, if there is one. A program writes what it is told to the file `log`.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ def answer(line: str, said: Mapping[str, str]) -> list[str]:
     id, method = json.dumps(message["id"]), message["method"]
     extra = said.get("greeting", "")
     if method == "initialize":
-        result = _INIT[0] % extra
+        result = (_INIT[0] % extra).replace('{"tools":{}}', said.get("capabilities", '{"tools":{}}'))
     elif method == "server/discover" and said.get("era") == "2026":
         result = _INIT[1] % extra
     elif method == "tools/list" and "tools_error" in said:
@@ -40,6 +40,8 @@ def answer(line: str, said: Mapping[str, str]) -> list[str]:
         result = said.get("result", RESULT).replace("@SEEN@", json.dumps(line))
     elif method == "ping" and "ping" not in said:
         result = "{}"
+    elif "/" in method and method in said:
+        result = said[method]
     else:
         return [f'{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32601,"message":"Method not found"}}}}']
     before: list[str] = []
@@ -105,6 +107,9 @@ def raw_program(said: Mapping[str, str]) -> dict[str, object]:
 if __name__ == "__main__":
     told = json.loads(sys.argv[1])
     for line in sys.stdin:
+        if "log" in told:
+            with Path(told["log"]).open("a") as log:
+                log.write(line.replace(" ", ""))
         for message in answer(line, told):
             sys.stdout.write(message + "\n")
             sys.stdout.flush()

@@ -25,6 +25,7 @@ from holdfast.stores import open_store
 from holdfast.stores.sealing import new_key
 from holdfast.testing import FaultServer
 from tests.gateway.kit import Raw, config_of, gateway
+from tests.gateway.raw_backend import raw_program
 from tests.links.kit import until
 
 NOTEBOOK = {"command": sys.executable, "args": ["-m", "holdfast.gateway.demo.notebook"], "era": "2025"}
@@ -780,3 +781,65 @@ async def test_where_nothing_can_be_kept_the_remedy_is_told(tmp_path: Path, monk
         async with Program(load_config(file)).running():
             pass
     assert "--store memory:" in (refused.value.remedy or "")
+
+
+@pytest.mark.promise("gateway.program")
+@pytest.mark.parametrize("reuse", ["session", "principal", "shared"])
+async def test_a_reload_with_the_same_url_keeps_sessions_and_calls(tmp_path: Path, reuse: str) -> None:
+    token, digest = new_token()
+    settings: dict[str, Any] = {
+        "auth": {"tokens": [{"hash": digest, "principal": "alice"}]},
+        "sessions": {"drain": 60},
+    }
+    async with FaultServer() as http:
+        servers = {"counter": {"url": http.url, "reuse": reuse}}
+        async with gateway(tmp_path, servers, **settings) as program, Raw(program.url, token) as client:
+            gate = program.gateway
+            assert gate is not None
+            await client.initialize()
+            assert (await client.call("counter__count")).text == "1"
+            slow = asyncio.create_task(client.call("counter__wait"))
+            await until(lambda: sum(request.method == "tools/call" for request in http.requests) == 2)
+            changed = {"counter": {"url": http.url, "reuse": reuse, "timeout": 77}}
+            reloading = asyncio.create_task(gate.reload(config_of(tmp_path, changed, **settings)))
+            await until(lambda: gate.backends["counter"].entry.server.timeout == 77)
+            assert (await client.call("counter__count")).text == "2"
+            assert not reloading.done()
+            http.sessions.release.set()
+            assert not (await slow).result["isError"]
+            await reloading
+            assert (await client.call("counter__count")).text == "3"
+
+
+@pytest.mark.promise("gateway.children")
+async def test_a_program_that_made_room_is_subscribed_again(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    said = {
+        "capabilities": '{"tools":{},"resources":{"subscribe":true}}',
+        "resources/list": '{"resources":[{"uri":"note://one","name":"one"}]}',
+        "resources/templates/list": '{"resourceTemplates":[]}',
+        "resources/subscribe": "{}",
+        "log": str(seen),
+    }
+
+    def asked(method: str) -> int:
+        return seen.read_text().count(f'"method":"{method}"') if seen.exists() else 0
+
+    servers = {"notes": {**raw_program(said), "start": "lazy"}}
+    async with (
+        gateway(tmp_path, servers, sessions={"children": 1}) as program,
+        Raw(program.url) as one,
+        Raw(program.url) as other,
+    ):
+        gate = program.gateway
+        assert gate is not None
+        await until(lambda: gate.table.tools and not gate.describe()["children"], 20)
+        await one.initialize()
+        assert (await one.ask("resources/subscribe", {"uri": "note://one"})).result == {}
+        await other.initialize()
+        assert not (await other.call("notes__t")).result.get("isError")  # in its place
+        assert asked("resources/subscribe") == 1
+        await one.ask("logging/setLevel", {"level": "info"})
+        told_or_done = await one.call("notes__t")
+        assert "call again" in str(told_or_done.last) or not told_or_done.result.get("isError")
+        assert asked("resources/subscribe") == 2

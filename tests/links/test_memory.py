@@ -419,6 +419,32 @@ async def test_a_new_program_where_one_was_saved_is_told_as_a_replacement(store:
         await third.close(end=True)
 
 
+@pytest.mark.promise("link.memory")
+@pytest.mark.parametrize("program", [True, False])
+async def test_a_link_that_came_up_before_it_had_a_memory_keeps_its_session_there(
+    store: holdfast.Store, program: bool
+) -> None:
+    alice = Principal("alice")
+    async with FaultServer() as server:
+        notebook = holdfast.CommandTarget(sys.executable, ("-m", "holdfast.gateway.demo.notebook"))
+        target, unsafe = (notebook, tool("write", text="a")) if program else (server.url, tool("count"))
+        options: dict[str, Any] = {"era": "2025", "stream": False, "limits": Limits()}
+        spare = link_to(target, **options)
+        await spare.open()
+        assert await store.get("link", "one") is None
+        spare.keep_in(StoreMemory(store, "one", principal=alice), alice)
+        await spare.request("tools/call", unsafe)
+        await spare.close()  # as at a rest: not ended
+        memory = StoreMemory(store, "one", principal=alice)
+        async with link_to(target, memory=memory, principal=alice, **options) as next_one:
+            if program:
+                with pytest.raises(holdfast.SessionReplaced):
+                    await next_one.request("tools/call", unsafe)
+            else:
+                assert text_of(await next_one.request("tools/call", unsafe)) == "2"
+            await next_one.close(end=True)
+
+
 @pytest.mark.promise("link.state-loss")
 async def test_a_saved_session_that_can_not_be_taken_up_is_told_as_lost(store: holdfast.Store) -> None:
     async with FaultServer() as server:

@@ -37,7 +37,7 @@ from holdfast.gateway.children import Children
 from holdfast.gateway.config import Health
 from holdfast.gateway.config_file import Entry
 from holdfast.gateway.failure_log import FailureLog
-from holdfast.gateway.memories import SessionMemory, SharedMemory
+from holdfast.gateway.memories import SessionMemory, SharedMemory, principal_link
 from holdfast.gateway.ownership import Programs
 from holdfast.gateway.passed_headers import HasHeaders, passed, with_passed
 from holdfast.gateway.refetch import Refetch
@@ -345,6 +345,11 @@ class Backend:
             remember=max(idle + GRACE, REMEMBERED),
         )
 
+    def in_flight(self) -> int:
+        """Calls on links that are no session's."""
+        own = (*self._principals.values(), self._common, self._stateless.back)
+        return sum(back.link.statistics().in_flight for back in own if back is not None)
+
     def has_principal(self, principal: str) -> bool:
         """Does a principal have a link here and now?"""
         return principal in self._principals
@@ -589,8 +594,3 @@ class Backend:
 
 REMEMBERED = 86_400.0  # seconds that a caller is still told of a session which expired: it comes back the next day
 GRACE = 3_600.0  # seconds that a record outlives its session's end, for whoever must end it at the server
-
-
-def principal_link(backend: str, principal: str) -> str:
-    """The name of the record of a principal's session at a backend."""
-    return f"gateway/{backend}/principal/{principal}"

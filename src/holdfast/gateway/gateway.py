@@ -497,7 +497,7 @@ class Gateway:
         self._rebuild()
         self._looked.clear()
         self._run(self._look(), "look again")  # before the old ones have drained
-        await asyncio.gather(*closing, return_exceptions=True)
+        await asyncio.gather(*closing, *(self._quiet(backend.in_flight) for backend in gone), return_exceptions=True)
         for backend in gone:
             await backend.close("reconfigured", end=not goes_on(backend), leaves_loss=True)
             await backend.close_pool()
@@ -505,7 +505,11 @@ class Gateway:
 
     async def _drained(self, back: Back, *, end: bool) -> None:
         """Close a link when its calls are over, or when they have had their time."""
-        until = time.monotonic() + self.settings.sessions.drain
-        while back.link.statistics().in_flight and time.monotonic() < until:
-            await asyncio.sleep(DRAIN_LOOK)
+        await self._quiet(lambda: back.link.statistics().in_flight)
         await back.close("reconfigured", end=end, leaves_loss=True)
+
+    async def _quiet(self, in_flight: Callable[[], int]) -> None:
+        """Calls on links that are no longer configured are over, or have had their time."""
+        until = time.monotonic() + self.settings.sessions.drain
+        while in_flight() and time.monotonic() < until:
+            await asyncio.sleep(DRAIN_LOOK)

@@ -199,3 +199,8 @@ class SharedMemory(StoreMemory):
             with suppress(Conflict, Ended, NotFound, SessionExpired):  # another process has begun the next session
                 await self._store.commit(mark if self.leaves_loss else record.with_data(None), expect=record.rev)
         await self.release_stream()
+
+
+def principal_link(backend: str, principal: str) -> str:
+    """The name of the record of a principal's session at a backend."""
+    return f"gateway/{backend}/principal/{principal}"

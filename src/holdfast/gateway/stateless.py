@@ -18,16 +18,16 @@ class Stateless:
 
     def __init__(self, make: Callable[[], Back]) -> None:
         self._make = make
-        self._back: Back | None = None
+        self.back: Back | None = None
         self._only_2025_until = float("-inf")
 
     async def get(self) -> Back | None:
         """The link, up; None where the backend does not offer 2026."""
-        if self._back is None:
+        if self.back is None:
             if time.monotonic() < self._only_2025_until:
                 return None
-            self._back = self._make()
-        back = self._back
+            self.back = self._make()
+        back = self.back
         back.used = time.monotonic()
         if back.link.greeting is None:
             try:
@@ -35,18 +35,18 @@ class Stateless:
             except (Unauthorized, Forbidden):
                 raise
             except Rejected:
-                if self._back is back:
+                if self.back is back:
                     self._only_2025_until = time.monotonic() + ONLY_2025_SECONDS
                     await self.close("it does not offer 2026")
                 return None
         return back
 
     async def close_idle(self, idle: float) -> None:
-        back = self._back
+        back = self.back
         if back is not None and time.monotonic() - back.used > idle and not back.link.statistics().in_flight:
             await self.close("idle")
 
     async def close(self, reason: str) -> None:
-        back, self._back = self._back, None
+        back, self.back = self.back, None
         if back is not None:
             await back.close(reason, end=True)
