@@ -1,6 +1,7 @@
 """What a hunt found in the first version of server sessions: each was silent, or said the wrong thing."""
 
 import asyncio
+import contextvars
 from functools import partial
 from typing import Annotated, Any
 
@@ -76,9 +77,13 @@ async def test_a_saving_call_never_writes_over_what_others_wrote_meanwhile() -> 
     sessions = holdfast.Sessions(B)
     server = saving(sessions)
 
+    async def write(session_id: str) -> None:
+        await (await sessions.find(session_id)).update(lambda state: state.items.append("other"))
+
     @server.tool
     async def look(session_id: str, how: str, b: holdfast.Session[B] = Depends(sessions)) -> str:
-        await (await sessions.find(session_id)).update(lambda state: state.items.append("other"))
+        # As another process would: not in this call.
+        await asyncio.create_task(write(session_id), context=contextvars.Context())
         if how == "note":
             await b.log.add("note")
         elif how == "undo":
