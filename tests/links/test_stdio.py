@@ -1,9 +1,12 @@
 """The link to a program: the same promises over stdin and stdout, and nothing left when it ends, however it ends."""
 
 import asyncio
+import errno
 import os
 import signal
+import socket
 import stat
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -17,7 +20,10 @@ import holdfast
 from holdfast import CommandTarget, Limits
 from holdfast.core import events
 from holdfast.core.lifecycle import LinkState
+from holdfast.links import warden as warden_module
+from holdfast.links.child import Child
 from holdfast.links.command import masked
+from holdfast.links.program import Program
 from holdfast.links.warden import warden
 from holdfast.testing import stdio_target
 from tests.links.kit import FAST, link_to, text_of, tool, until
@@ -396,6 +402,60 @@ async def test_a_program_whose_keeper_was_killed_is_ended_and_told_as_dead() -> 
         with pytest.raises(holdfast.ChildDied):
             await call
     await until(lambda: not any(alive(pid) for pid in heard.pids), 2)
+
+
+@pytest.mark.promise("stdio.warden")
+async def test_a_start_cancelled_while_the_warden_dies_signals_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no program yet, and group 0 is our own: its SIGKILL would end us and whoever started us."""
+    signalled: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "killpg", lambda group, number: signalled.append((group, number)))
+    for last_word in (b"", b"exited -9\n"):
+        ours, keeper = socket.socketpair()
+        ours.setblocking(False)
+        program = Program(Child(1 << 20, "cookie", print, print))
+        monkeypatch.setattr(warden, "leash", lambda *_, leash=ours: leash)
+        starting = asyncio.ensure_future(program.start("/bin/true", [], {}, None))
+        await asyncio.wait_for(asyncio.get_running_loop().sock_recv(_non_blocking(keeper), 1), 5)  # it waits now
+        keeper.sendall(last_word)
+        if not last_word:
+            keeper.shutdown(socket.SHUT_WR)
+        starting.cancel()
+        program._heard()  # in the same turn of the loop
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        program.close()
+        keeper.close()
+        await asyncio.sleep(0)
+    assert signalled == []
+
+
+def _non_blocking(each: socket.socket) -> socket.socket:
+    each.setblocking(False)
+    return each
+
+
+@pytest.mark.promise("stdio.warden")
+def test_a_warden_that_may_not_fork_says_so_and_lives_on() -> None:
+    script = Path(warden_module.__file__).with_name("warden_main.py")
+    full = f"""
+import errno, os, runpy, sys
+def fork(): raise OSError(errno.EAGAIN, "full")
+os.fork, sys.argv = fork, ["warden", "token"]
+runpy.run_path({str(script)!r}, run_name="__main__")
+"""
+    control, theirs = socket.socketpair()
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", full], stdin=theirs) as process:
+        theirs.close()
+        for _ in range(2):
+            leash, other = socket.socketpair()
+            leash.settimeout(10)
+            socket.send_fds(control, [b"start\n"], [other.fileno(), 1, 1, 2])
+            other.close()
+            assert leash.recv(64) == b"failed %d\n" % errno.EAGAIN
+            assert leash.recv(64) == b""
+            leash.close()
+        control.close()
+        assert process.wait(10) == 0
 
 
 @pytest.mark.promise("stdio.bad-command")

@@ -103,7 +103,8 @@ class Program:
         for line in lines:
             word, _, number = line.partition(b" ")
             if word == b"exited":
-                self._exited(int(number))
+                if self._pid:  # else nobody waits any more: its start was cancelled
+                    self._exited(int(number))
             elif not self._started.done() and word == b"started":
                 self._pid = int(number)
                 self._child.connection_made(self)  # now, for it may have ended already, and that is told next
@@ -119,7 +120,7 @@ class Program:
         if not self._started.done():
             self._started.set_exception(BrokenPipeError("the warden is gone"))
             self._started.exception()  # if the start was cancelled, nobody else asks
-        elif self._returncode is None:  # then nobody knows how it ends, and nobody holds it: end it
+        elif self._pid and self._returncode is None:  # then nobody knows how it ends, and nobody holds it: end it
             self.send_signal(signal.SIGKILL)
             self._exited(-signal.SIGKILL)
 
@@ -147,6 +148,8 @@ class Program:
         return self._pipes.get(fd)
 
     def send_signal(self, number: int) -> None:
+        if not self._pid:
+            return  # group 0 is our own
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pid, number)
 

@@ -53,7 +53,7 @@ def main(token: str) -> None:
         for line in lines:
             if line == b"start":
                 own, files = files[:FILES], files[FILES:]
-                if len(own) == FILES and os.fork() == 0:
+                if len(own) == FILES and _fork(own[0]) == 0:
                     control.close()
                     keep(own, prctl)  # does not return
                 for file in own:
@@ -63,6 +63,16 @@ def main(token: str) -> None:
             else:
                 groups.discard(int(line[1:]))
     _kill_what_is_left(groups, f"HOLDFAST_WARDEN={token}".encode())
+
+
+def _fork(leash: int) -> int | None:
+    """Fork a keeper; where the system allows no more processes, the one who waits for it is told so."""
+    try:
+        return os.fork()
+    except OSError as error:
+        with suppress(OSError):
+            os.write(leash, b"failed %d\n" % (error.errno or 0))
+        return None
 
 
 def _kill_what_is_left(groups: set[int], mark: bytes) -> None:
