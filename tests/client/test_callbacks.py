@@ -1,5 +1,6 @@
 """What servers ask and say, and what the author's own functions answer: right, wrong, and declared wrong."""
 
+import asyncio
 import functools
 import logging
 from typing import Annotated, Any
@@ -109,6 +110,22 @@ async def test_every_callback_answers_the_server_with_a_typed_error_and_what_it_
             unreadable = said(await at(http).call_tool("ask", {"params": {"message": 7}}))
             assert "-32602" in unreadable
     assert caplog.text.count("Traceback") == 3 + 3  # of those that failed; a refusal is no failure
+
+
+@pytest.mark.promise("run.callback-errors")
+@pytest.mark.parametrize("era", ["2025", "2026"])
+async def test_a_callback_whose_helper_was_cancelled_has_failed_and_leaves_nobody_waiting(era: Any) -> None:
+    async def elicit(params: Any) -> types.ElicitResult:
+        helper = asyncio.ensure_future(asyncio.Event().wait())
+        helper.cancel()
+        await helper
+        raise AssertionError
+
+    server = Server("asks", app=asking(), era=era, limits=FASTER, callbacks=Callbacks(elicit=elicit))
+    async with holdfast.run(), asyncio.timeout(10):
+        with pytest.raises(holdfast.CallbackFailed):
+            await server.call_tool("book")
+        assert said(await server.call_tool("talk"))  # the session stands
 
 
 @pytest.mark.filterwarnings("ignore:The logging capability is deprecated")

@@ -1,14 +1,18 @@
 """Calls as an agent's author makes them: what rides along, how long they may take, what is known of the tools."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
+import mcp_types as types
 import pytest
 from mcp.server.mcpserver import Context, MCPServer
 
 import holdfast
-from holdfast import Server
+from holdfast import Callbacks, Server
+from holdfast.links.wire import ANSWER_SECONDS
 from holdfast.testing import FaultServer
+from tests.client.test_callbacks import asking
 from tests.client.test_runs import FASTER, at, said
 
 pytestmark = pytest.mark.anyio
@@ -75,3 +79,43 @@ async def test_progress_extends_silence_and_not_the_timeout(era: Any, monkeypatc
             await pass_time(1001)
             with pytest.raises(holdfast.AnswerTimeout):
                 await call
+
+
+@pytest.mark.promise("run.silence")
+@pytest.mark.parametrize("how", ["object", "stream"])
+async def test_a_server_may_be_silent_while_it_waits_for_our_answer(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, real, ahead = asyncio.get_running_loop(), asyncio.get_running_loop().time, 0.0
+    monkeypatch.setattr(loop, "time", lambda: real() + ahead)
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def elicit(params: Any) -> types.ElicitResult:
+        asked.set()
+        await answer.wait()
+        return types.ElicitResult(action="accept", content={"row": 4})
+
+    async with AsyncExitStack() as stack:
+        if how == "object":
+            server, call = Server("it", app=asking(), era="2025", limits=FASTER), ("book", {})
+        else:
+            http = await stack.enter_async_context(FaultServer(answers="sse"))
+            question = {"message": "?", "requestedSchema": {"type": "object", "properties": {}}}
+            server, call = at(http), ("ask", {"params": question})
+        await stack.enter_async_context(holdfast.run(callbacks=Callbacks(elicit=elicit)))
+        await server.list_tools()
+
+        async def after(seconds: float, **spans: float) -> "asyncio.Task[types.CallToolResult]":
+            nonlocal ahead
+            asked.clear()
+            answer.clear()
+            calling = asyncio.ensure_future(server.call_tool(*call, **spans))
+            await asyncio.wait_for(asked.wait(), 10)
+            ahead += seconds
+            for _ in range(20):  # rounds of the loop, in which a limit that has passed would strike
+                await asyncio.sleep(0)
+            answer.set()
+            return calling
+
+        assert "4" in said(await (await after(900, silence=300)))
+        for seconds, spans in ((900, {"silence": 300, "timeout": 800}), (ANSWER_SECONDS + 301, {"silence": 300})):
+            with pytest.raises(holdfast.AnswerTimeout):
+                await (await after(seconds, **spans))

@@ -4,6 +4,7 @@ It owns the translation between the SDK's typed parameters and the wire, in both
 server's requests and a 2026 server's input rounds. It refuses to promise a server what nobody here can do.
 """
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from holdfast.errors import CallbackFailed, ConfigError, ErrorAnswer
+from holdfast.links.owner import cancelling
 
 if TYPE_CHECKING:
     import mcp_types as types
@@ -163,7 +165,9 @@ async def _called(
         raise
     except MCPError as error:  # how the SDK's callbacks refuse
         raise ErrorAnswer(error.message, message=error.message, code=error.code, data=error.data) from error
-    except Exception as error:
+    except (Exception, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and cancelling():
+            raise  # else it is that of something that the callback waited for
         log.exception("%s: the callback %s= failed", server or "a server", name)
         raise CallbackFailed(
             f"{server!r} asked for input, and Callbacks({name}=) failed: {error!r:.200}",

@@ -96,15 +96,19 @@ class DuplexWire:
         self._waiting[message["id"]] = waiting
         try:
             async with asyncio.timeout_at(patience.next(loop.time())) as timer:
-                await self._channel.write(message, waiting.mark_sent)
-                while True:
-                    item = await waiting.get()
-                    if not isinstance(item, dict) or "method" not in item:
-                        break
-                    # A word about this call, told in its caller's own task: what that does can't stop the reader.
-                    timer.reschedule(patience.until)
-                    await receive(item)
-                    timer.reschedule(patience.next(loop.time()))
+                patience.timer = timer
+                try:
+                    await self._channel.write(message, waiting.mark_sent)
+                    while True:
+                        item = await waiting.get()
+                        if not isinstance(item, dict) or "method" not in item:
+                            break
+                        # A word about this call, told in its caller's own task: what that does can't stop the reader.
+                        timer.reschedule(patience.until)
+                        await receive(item)
+                        timer.reschedule(patience.next(loop.time()))
+                finally:
+                    patience.timer = None  # it must not be set once it is left
         except ConnectionError:
             broke = self._broke if waiting.sent else Broke.CONNECT
             return self._broken(generation, broke, await self._channel.last_words())

@@ -15,7 +15,7 @@ from holdfast.core.outcome import Broke, Seen, judge
 from holdfast.links.failures import error_for
 from holdfast.links.inbound import Ears, Inbound, OnProgress, Params
 from holdfast.links.limits import Limits
-from holdfast.links.owner import Owner
+from holdfast.links.owner import Owner, cancelling
 from holdfast.links.phases import Wants
 from holdfast.links.trace import traced
 from holdfast.links.wire import Generation, Message, Patience, Reply
@@ -53,18 +53,19 @@ class Exchanger:
         message = self._message(generation, id, method, params, on_progress is not None)
         if on_progress is not None:
             self._inbound.progress[id] = on_progress
+        self._inbound.begin(patience)
         try:
             reply = await generation.wire.send(
-                generation, message, headers, patience, self._inbound.of(generation, ears)
+                generation, message, headers, patience, self._inbound.of(generation, ears, patience)
             )
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if cancelling():
                 self._cancel(generation, id, "the caller was cancelled")
                 raise
             # Not the caller's: something below was torn down. It must not look like a cancellation.
             return Reply(seen=Seen(era=generation.era, broke=Broke.AFTER_SEND), what="the exchange was torn down")
         finally:
+            self._inbound.end(patience)
             if on_progress is not None:
                 self._inbound.progress.pop(id, None)
         if reply.seen is not None and reply.seen.broke is Broke.NO_ANSWER_IN_TIME:

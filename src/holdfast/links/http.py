@@ -119,6 +119,7 @@ class _Call:
         response: Answer | None = None
         try:
             async with asyncio.timeout_at(self._patience.next(now())) as timer:
+                self._patience.timer = timer
                 response = await self._wire.endpoint.request("POST", headers, body)
                 self._sent = True
                 self._status = response.status
@@ -135,6 +136,7 @@ class _Call:
         except FAILURES as error:
             return failed(generation, error, body.sent, self._answering)
         finally:
+            self._patience.timer = None
             if response is not None and not response.closed:
                 self._let_go(response)
 

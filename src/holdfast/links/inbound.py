@@ -5,7 +5,8 @@ JSON-RPC error, and nobody's call is harmed.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -13,8 +14,8 @@ from holdfast.core.disclosure import rpc_error
 from holdfast.core.eras import METHOD_NOT_FOUND, SUBSCRIPTION_ID
 from holdfast.errors import ErrorAnswer, HoldfastError
 from holdfast.links.codec import weight
-from holdfast.links.owner import Owner
-from holdfast.links.wire import Generation, Message, Reply
+from holdfast.links.owner import Owner, cancelling
+from holdfast.links.wire import Generation, Message, Patience, Reply
 
 Params: TypeAlias = Mapping[str, Any] | None
 OnRequest: TypeAlias = Callable[[str, Params, str | int], Awaitable[dict[str, Any]]]
@@ -58,7 +59,7 @@ class Inbound:
         self.on_request: OnRequest | None = None
         self.on_notification: OnNotification | None = None
         self.stray: Callable[[str], None] = lambda what: None
-        self.failed: Callable[[str, Exception], None] = lambda what, error: None
+        self.failed: Callable[[str, BaseException], None] = lambda what, error: None
         """Takes the news that a handler raised."""
         self.progress: dict[str | int, OnProgress] = {}
         self.early: Callable[[Message], Awaitable[object]] | None = None
@@ -70,13 +71,27 @@ class Inbound:
         self._answering: dict[str | int, asyncio.Task[None]] = {}
         self._tasks: dict[asyncio.Task[None], int] = {}  # a server may give many requests one id
         self._bytes = 0
+        self._calls: set[Patience] = set()
+        self._aside = 0
+        """Questions under way that came outside any call's own stream."""
 
-    def of(self, generation: Generation, ears: Ears | None = None) -> Callable[[Message], Awaitable[None]]:
-        """The receiver of messages of one generation: answers of ours go back the same way."""
+    def begin(self, patience: Patience) -> None:
+        """A call begins: what the server asks meanwhile, outside any call's own stream, it may ask because of it."""
+        patience.questions = self._aside
+        self._calls.add(patience)
+
+    def end(self, patience: Patience) -> None:
+        self._calls.discard(patience)
+
+    def of(
+        self, generation: Generation, ears: Ears | None = None, patience: Patience | None = None
+    ) -> Callable[[Message], Awaitable[None]]:
+        """The receiver of messages of one generation: answers of ours go back the same way. `patience` is of the call
+        whose own stream they come on."""
 
         async def receive(message: Message) -> None:
             try:
-                await self.receive(generation, message, ears)
+                await self.receive(generation, message, ears, patience)
                 if ears is not None and ears.keep_up is not None:
                     await ears.keep_up()
             except Exception as error:  # whatever a server sends, its stream goes on
@@ -94,7 +109,9 @@ class Inbound:
         else:
             self.stray(f"{method!r:.80} during the greeting")
 
-    async def receive(self, generation: Generation, message: Message, ears: Ears | None = None) -> None:
+    async def receive(
+        self, generation: Generation, message: Message, ears: Ears | None = None, patience: Patience | None = None
+    ) -> None:
         method = message.get("method")
         if not isinstance(method, str):
             self.stray(f"an answer to nobody, id {message.get('id')!r:.80}" if "id" in message else "not a message")
@@ -109,7 +126,7 @@ class Inbound:
                     # Whoever asks without end waits to be read.
                     await asyncio.wait(tuple(self._tasks), return_when=asyncio.FIRST_COMPLETED)
                 on_request = ears.on_request if ears is not None and ears.on_request else self.on_request
-                answering = self._answer(generation, id, method, params, on_request)
+                answering = self._answer(generation, id, method, params, on_request, patience)
                 task = self._owner.start(answering, f"answer {method}")
                 self._answering[id] = task
                 self._tasks[task] = size
@@ -172,8 +189,31 @@ class Inbound:
             self.failed("a progress callback", error)
         return True
 
+    @contextmanager
+    def _asked(self, patience: Patience | None) -> Iterator[None]:
+        """A question is being answered: the call that it came with, or else any, may be silent for that."""
+        self._ask(patience, 1)
+        try:
+            yield
+        finally:
+            self._ask(patience, -1)
+
+    def _ask(self, patience: Patience | None, questions: int) -> None:
+        if patience is not None:
+            patience.asked(questions)
+            return
+        self._aside += questions
+        for each in self._calls:
+            each.asked(questions)
+
     async def _answer(
-        self, generation: Generation, id: str | int, method: str, params: Params, on_request: OnRequest | None
+        self,
+        generation: Generation,
+        id: str | int,
+        method: str,
+        params: Params,
+        on_request: OnRequest | None,
+        patience: Patience | None,
     ) -> None:
         answer: Message = {"jsonrpc": "2.0", "id": id}
         if method == "ping":
@@ -182,14 +222,17 @@ class Inbound:
             answer["error"] = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
         else:
             try:
-                answer["result"] = await on_request(method, params, id)
+                with self._asked(patience):
+                    answer["result"] = await on_request(method, params, id)
             except ErrorAnswer as error:
                 said: dict[str, Any] = {"code": error.code or INTERNAL_ERROR, "message": error.message or error.what}
                 answer["error"] = said if error.data is None else {**said, "data": error.data}
             except HoldfastError as error:
                 self.stray(f"{method!r:.80} was not answered: {error.what:.200}")
                 answer["error"] = rpc_error(error)
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                if isinstance(error, asyncio.CancelledError) and cancelling():
+                    raise
                 self.failed(f"the handler of {method!r:.80}", error)
                 answer["error"] = {"code": INTERNAL_ERROR, "message": "Internal error"}
         try:

@@ -23,7 +23,7 @@ from holdfast.links.inbound import Ears, Inbound, OnNotification, OnProgress, On
 from holdfast.links.machine import Machine
 from holdfast.links.memory import Memory
 from holdfast.links.options import LinkStatistics, Options
-from holdfast.links.owner import Owner
+from holdfast.links.owner import Owner, cancelling
 from holdfast.links.peer import peer_of
 from holdfast.links.phases import Phases
 from holdfast.links.target import Target, check_headers, target_of
@@ -274,7 +274,7 @@ class Link:
             await asyncio.shield(watch.started)
         except asyncio.CancelledError:
             watch.close()
-            if watch.started.cancelled() and not _cancelling():
+            if watch.started.cancelled() and not cancelling():
                 raise closed(self.name, "watch", False) from None
             raise
         return watch
@@ -393,8 +393,3 @@ def _check(method: object, params: object, headers: Mapping[str, str] | None, se
 
 
 _REMEMBERED = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
-
-
-def _cancelling() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

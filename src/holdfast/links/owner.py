@@ -12,6 +12,12 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+def cancelling() -> bool:
+    """Is this very task being cancelled? Else a CancelledError is something else's that it waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class Owner:
     """A set of tasks that belong to nobody else."""
 

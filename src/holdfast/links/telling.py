@@ -70,7 +70,7 @@ class Telling:
         log.info("%s: %s", self.server, what)
         self.event(StrayMessage, what=what)
 
-    def handler_failed(self, what: str, error: Exception) -> None:
+    def handler_failed(self, what: str, error: BaseException) -> None:
         """A function of the author's raised: its traceback is the only way for them to find out why."""
         self.count["strays"] += 1
         log.error("%s: %s raised", self.server, what, exc_info=error)

@@ -14,6 +14,8 @@ from holdfast.core.greeting import Greeting
 from holdfast.core.models import BackSessionId
 from holdfast.core.outcome import Seen, Verdict
 
+ANSWER_SECONDS = 3600.0  # for which a server may be silent, because it waits for us: a person may be away for a while
+
 Message: TypeAlias = dict[str, Any]
 Receive: TypeAlias = Callable[[Message], Awaitable[None]]
 """Takes a message that is not the answer that a call waits for."""
@@ -84,18 +86,29 @@ class Reply:
     stderr_tail: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Patience:
-    """How long one exchange may take: `until` is a moment of the loop's clock, `silence` a span without a byte."""
+    """How long one exchange may take: `until` is a moment of the loop's clock, `silence` a span without a byte, which
+    is not counted while the server waits for an answer of ours."""
 
     until: float | None
     silence: float | None
+    questions: int = 0
+    """The server's, that we are answering."""
+    timer: asyncio.Timeout | None = None
+    """The exchange's own, while it waits."""
 
     def next(self, now: float) -> float | None:
         if self.silence is None:
             return self.until
-        quiet = now + self.silence
+        quiet = now + self.silence + (ANSWER_SECONDS if self.questions else 0.0)
         return quiet if self.until is None or quiet < self.until else self.until
+
+    def asked(self, questions: int) -> None:
+        """So many more questions of the server are being answered; fewer, where it is negative."""
+        self.questions += questions
+        if self.timer is not None and not self.timer.expired():
+            self.timer.reschedule(self.next(asyncio.get_running_loop().time()))
 
 
 @dataclass(frozen=True, slots=True)
