@@ -11,6 +11,7 @@ import anyio
 import mcp_types as types
 import pytest
 from mcp.server.mcpserver import MCPServer
+from mcp.shared.exceptions import MCPError
 
 import holdfast
 from holdfast import Callbacks, Server
@@ -293,6 +294,46 @@ async def test_typed_calls_in_both_eras(era: Any) -> None:
             session = await server.session()
             assert said(await session.call_tool("echo", {"text": "raw"})) == "raw"
             assert await server.session() is session
+
+
+@pytest.mark.promise("run.share")
+@pytest.mark.parametrize("reuse", ["run", "process"])
+async def test_the_sdks_session_ends_with_what_lent_it_and_opens_nothing_again(reuse: Any) -> None:
+    async with FaultServer() as http, holdfast.open_store("memory:") as store:
+        server = at(http, reuse=reuse)
+        for more in ({}, {"id": "talk", "store": store}):
+            http.sessions.sessions.clear()
+            async with holdfast.run(**more):
+                session = await server.session()
+                assert said(await session.call_tool("count")) == "1"
+            await pool.close()
+            sent, sessions = len(http.requests), len(http.sessions.sessions)
+            with pytest.raises(MCPError, match=r"LeaseClosed: .* after its run had ended"):
+                await session.call_tool("count")
+            assert (len(http.requests), len(http.sessions.sessions)) == (sent, sessions)
+
+
+@pytest.mark.promise("run.bad-input")
+async def test_what_is_declared_wrong_is_refused_when_it_is_declared() -> None:
+    async def hear(event: Any) -> None: ...
+
+    class Hears:
+        async def __call__(self, event: Any) -> None: ...
+
+    server = Server("it", url="http://127.0.0.1:9/mcp")
+    wrong: list[dict[str, Any]] = [
+        {name: value} for name in ("on_event", "on_replaced") for value in (hear, Hears(), lambda: None, "x")
+    ]
+    for each in (*wrong, {"callbacks": {"elicit": hear}}, {"principal": 5}, {"eager": ["it"]}):
+        with pytest.raises(holdfast.UsageError, match=rf"run(: |\(){next(iter(each))}=") as caught:
+            holdfast.run(**each)
+        assert caught.value.remedy
+    for each in ({"callbacks": {}}, {"limits": 5}, {"stateful": "no"}):
+        with pytest.raises(holdfast.ConfigError, match=f"{next(iter(each))}= is a"):
+            server.with_(**each)
+    async with holdfast.run():
+        with pytest.raises(holdfast.UsageError, match=r"definition= .* is a dict"):
+            await server.call_tool("x", definition={"name": "x"})  # type: ignore[arg-type]
 
 
 @pytest.mark.promise("run.typed")

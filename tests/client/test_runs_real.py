@@ -183,8 +183,14 @@ async def go_on():
     async with holdfast.run():
         await leaky.call_tool("count")
 
+async def keep():
+    async with holdfast.run():
+        await leaky.with_(name="kept", reuse="process").call_tool("count")
+
 asyncio.run(leak())
 asyncio.run(go_on())
+asyncio.run(keep())
+asyncio.run(keep())
 """
 
 
@@ -195,4 +201,6 @@ async def test_a_run_that_was_never_left_is_told() -> None:
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "a run still held leaky when its event loop ended" in done.stderr
+    assert done.stderr.count("kept: a link that reuse='process' had kept was left") == 1  # the other ends with us
+    assert "close_kept_links()" in done.stderr
     assert "async with holdfast.run()" in done.stderr

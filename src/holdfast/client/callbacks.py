@@ -58,9 +58,9 @@ class Callbacks:
                 )
             object.__setattr__(self, "roots", tuple(self.roots))  # so that equal declarations stay equal
         if self.on_log is not None:
-            _check_plain(self.on_log, "Callbacks: on_log=", "params")
+            check_plain(self.on_log, "Callbacks: on_log=", "params")
         if self.on_notification is not None:
-            _check_plain(self.on_notification, "Callbacks: on_notification=", "method", "params")
+            check_plain(self.on_notification, "Callbacks: on_notification=", "method", "params")
         if self.log_level not in LEVELS:
             raise ConfigError(
                 f"Callbacks: log_level={self.log_level!r:.40} is not a level", remedy=f"give one of {', '.join(LEVELS)}"
@@ -201,8 +201,9 @@ def check_async(function: object, what: str, *names: str) -> None:
     _check_signature(function, what, names, "async def")
 
 
-def _check_plain(function: object, what: str, *names: str) -> None:
-    if inspect.iscoroutinefunction(function):
+def check_plain(function: object, what: str, *names: str) -> None:
+    """Refuse, when it is declared, what would not be called, or not be awaited, when it is needed."""
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
         raise ConfigError(
             f"{what} is an async function, which nobody would await",
             remedy=f"write `def take({', '.join(names)}): …`, which may put what it hears into a queue",

@@ -112,6 +112,12 @@ async def call_tool(
     params: dict[str, Any] = {"name": name, "arguments": dict(arguments or {})}
     if meta is not None:
         params["_meta"] = _checked_meta(server, name, meta)
+    if not (definition is None or isinstance(definition, types.Tool)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(
+            f"definition= of the call of {name!r:.80} is a {type(definition).__name__}",
+            server=server.name,
+            remedy="give the tool as it was listed, or mcp_types.Tool.model_validate(saved)",
+        )
     for what, span in (("timeout", timeout), ("silence", silence)):
         if span is not None:
             check_seconds(span, f"{what}= of the call of {name!r:.80}", zero=True)

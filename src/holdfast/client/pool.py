@@ -252,7 +252,14 @@ class Pool:
         """What a closed loop left behind can be neither used nor closed."""
         for slot in [slot for slot in self._slots.values() if slot.loop.is_closed()]:
             del self._slots[slot.key]
-            if slot.leases:
+            if not slot.leases:
+                log.warning(
+                    "%s: a link that reuse='process' had kept was left when its event loop ended, and its session with "
+                    "it; later runs begin a new one: keep one event loop, or close links before it ends, with "
+                    "`await holdfast.close_kept_links()`",
+                    slot.key[0].name,
+                )
+            else:
                 log.warning(
                     "a run still held %s when its event loop ended: that session is left to expire at the server; "
                     "leave every run, with `async with holdfast.run():`",
@@ -344,6 +351,7 @@ class Pool:
 
     async def _close(self, slot: Slot, end: bool | None) -> None:
         try:
+            slot.link.retire()  # somebody may still hold the SDK's session over it
             await slot.link.close(end=end)
         except Exception:
             log.exception("a link to %s was not closed", slot.key[0].name)

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from inspect import CO_ASYNC_GENERATOR, currentframe
 from types import CodeType, FrameType, TracebackType
 
-from holdfast.client.callbacks import Callbacks
+from holdfast.client.callbacks import Callbacks, check_plain
 from holdfast.client.runs import Handlers, OnReplaced, Run
 from holdfast.client.server import MemoryFactory, Server
 from holdfast.core.events import Sink
@@ -161,6 +161,22 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
                 f"run({id!r:.80}) names an id, but no store to keep it in: nobody could continue it",
                 remedy="give store= (a store, or a URL such as 'sqlite:///runs.db') or memory=, or leave out the id",
             )
+        if not (principal is None or isinstance(principal, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(
+                f"run(principal=…) is a {type(principal).__name__}", remedy="give the caller's name as a str"
+            )
+        if not (callbacks is None or isinstance(callbacks, Callbacks)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(
+                f"run(callbacks=…) is a {type(callbacks).__name__}",
+                remedy="give Callbacks(elicit=…, sample=…, roots=…)",
+            )
+        if on_event is not None:
+            check_plain(on_event, "run: on_event=", "event")
+        if on_replaced is not None:
+            check_plain(on_replaced, "run: on_replaced=", "replaced")
+        eager = tuple(eager)
+        if not all(isinstance(server, Server) for server in eager):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError("run(eager=…) has what is not a Server", remedy="give eager=[server, …]")
         self._id = id
         self._store = store
         self._opened = open_store(store) if isinstance(store, str) else store
@@ -173,7 +189,7 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
         self._principal = principal
         self._handlers = Handlers(callbacks or Callbacks(), on_replaced, on_event)
         self._nested = callbacks
-        self._eager = tuple(eager)
+        self._eager = eager
         self._idle = idle
         self._max_age = max_age
         self._scope: Scope | None = None

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
+from holdfast.client.callbacks import Callbacks
 from holdfast.client.tracebacks import shortened
 from holdfast.core.models import Principal, check_seconds
 from holdfast.core.outcome import Row
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     import mcp_types as types
     from mcp import ClientSession
 
-    from holdfast.client.callbacks import Callbacks
     from holdfast.links.inbound import OnProgress
     from holdfast.links.watch import Watch
 
@@ -84,7 +84,7 @@ class Server:
     """Links at once. Without it, 16 to a program, since each is a process; over HTTP and to an object, any number."""
     limits: Limits = field(default_factory=Limits)
     rows: Sequence[Row] = ()
-    callbacks: "Callbacks | None" = field(default=None, repr=False)
+    callbacks: Callbacks | None = field(default=None, repr=False)
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
@@ -114,6 +114,15 @@ class Server:
             raise ConfigError(
                 f"Server {self.name!r}: era={self.era!r:.40} is none", remedy="give 'auto', '2025' or '2026'"
             )
+        for setting, kind, example in (
+            ("callbacks", Callbacks, "Callbacks(elicit=…)"),
+            ("limits", Limits, "Limits(silence=…)"),
+            ("stateful", bool, "True or False"),
+        ):
+            if (given := getattr(self, setting)) is not None and not isinstance(given, kind):
+                raise ConfigError(
+                    f"Server {self.name!r}: {setting}= is a {type(given).__name__}", remedy=f"give {example}"
+                )
         for span in ("timeout", "silence", "idle", "max_age"):
             if (value := getattr(self, span)) is not None:
                 check_seconds(value, f"Server {self.name!r}: {span}")

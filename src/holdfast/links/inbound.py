@@ -5,7 +5,7 @@ JSON-RPC error, and nobody's call is harmed.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -190,7 +190,7 @@ class Inbound:
         return True
 
     @contextmanager
-    def _asked(self, patience: Patience | None) -> Iterator[None]:
+    def _asked(self, patience: Patience | None) -> Generator[None, None, None]:
         """A question is being answered: the call that it came with, or else any, may be silent for that."""
         self._ask(patience, 1)
         try:

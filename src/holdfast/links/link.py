@@ -326,6 +326,10 @@ class Link:
         if not self._machine.numbers:
             self._phases.prefers = era
 
+    def retire(self) -> None:
+        """Whoever lent it takes it back and closes it: from then on its use raises `LeaseClosed`."""
+        self._machine.retired = True
+
     async def close(self, *, end: bool | None = None) -> None:
         """Let go of everything, in bounded time. `end=False` leaves the server's session alive for whoever adopts it;
         the default ends it, unless a memory keeps it."""

@@ -21,7 +21,7 @@ from holdfast.core.lifecycle import LINK, LinkEvent, LinkState
 from holdfast.core.models import Principal
 from holdfast.core.outcome import Seen, Verdict
 from holdfast.core.retry import backoff
-from holdfast.errors import ConnectFailed, HoldfastError, StartTimeout, UsageError
+from holdfast.errors import ConnectFailed, HoldfastError, LeaseClosed, StartTimeout, UsageError
 from holdfast.links.exchange import Exchanger
 from holdfast.links.failures import closed, not_started
 from holdfast.links.inbound import Inbound, Params
@@ -54,6 +54,8 @@ class Machine:
         self.generation: Generation | None = None
         self.numbers = 0
         self.epoch = 0
+        self.retired = False
+        """Closed for good by whoever lent it: a call that comes later must not open it again."""
         self.loss: Loss | None = None
         """A lost session that kept something, whose loss has still to be reported to an unsafe call."""
         self.changed = asyncio.Event()
@@ -110,6 +112,12 @@ class Machine:
                 remedy="use the request() of what the hook is given",
             )
         while self.generation is None:
+            if self.retired:
+                raise LeaseClosed(
+                    f"{what}: the link to {self._phases.name!r} was closed when the run that had it ended",
+                    server=self._phases.name,
+                    remedy="call inside `async with holdfast.run():`",
+                )
             if self._closing is not None:
                 if not (await asyncio.wait((self._closing,), timeout=max(0.0, left())))[0]:
                     raise self._late(what, began, until)
