@@ -17,6 +17,7 @@ from holdfast.gateway.connections import most_connections, most_of_one_caller
 from holdfast.gateway.program import Program
 from holdfast.testing import FaultServer
 from tests.gateway.kit import Raw, gateway
+from tests.gateway.raw_backend import raw_http
 from tests.gateway.raw_wire import HOSTS, Wire, ping, post, wire
 from tests.links.kit import until
 
@@ -81,6 +82,40 @@ async def test_who_does_not_read_is_hung_up_on(tmp_path: Path, limits: dict[str,
                     assert b" 200 " in await line.reader.readuntil(b"\r\n\r\n")
                 await until(lambda: len(program.connections) == 1, seconds=20)  # the other client's
             assert (await client.call("counter__echo", text="still here")).text == "still here"
+
+
+@pytest.mark.promise("gateway.connections")
+async def test_what_one_caller_leaves_unread_is_a_part_of_what_all_may(tmp_path: Path) -> None:
+    tokens = {name: new_token() for name in ("alice", "bob")}
+    settings: dict[str, Any] = {
+        "auth": {"tokens": [{"hash": hash, "principal": name} for name, (_, hash) in tokens.items()]},
+        "clients": {"total_bytes": 40_000_000},
+        "listen": {"port": 0},
+    }
+    result = json.dumps({"content": [{"type": "text", "text": "x" * 7_000_000}]})
+    async with raw_http({"era": "2025", "result": result}) as url, AsyncExitStack() as stack:
+        file = tmp_path / "share.json"
+        servers = {"b": {"url": url, "era": "2025"}}
+        file.write_text(json.dumps({**settings, "store": "memory:", "mcpServers": servers}))
+        program = await stack.enter_async_context(Program(load_config(file)).running())
+        for name, number in (("bob", 1), ("alice", 3)):
+            client = await stack.enter_async_context(Raw(program.url, tokens[name][0]))
+            await client.initialize()
+            for id in range(number):
+                line = await stack.enter_async_context(wire(program))
+                call = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "b__t"}}
+                head = f"authorization: Bearer {client.token}\r\nmcp-session-id: {client.session}\r\n"
+                line.send(post(json.dumps(call).encode(), head.encode()))
+
+        def unread(name: str) -> int:
+            return sum(
+                each.owner == name and each.transport.get_write_buffer_size() > 0 for each in program.connections
+            )
+
+        await until(lambda: (unread("alice"), unread("bob")) == (3, 1), seconds=20)
+        await until(lambda: unread("alice") < 3, seconds=20)  # before clients.write, and in spite of the room left
+        assert unread("alice") >= 1
+        assert unread("bob") == 1
 
 
 @pytest.mark.promise("gateway.connections")

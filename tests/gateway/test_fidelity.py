@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from holdfast.core.events import BackendFailed, BackendItemLeftOut, Event
+from holdfast.gateway.catalogue import ITEMS
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.stdio_front import StdioFront
 from holdfast.stores import open_store
@@ -217,6 +218,20 @@ async def test_a_list_that_cannot_be_read_leaves_the_last_one(tmp_path: Path, br
             await gate.backends["b"].check()  # at the next look, not when its lists are old
             assert await client.tools() == ["b__t", "b__new"]
             assert gate.describe()["backends"]["b"]["left_out"] == []
+
+
+@pytest.mark.promise("gateway.fidelity")
+async def test_a_page_with_too_many_items_is_listed_as_far_as_the_limit(tmp_path: Path) -> None:
+    items = ",".join(f'{{"name":"t{n}"}}' for n in range(ITEMS + 5))
+    async with raw_http({"era": "2025", "tools": f'{{"tools":[{items}]}}'}) as url:
+        async with gateway(tmp_path, {"b": {"url": url, "era": "2025"}}) as program:
+            gate = program.gateway
+            assert gate is not None
+            await until(lambda: gate.looked)
+            catalogue = gate.backends["b"].catalogue
+            assert catalogue is not None
+            assert len(catalogue.tools) == ITEMS
+            assert catalogue.left_out[0].startswith(f"tools/list: what follows item {ITEMS}")
 
 
 @pytest.mark.promise("gateway.program")

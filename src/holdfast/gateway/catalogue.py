@@ -225,11 +225,12 @@ async def _pages(
         result = await link.request(method, params, timeout=min(timeout, left), headers=headers)
         given = result.get(key)
         part = cast("list[object]", given) if isinstance(given, list) else []
-        size += len(encode_known({key: part}))
-        if len(items) + len(part) > ITEMS or size > LIST_BYTES:
-            left_out.append(f"{method}: what follows item {len(items)}: over {ITEMS} items or {LIST_BYTES} bytes")
-            return items
-        items.extend(part)
+        for item in part:
+            size += len(encode_known({key: item}))
+            if len(items) == ITEMS or size > LIST_BYTES:
+                left_out.append(f"{method}: what follows item {len(items)}: over {ITEMS} items or {LIST_BYTES} bytes")
+                return items
+            items.append(item)
         cursor = result.get("nextCursor")
         if not isinstance(cursor, str):
             return items

@@ -330,7 +330,8 @@ class ClientLimits(Part):
     total_bytes: int = Field(
         default=256 * MIB,
         ge=1024,
-        description="The same of all sessions, and bytes that all clients together may leave unread on the wire.",
+        description="The same of all sessions, and bytes that all clients together may leave unread on the wire; "
+        "a quarter of it those connections of one caller that take nothing.",
     )
 
 

@@ -5,6 +5,7 @@ being answered. What a connection is, and when it is too slow, is `uvicorn_door.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -15,6 +16,9 @@ try:
 except ImportError:  # Windows has no such limit to ask for
     resource = None
 
+LOOK_SOON = 0.05  # seconds until a look when much was written that a client has not taken
+SHARE_OF_ONE = 4  # connections of one caller that take nothing may leave this part of `clients.total_bytes` unread
+STALLED = 1.0  # seconds without a sign that a client reads
 LOOK_SECONDS = 1.0  # between two looks at the clock, at most; a quarter of the shortest deadline, at least
 FILES_FOR_CLIENTS = 3, 4  # of the files that the process may open: the rest is for the store, servers and programs
 
@@ -24,6 +28,16 @@ class Connection(Protocol):
 
     @property
     def transport(self) -> asyncio.Transport: ...
+
+    @property
+    def owner(self) -> str | None:
+        """Whose its last request was."""
+        ...
+
+    @property
+    def taken_at(self) -> float:
+        """When its client last took something, or had nothing to take."""
+        ...
 
     def look(self, now: float) -> int:
         """Hang up if the client is too slow; returns the bytes that it has not taken yet."""
@@ -84,6 +98,12 @@ class Connections:
         if connection in self._all:
             self._waiting[connection] = None
 
+    def look_soon(self) -> None:
+        """Much was written to a client that takes it slowly: a second may be too long to wait."""
+        if self._timer is not None and self._timer.when() - asyncio.get_running_loop().time() > LOOK_SOON:
+            self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(LOOK_SOON, self._look)
+
     def _look_later(self) -> None:
         limits = self.limits
         every = min(LOOK_SECONDS, limits.head / 4, limits.body / 4, limits.write / 4)
@@ -92,12 +112,20 @@ class Connections:
     def _look(self) -> None:
         now = asyncio.get_running_loop().time()
         unsent = {connection: connection.look(now) for connection in tuple(self._all)}
-        total = sum(unsent.values())
+        total, most = sum(unsent.values()), self.limits.total_bytes
+        stalled: Counter[str | None] = Counter()
+        for connection, size in unsent.items():
+            if size and now - connection.taken_at >= STALLED:
+                stalled[connection.owner] += size
         for connection in sorted(unsent, key=lambda each: -unsent[each]):
-            if total <= self.limits.total_bytes:
+            size, owner = unsent[connection], connection.owner
+            too_much = stalled[owner] > most // SHARE_OF_ONE and now - connection.taken_at >= STALLED
+            if total > most or too_much:
+                total -= size
+                stalled[owner] -= size if too_much else 0
+                connection.cut("clients leave more unread than clients.total_bytes, or than one caller's share of it")
+            elif total <= most and not stalled:
                 break
-            total -= unsent[connection]
-            connection.cut("clients leave more unread than clients.total_bytes")
         self._timer = None
         if self._all:
             self._look_later()

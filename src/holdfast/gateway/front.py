@@ -111,6 +111,7 @@ class Front:
         principal = self._callers.principal(authorization)
         if principal is None:
             raise _unauthorized()
+        request.is_of(principal)
         if principal != ANONYMOUS and self.open.of(principal) >= (most := most_of_one_caller(self._limits)):
             what = f"{most} requests and streams of yours are open, which is the most (clients.per_principal)"
             raise Refused(503, what, code=-32000, retry_after="1")

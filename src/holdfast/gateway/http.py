@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from holdfast.core.disclosure import INTERNAL_ERROR, disclosed
 from holdfast.errors import HoldfastError, LimitReached, OutcomeUnknown, Unavailable
 from holdfast.gateway.streams import Stream
-from holdfast.gateway.uvicorn_door import answer_was_taken, hang_up, json_at_once
+from holdfast.gateway.uvicorn_door import answer_was_taken, belongs_to, hang_up, json_at_once
 from holdfast.links.codec import encode_known
 
 Scope: TypeAlias = dict[str, Any]
@@ -194,6 +194,10 @@ class Request:
 
     async def end_stream(self) -> None:
         await self._send({"type": "http.response.body", "body": b""})
+
+    def is_of(self, owner: str) -> None:
+        """Say to the connection whose request it is."""
+        belongs_to(self._send, owner)
 
     def hang_up(self) -> None:
         """End the connection, in the midst of an answer or not."""

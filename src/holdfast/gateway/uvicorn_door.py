@@ -20,6 +20,7 @@ log = logging.getLogger("holdfast.gateway")
 HEAD_BYTES = 128 * 1024  # of a request's first line and headers, of its trailers, and between two pieces of its body
 PIPELINED = 16  # requests on a connection that were not answered when the next one came
 SOME_BYTES = 16 * 1024  # that a client which is sent more must take within `clients.write`: a very slow phone does
+MUCH = 1024 * 1024  # bytes that a client has not taken yet: many such clients are looked at soon
 _FRAMING = (b"content-length", b"transfer-encoding")
 _REFUSED = {
     400: b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
@@ -56,6 +57,15 @@ def hang_up(send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
         cycle.transport.close()
 
 
+def belongs_to(send: Callable[[dict[str, Any]], Awaitable[None]], owner: str) -> None:
+    """Whose a request is, so that what is not taken of its answer counts as this caller's."""
+    cycle = getattr(send, "__self__", None)
+    if type(cycle) is RequestResponseCycle:
+        transport: object = cycle.transport
+        if isinstance(transport, Corked):
+            transport.owner = owner
+
+
 async def answer_was_taken(send: Callable[[dict[str, Any]], Awaitable[None]]) -> bool:
     """Is the connection still there after an answer was written, with nothing of it left to send?"""
     cycle = getattr(send, "__self__", None)
@@ -73,8 +83,14 @@ async def answer_was_taken(send: Callable[[dict[str, Any]], Awaitable[None]]) ->
 class Corked:
     """A transport that sends what is written in one turn of the loop together: uvicorn writes head and body apart."""
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    owner: str | None = None
+    """Whose the last request of its connection was."""
+
+    def __init__(
+        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, much: Callable[[], None] = lambda: None
+    ) -> None:
         self._transport = transport
+        self._much = much  # called when much was written that the client has not taken
         self._loop = loop
         self._held: list[bytes] = []
         self.written = 0  # bytes in all
@@ -89,6 +105,8 @@ class Corked:
         held, self._held = self._held, []
         if held and not self._transport.is_closing():  # uvloop raises for one that the client has closed meanwhile
             self._transport.write(held[0] if len(held) == 1 else b"".join(held))
+            if self._transport.get_write_buffer_size() > MUCH:
+                self._much()
 
     def close(self) -> None:
         self._flush()
@@ -119,14 +137,14 @@ class Protocol(HttpToolsProtocol):
         self._all = connections
         self._since: float | None = None  # when the present request, or the wait for the first, began
         self._taken = 0  # bytes that the client had taken
-        self._taken_at = 0.0  # when it took the last of them
+        self.taken_at = 0.0  # when it took the last of them
         self._parser: Any = self.parser
         self._earlier: list[RequestResponseCycle] = []  # requests that were not answered when the next one came
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._corked = Corked(transport, self.loop)
+        self._corked = Corked(transport, self.loop, self._all.look_soon)
         super().connection_made(self._corked)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        self._since = self._taken_at = self.loop.time()
+        self._since = self.taken_at = self.loop.time()
         if not self._all.add(self):
             self._refuse(503)
 
@@ -151,6 +169,10 @@ class Protocol(HttpToolsProtocol):
 
     # The clock, once a second or so: see Connections
 
+    @property
+    def owner(self) -> str | None:
+        return self._corked.owner
+
     def look(self, now: float) -> int:
         """Hang up if the client sends or reads too slowly. Returns the bytes that it has not taken yet."""
         limits, cycle = self._all.limits, self._last
@@ -168,8 +190,8 @@ class Protocol(HttpToolsProtocol):
         unsent = self.transport.get_write_buffer_size()
         taken = self._corked.written - unsent
         if not unsent or taken - self._taken >= SOME_BYTES:
-            self._taken, self._taken_at = taken, now
-        elif now - self._taken_at > limits.write:
+            self._taken, self.taken_at = taken, now
+        elif now - self.taken_at > limits.write:
             self.cut("it does not take what it is sent")
         return unsent
 
