@@ -12,6 +12,8 @@ from mcp.server.mcpserver import MCPServer
 
 import holdfast
 from holdfast import Callbacks, Server
+from holdfast.client import runs
+from holdfast.client.durable import RunRecord
 from holdfast.core import events
 from holdfast.testing import FaultServer, stdio_target
 from tests.client.test_runs import FASTER, at, count, program
@@ -52,6 +54,27 @@ async def test_nobody_continues_a_program_of_a_killed_process_without_being_told
         assert any("was replaced" in record.getMessage() for record in caplog.records)
         assert run.statistics()["program"].replacements == 1
         assert [await count(child) for _ in range(2)] == [1, 2]  # told once
+
+
+@pytest.mark.promise("run.durable")
+@pytest.mark.parametrize("how", ["hangs", "raises"])
+async def test_a_store_that_fails_at_the_end_keeps_no_run_from_releasing_its_links(
+    how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def touch(*_: Any) -> Any:
+        if how == "raises":
+            raise RuntimeError("no error of ours")
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(runs, "STORE_SECONDS", 0.05)
+    child = program()
+    async with FaultServer() as http, holdfast.open_store("memory:") as store, asyncio.timeout(20):
+        async with holdfast.run("talk", store=store):
+            assert [await count(at(http)), await count(child)] == [1, 1]
+            before = runs.pool.statistics().open_links
+            monkeypatch.setattr(RunRecord, "touch", touch)
+        assert (before, runs.pool.statistics().open_links) == (2, 0)
+    assert "run talk could not be written down" in caplog.text
 
 
 @pytest.mark.promise("run.durable-loss")

@@ -40,6 +40,7 @@ from holdfast.links.target import HttpTarget
 from holdfast.stores.base import Store
 
 RELEASE_SECONDS = 60.0  # for all links of a run together: a hanging one must not hold up the end of a program
+STORE_SECONDS = 15.0  # for the last words to a durable run's store, as long as a memory has for one answer
 
 log = logging.getLogger("holdfast.client")
 pool = Pool()
@@ -386,10 +387,11 @@ class Run:
             await asyncio.wait(making, timeout=RELEASE_SECONDS)
         if self._record is not None:
             try:
-                await self._record.flush()
-                await self._record.touch()
-            except HoldfastError as error:
-                log.warning("run %s could not be written down: %s", self.id, error)
+                async with asyncio.timeout(STORE_SECONDS):
+                    await self._record.flush()
+                    await self._record.touch()
+            except Exception as error:  # whatever a store does, the links are released
+                log.warning("run %s could not be written down: %s", self.id, _said(error))
         leases, self._leases = self._leases, {}
         self._count |= {server.name: lease.link.statistics() for (server, _), lease in leases.items()}
         for lease in leases.values():
@@ -405,9 +407,18 @@ class Run:
             task.cancel()
             log.error("run %s: a link did not close within %g s", self.id, RELEASE_SECONDS)
         try:
-            await self._close_store()
-        except HoldfastError as error:
-            log.warning("run %s: its store did not close: %s", self.id, error)
+            async with asyncio.timeout(STORE_SECONDS):
+                await self._close_store()
+        except Exception as error:
+            log.warning("run %s: its store did not close: %s", self.id, _said(error))
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, HoldfastError):
+        return str(error)
+    return (
+        f"its store did not answer within {STORE_SECONDS:g} s" if isinstance(error, TimeoutError) else repr(error)[:200]
+    )
 
 
 async def end_sessions(servers: Sequence[Server], record: RunRecord) -> None:
