@@ -119,3 +119,24 @@ async def test_a_server_may_be_silent_while_it_waits_for_our_answer(how: str, mo
         for seconds, spans in ((900, {"silence": 300, "timeout": 800}), (ANSWER_SECONDS + 301, {"silence": 300})):
             with pytest.raises(holdfast.AnswerTimeout):
                 await (await after(seconds, **spans))
+
+
+@pytest.mark.promise("run.silence")
+async def test_the_time_that_a_person_takes_in_a_2026_input_round_counts_toward_the_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, real, ahead = asyncio.get_running_loop(), asyncio.get_running_loop().time, 0.0
+    monkeypatch.setattr(loop, "time", lambda: real() + ahead)
+    asked = asyncio.Event()
+
+    async def elicit(params: Any) -> types.ElicitResult:
+        nonlocal ahead
+        asked.set()
+        ahead += 1000
+        return await asyncio.Event().wait()  # type: ignore[return-value]
+
+    server = Server("it", app=asking(), era="2026", limits=FASTER, callbacks=Callbacks(elicit=elicit))
+    async with holdfast.run():
+        with pytest.raises(holdfast.AnswerTimeout, match="was not given within the call's timeout"):
+            await asyncio.wait_for(server.call_tool("book", timeout=900), 1010)
+        assert asked.is_set()

@@ -42,6 +42,17 @@ async def test_a_malformed_url(url: str, says: str) -> None:
 
 
 @pytest.mark.promise("link.bad-input")
+@pytest.mark.parametrize(
+    ("host", "scheme"), [("localhost:8000/mcp", "http"), ("127.0.0.1:8000", "http"), ("mcp.example/mcp", "https")]
+)
+async def test_a_bare_host_is_refused_with_the_url_that_was_probably_meant(host: str, scheme: str) -> None:
+    for declare in (HttpTarget, lambda url: holdfast.Server("it", url=url)):
+        with pytest.raises(holdfast.ConfigError) as caught:
+            declare(host)
+        assert caught.value.remedy == f"write '{scheme}://{host}'"
+
+
+@pytest.mark.promise("link.bad-input")
 async def test_something_that_is_no_target() -> None:
     for target in (42, object(), b"http://x/"):
         with pytest.raises(holdfast.ConfigError, match="no target"):
