@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.core.clock import ManualClock
 from holdfast.core.models import Record
-from holdfast.errors import RunsElsewhere
+from holdfast.errors import RunsElsewhere, StoreDown
 from holdfast.gateway import ownership
 from holdfast.gateway.ownership import CLAIM_SECONDS, PROCESSES, Programs
 from holdfast.stores import open_store
@@ -83,3 +83,69 @@ async def test_a_claim_that_ran_out_is_had_again_unless_another_began_the_progra
         assert not ended.is_set()
     await mine.release()
     await until(lambda: not any(task.get_name() == "own notebook" for task in asyncio.all_tasks()))
+
+
+@pytest.mark.promise("gateway.one-owner")
+@pytest.mark.parametrize("taken", [False, True])
+async def test_a_process_that_stood_still_asks_before_it_uses_its_program_again(
+    store: Store, clock: ManualClock, taken: bool
+) -> None:
+    mine, other = (Programs(store, clock).claim("p", "notebook") for _ in range(2))
+    ended = asyncio.Event()
+
+    async def unchanged() -> bool:
+        return True
+
+    async def lost() -> None:
+        ended.set()
+
+    mine.still_ours, mine.lost = unchanged, lost
+    await mine.take()
+    assert mine.held
+    clock.advance(CLAIM_SECONDS + 1)
+    assert not mine.held
+    if taken:
+        await other.take()
+        with pytest.raises(RunsElsewhere):
+            await mine.take()
+        assert ended.is_set()
+        assert other.held
+    else:
+        await mine.take()
+        assert mine.held
+        assert not ended.is_set()
+    for each in (mine, other):
+        await each.release()
+
+
+@pytest.mark.promise("gateway.one-owner")
+async def test_while_the_store_is_away_only_a_process_that_stood_still_is_in_doubt(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = asyncio.Event()
+
+    async def away(*_: object, **__: object) -> None:
+        tried.set()
+        raise StoreDown("away")
+
+    mine = Programs(store, clock).claim("p", "notebook")
+    await mine.take()
+    with monkeypatch.context() as patch:
+        patch.setattr(ownership, "RENEW_SECONDS", 0.0)
+        await mine.release()
+        await mine.take()
+        patch.setattr(store, "renew", away)
+        for _ in range(3):  # it is asked again and again, and goes on
+            tried.clear()
+            await asyncio.wait_for(tried.wait(), 5)
+            clock.advance(CLAIM_SECONDS / 2)
+        await until(lambda: mine.held)
+        patch.setattr(ownership, "RENEW_SECONDS", 60.0)
+        tried.clear()
+        await asyncio.wait_for(tried.wait(), 5)
+        clock.advance(CLAIM_SECONDS + 1)
+        with pytest.raises(StoreDown):
+            await mine.take()
+    await mine.take()
+    assert mine.held
+    await mine.release()

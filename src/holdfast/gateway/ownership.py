@@ -11,6 +11,7 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable
 
+from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.models import Claim
 from holdfast.core.values import members
 from holdfast.errors import Busy, Conflict, HoldfastError, RunsElsewhere
@@ -27,8 +28,9 @@ RENEW_SECONDS = CLAIM_SECONDS / 3
 class Programs:
     """The programs of one gateway process."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: Clock = SYSTEM) -> None:
         self.store = store
+        self.clock = clock
         self.owner = f"gateway-{secrets.token_hex(8)}"
 
     def claim(self, id: str, backend: str) -> "Ownership":
@@ -40,10 +42,15 @@ class Ownership:
 
     def __init__(self, programs: Programs, id: str, backend: str) -> None:
         self._store = programs.store
+        self._clock = programs.clock
         self._owner = programs.owner
         self._id = id
         self._backend = backend
         self._claim: Claim | None = None
+        self._sure_until = 0.0
+        """By our clock: until then nobody else can have the claim."""
+        self._asking = asyncio.Lock()
+        self._away = False
         self._renewing: asyncio.Task[None] | None = None
         self.still_ours: Callable[[], Awaitable[bool]] | None = None
         """Asked when the claim had run out and could be had again: has nobody run the program in between?"""
@@ -52,12 +59,17 @@ class Ownership:
 
     @property
     def held(self) -> bool:
-        return self._claim is not None
+        """False also where this process stood still for longer than a claim lasts: another may have it by now."""
+        return self._claim is not None and self._clock.monotonic() < self._sure_until
 
     async def take(self) -> None:
         """`RunsElsewhere` if another process has it."""
+        if self._claim is not None and not self.held:
+            await self._renew_now(for_use=True)
         if self._claim is None:
+            began = self._clock.monotonic()
             self._claim = await self._take()
+            self._sure_until = began + CLAIM_SECONDS
             self._renewing = asyncio.get_running_loop().create_task(self._renew(), name=f"own {self._backend}")
 
     async def _take(self) -> Claim:
@@ -97,20 +109,35 @@ class Ownership:
         return error
 
     async def _renew(self) -> None:
-        away = False
-        while (claim := self._claim) is not None:
+        while self._claim is not None:
             await asyncio.sleep(RENEW_SECONDS)
+            await self._renew_now()
+
+    async def _renew_now(self, *, for_use: bool = False) -> None:
+        """`for_use`: only if the claim may have run out; then a store that is away raises, for nobody can say."""
+        async with self._asking:
+            claim, began = self._claim, self._clock.monotonic()
+            was_sure = self.held
+            if claim is None or (for_use and was_sure):
+                return
             try:
                 try:
-                    self._claim = await self._store.renew(claim, ttl=CLAIM_SECONDS)
+                    renewed = await self._store.renew(claim, ttl=CLAIM_SECONDS)
+                    if self._claim is claim:  # else it was released meanwhile
+                        self._claim = renewed
                 except Conflict:
                     if not await self._take_again():
                         return
-                away = False
             except HoldfastError as error:
-                if not away:
+                if not self._away:
                     log.warning("backend %r: the claim on its program is not renewed: %s", self._backend, error)
-                away = True
+                self._away = True
+                if was_sure:  # who can't reach the store now can't take it either
+                    self._sure_until = self._clock.monotonic() + CLAIM_SECONDS
+                elif for_use:
+                    raise
+                return
+            self._away, self._sure_until = False, began + CLAIM_SECONDS
 
     async def _take_again(self) -> bool:
         """It ran out while the store, or this process, was away."""
@@ -121,7 +148,8 @@ class Ownership:
         if self._claim is not None and (self.still_ours is None or await self.still_ours()):
             return True
         log.warning("backend %r: another gateway process has taken over its program; ours ends", self._backend)
-        self._renewing = None
+        if self._renewing is asyncio.current_task():
+            self._renewing = None
         await self.release()
         if self.lost is not None:
             await self.lost()
