@@ -148,7 +148,10 @@ for line in sys.stdin:
     for number in range(3000):
         say({"method": "notifications/progress",
              "params": {"progressToken": token, "progress": number, "message": "x" * 10000}})
-    say({"id": asked["id"], "result": {"content": [{"type": "text", "text": "done"}]}})
+    if "told" in asked["params"]["arguments"]:  # it never answers, and says that it has said all else
+        open(asked["params"]["arguments"]["told"], "w").close()
+    else:
+        say({"id": asked["id"], "result": {"content": [{"type": "text", "text": "done"}]}})
 """
 
 
@@ -180,6 +183,34 @@ async def test_a_client_that_is_far_behind_a_program_is_cut_off_and_comes_back_f
             while "result" not in (message := await events.next(20)):
                 pass
             assert message["result"]["content"][0]["text"] == "done"
+
+
+@pytest.mark.promise("gateway.back-pressure")
+async def test_the_call_of_a_2026_client_that_is_far_behind_a_program_is_cancelled(tmp_path: Path) -> None:
+    script = tmp_path / "flood.py"
+    script.write_text(PROGRAM)
+    servers = {"p": {"command": sys.executable, "args": [str(script)]}}
+    settings: dict[str, Any] = {"clients": {"stream_bytes": 100_000}, "sessions": {"steer": False}}
+    async with gateway(tmp_path, servers, **settings) as program:
+        gate = program.gateway
+        assert gate is not None
+        await until(lambda: gate.table.tools)
+        looking = gate.describe()["children"]  # its lists' own
+        told = tmp_path / "told"
+        meta = {**ENVELOPE, "progressToken": 1}
+        params = {"name": "p__flood", "arguments": {"told": str(told)}, "_meta": meta}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+        lines = b"mcp-protocol-version: 2026-07-28\r\nmcp-method: tools/call\r\nmcp-name: p__flood\r\n"
+        async with wire(program) as line:
+            line.send(post(body, lines))
+            await begun(line)
+            await until(told.exists, seconds=20)
+            assert gate.room.used < 200_000
+            assert len(gate.calls) == 1
+            async with asyncio.timeout(20):
+                while await line.reader.read(1 << 20):  # it reads again, too late: what came meanwhile is gone
+                    pass
+            await until(lambda: not len(gate.calls) and gate.describe()["children"] <= looking, seconds=10)
 
 
 async def until_end(line: Wire) -> bytes:

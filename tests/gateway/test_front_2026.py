@@ -152,7 +152,10 @@ async def test_a_2026_client_with_a_handle_counts(tmp_path: Path) -> None:
             assert alone.text == "1"
             assert "session of its own" in alone.result["content"][-1]["text"]
             assert "dev.holdfast/notice" in alone.result["_meta"]
-        assert len(http.sessions.sessions) == 2  # the other handle's, and the gateway's own for lists
+        begun = [request for request in http.requests if request.method == "initialize"]
+        assert len(begun) == 4  # two handles, the call without one, and the gateway's own for lists: none twice
+        # The other handle's, and the gateway's own. A server that is slow to end one is waited for no longer than `close`.
+        await until(lambda: len(http.sessions.sessions) == 2)
 
 
 @pytest.mark.promise("gateway.counts")
