@@ -154,7 +154,7 @@ async def test_a_2026_client_with_a_handle_counts(tmp_path: Path) -> None:
             assert "dev.holdfast/notice" in alone.result["_meta"]
         begun = [request for request in http.requests if request.method == "initialize"]
         assert len(begun) == 4  # two handles, the call without one, and the gateway's own for lists: none twice
-        # The other handle's, and the gateway's own. A server that is slow to end one is waited for no longer than `close`.
+        # The other handle's, and the gateway's own. A server that is slow to end one is waited for only so long.
         await until(lambda: len(http.sessions.sessions) == 2)
 
 

@@ -166,6 +166,22 @@ async def test_the_process_ends_in_order_when_its_client(tmp_path: Path, how: st
 
 
 @pytest.mark.promise("gateway.stdio")
+async def test_a_script_that_sends_all_its_lines_at_once_is_answered(tmp_path: Path) -> None:
+    async with FaultServer() as http:
+        file = tmp_path / "gateway.json"
+        file.write_text(json.dumps({"mcpServers": {"b": {"url": http.url}}}))
+        serving = await asyncio.create_subprocess_exec(
+            str(Path(sys.executable).parent / "holdfast"), "serve", str(file), "--stdio",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        count = line(1, "tools/call", {"name": "b__count", "arguments": {}})
+        async with asyncio.timeout(HUNG):
+            said, logged = await serving.communicate(line(0, "initialize", HELLO) + count)
+    answers = {message["id"]: message for message in map(json.loads, said.splitlines()) if "id" in message}
+    assert answers[1]["result"]["content"][0]["text"] == "1", logged
+
+
+@pytest.mark.promise("gateway.stdio")
 @pytest.mark.parametrize("stdin", ["gateway.json", os.devnull])
 async def test_without_a_pipe_it_says_so(tmp_path: Path, stdin: str) -> None:
     file = tmp_path / "gateway.json"

@@ -51,6 +51,7 @@ class StdioFront:
         self._calls: dict[Any, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._pushing: asyncio.Task[None] | None = None
+        self._initializing: asyncio.Task[None] | None = None
 
     def say(self, message: Mapping[str, Any]) -> None:
         self._out.put(encode_known(dict(message)) + b"\n")
@@ -127,6 +128,8 @@ class StdioFront:
             task = asyncio.get_running_loop().create_task(self._call(id, method, cast("dict[str, Any]", params or {})))
             self._calls[id] = task
             self._tasks.add(task)
+            if method == "initialize":
+                self._initializing = task
             task.add_done_callback(self._tasks.discard)
 
     def _refuse(self, id: Any, code: int, message: str, data: Any = None) -> None:
@@ -146,8 +149,11 @@ class StdioFront:
 
     async def _call(self, id: Any, method: str, params: dict[str, Any]) -> None:
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": id}
-        session, asking = self._session, Asking(LOCAL, Era.Y2025, voice=self)
+        asking, session = Asking(LOCAL, Era.Y2025, voice=self), None
         try:
+            if method != "initialize" and self._session is None and self._initializing is not None:
+                await asyncio.wait((self._initializing,))  # a script sends all its lines at once
+            session = self._session
             if session is not None:
                 session.voices.append(self)
             answer["result"] = await self._answer(asking, method, params)
