@@ -16,6 +16,18 @@ def write(tmp_path: Path, text: str) -> Path:
 
 
 @pytest.mark.promise("files.read")
+def test_the_limits_of_a_call_and_what_a_server_is_like_are_read(tmp_path: Path) -> None:
+    entry = {"timeout": 90, "silence": 12.5, "era": "2025", "reuse": "process", "stateful": False, "labels": {"a": "b"}}
+    file = write(tmp_path, json.dumps({"mcpServers": {"web": {"url": "https://x.example/mcp", **entry}}}))
+    server = holdfast.load_servers(file)["web"]
+    assert {name: getattr(server, name) for name in entry} == entry
+    for name in ("timeout", "silence"):
+        wrong = write(tmp_path, json.dumps({"mcpServers": {"web": {"url": "https://x.example/mcp", name: "90"}}}))
+        with pytest.raises(holdfast.ConfigError, match=rf"'web': {name} is not a number of seconds"):
+            holdfast.load_servers(wrong)
+
+
+@pytest.mark.promise("files.read")
 def test_the_flavours_of_the_ecosystem_are_read(tmp_path: Path) -> None:
     claude = write(
         tmp_path,
