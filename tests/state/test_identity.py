@@ -1,5 +1,9 @@
 """The chain of identities: what each place finds, in which order, and chains that can never match."""
 
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Annotated, Any
 
 import mcp
@@ -9,8 +13,10 @@ from fastmcp.dependencies import Depends
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import InvalidSignature
 from mcp.server.mcpserver.resolve import Resolve
+from typer.testing import CliRunner
 
 import holdfast
+from holdfast.cli import app
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.state.identity import Caller, Chain, Key, Named
 
@@ -180,3 +186,23 @@ async def test_one_session_is_shared_by_servers_of_both_frameworks() -> None:
             assert told.structured_content == {"result": number}
         await one.call_tool("end_session", {"session_id": handle})
         assert (await other.call_tool("count", {"session_id": handle})).is_error
+
+
+@pytest.mark.promise("state.identity")
+async def test_a_caller_whose_pointer_was_damaged_begins_anew_once_it_is_ended(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/s.db"
+    everyone = [holdfast.ForEveryone()]
+    sessions = [holdfast.Sessions(Basket, url, identity=everyone) for _ in range(2)]
+    lost = await sessions[0].find_for(Caller())
+    await sessions[0].close()
+    with closing(sqlite3.connect(tmp_path / "s.db")) as file, file:
+        file.execute("UPDATE holdfast_records SET rev = 'x' WHERE kind = 'state-key'")
+        [(id,)] = file.execute("SELECT id FROM holdfast_records WHERE kind = 'state-key'")
+    with pytest.raises(holdfast.CorruptRecord, match="holdfast store end URL KIND ID"):
+        await sessions[1].find_for(Caller())
+    for code, said in ((0, "ended state-key/"), (1, "there is no live or expired record")):
+        done = await asyncio.to_thread(CliRunner().invoke, app, ["store", "end", url, "state-key", id])
+        assert (done.exit_code, said in done.output) == (code, True), done.output
+    found = await asyncio.gather(*(sessions[1].find_for(Caller()) for _ in range(8)))
+    assert len({each.handle for each in found} - {lost.handle}) == 1
+    await sessions[1].close()

@@ -167,6 +167,29 @@ def show(
 
 
 @app.command()
+def end(
+    url: Url,
+    kind: Annotated[str, typer.Argument(help="Its kind.", show_default=False)],
+    id: Annotated[str, typer.Argument(help="Its id.", show_default=False)],
+    json: JsonFlag = False,
+) -> None:
+    """End one record for good, also one that can't be read any more."""
+
+    async def main() -> bool:
+        async with open_store(url, create=False) as store:
+            return await store.end(kind, id)
+
+    ended = run(main())
+    if json:
+        print_json({"ended": ended})
+    elif ended:
+        out.print(f"ended {printable(kind)}/{printable(id)}")
+    if not ended:
+        err.print(f"there is no live or expired record {printable(kind)}/{printable(id)}")
+        raise typer.Exit(1)
+
+
+@app.command()
 def reap(
     url: Url,
     kind: Annotated[str | None, typer.Option(help="Only records of this kind.")] = None,

@@ -381,7 +381,7 @@ class Sessions(Injectable[S]):
                 record, state = await self.load(known, key.principal)
                 await self.slide(record)
                 return Session(self, record, state)
-        store = await self.opened()
+        store, was_ended = await self.opened(), False
         while True:
             pointer = await store.get(POINTERS, key.digest)
             if pointer is not None:
@@ -402,6 +402,15 @@ class Sessions(Injectable[S]):
                 await store.commit(fresh, expect=0 if pointer is None else pointer.rev)
             except Conflict:  # another call was faster: that one's counts
                 await self.end(session.handle)
+                continue
+            except (
+                Ended
+            ):  # by an operator: it was damaged. Nobody else ends a pointer, so no write must be kept from it
+                await self.end(session.handle)
+                if was_ended:
+                    raise
+                was_ended = True
+                await store.reap(kind=POINTERS, ended_for=0.0)
                 continue
             self._know(key, session.handle)
             return session

@@ -146,7 +146,7 @@ def corrupt(kind: object, id: object, why: str) -> CorruptRecord:
         f"{kind}/{id} is not a record that Holdfast wrote: {why}",
         kind=kind,
         id=id,
-        remedy="restore it from a backup, or end it",
+        remedy="restore it from a backup, or end it: `holdfast store end URL KIND ID`",
     )
 
 

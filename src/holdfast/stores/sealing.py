@@ -90,7 +90,7 @@ class SealingCodec(Codec):
                 f"the {part} of {kind}/{id} was not sealed for this record at rev {rev}: changed, copied or put back",
                 kind=kind,
                 id=id,
-                remedy="restore it from a backup, or end it",
+                remedy="restore it from a backup, or end it: `holdfast store end URL KIND ID`",
             ) from None
 
     def is_current(self, body: bytes) -> bool:
