@@ -38,11 +38,14 @@ class Wire:
 
     async def rest(self, seconds: float = 20) -> bytes:
         """All that comes until the gateway hangs up."""
+        found = bytearray()
         async with asyncio.timeout(seconds):
             try:
-                return await self.reader.read()
+                while part := await self.reader.read(65536):
+                    found += part
             except ConnectionError:
-                return b""
+                pass  # we were still writing: what came before that counts
+        return bytes(found)
 
 
 @asynccontextmanager
