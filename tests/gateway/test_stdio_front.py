@@ -89,6 +89,22 @@ def _echoes(client: Client, count: int) -> None:
         client.send(id, "tools/call", {"name": "b__echo", "arguments": {"text": "x" * 10_000}})
 
 
+@pytest.mark.promise("gateway.stdio")
+async def test_a_message_that_is_too_long_is_refused_and_the_session_goes_on(tmp_path: Path) -> None:
+    async with FaultServer() as http, served(tmp_path, {"b": {"url": http.url}}) as client:
+        client.send(1, "tools/call", {"name": "b__count"})
+        await until(lambda: client.has(1))
+        client.send(2, "tools/call", {"name": "b__echo", "arguments": {"text": "x" * 5_000_000}})
+        late = {"method": "ping", "params": {"x": "x" * 9_000_000}, "jsonrpc": "2.0", "id": 3}
+        client.stdin.feed_data(json.dumps(late).encode() + b"\n")
+        client.send(4, "tools/call", {"name": "b__count"})
+        await until(lambda: client.has(4))
+        said = {message["id"]: message for message in client.read() if "id" in message}
+        for id in (2, 3):
+            assert "at most 4194304 bytes" in said[id]["error"]["message"]
+        assert said[4]["result"]["content"][0]["text"] == "2"
+
+
 @pytest.mark.promise("gateway.stdio-slow")
 async def test_a_client_that_does_not_read_holds_up_nobody(tmp_path: Path) -> None:
     async with FaultServer() as http, served(tmp_path, {"b": {"url": http.url}}) as client:

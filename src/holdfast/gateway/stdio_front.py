@@ -26,6 +26,7 @@ from holdfast.gateway.methods import Asking
 from holdfast.gateway.out_pipe import OutPipe
 from holdfast.gateway.session import Client, Session
 from holdfast.gateway.streams import Streams
+from holdfast.links.child import ID_WITHIN, ids_in
 from holdfast.links.codec import decode_exactly, encode_known
 from holdfast.stores import open_store
 
@@ -85,17 +86,26 @@ class StdioFront:
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         cap, buffer = self._gateway.settings.listen.max_body, bytearray()
+        skipped: tuple[str | int, ...] | None = None  # what may be the id of the line that is too long
         while chunk := await reader.read(CHUNK):
             await self._out.keep_up()  # whoever reads no answers gets no more of them
             buffer += chunk
             while (end := buffer.find(b"\n")) >= 0:
                 line = bytes(buffer[:end]).strip()
                 del buffer[: end + 1]
-                if line:
+                if skipped is not None or len(line) > cap:
+                    self._refuse_long((*ids_in(line[-ID_WITHIN:]), *(skipped or ids_in(line[:ID_WITHIN]))), cap)
+                    skipped = None
+                elif line:
                     self._take(line)
             if len(buffer) > cap:
-                self._refuse(None, -32600, f"a message has at most {cap} bytes")
-                return
+                skipped = skipped or ids_in(buffer[:ID_WITHIN])
+                del buffer[:-ID_WITHIN]
+
+    def _refuse_long(self, ids: tuple[str | int, ...], cap: int) -> None:
+        """The line is not read, the session goes on: whoever waits for this answer must not wait for ever."""
+        id = next((id for id in ids if id not in self._calls), None)
+        self._refuse(id, -32600, f"a message has at most {cap} bytes")
 
     def _take(self, line: bytes) -> None:
         try:

@@ -29,6 +29,7 @@ LINGER = (
     0.5  # seconds for what a dead child had written to arrive if a grandchild holds the pipe, and for its exit code
 )
 
+ID_WITHIN = 300  # bytes at either end of a line over the cap: there its id is looked for
 _ID = re.compile(rb'"id"\s*:\s*("(?:[^"\\]|\\.){1,200}"|\d{1,18})')
 
 
@@ -127,16 +128,16 @@ class Child(asyncio.SubprocessProtocol):
             self._scanned = 0
             if self._skipping:
                 self._skipping = False
-                self._keep(Unreadable((*_ids_in(line[-300:]), *self._skipped_ids), True))
+                self._keep(Unreadable((*ids_in(line[-ID_WITHIN:]), *self._skipped_ids), True))
             elif len(line) > self._cap:
-                self._keep(Unreadable((*_ids_in(line[-300:]), *_ids_in(line[:300])), True))
+                self._keep(Unreadable((*ids_in(line[-ID_WITHIN:]), *ids_in(line[:ID_WITHIN])), True))
             elif line.strip():
                 self._take_line(line)
         self._scanned = len(self._rest)
         if len(self._rest) > self._cap:
             if not self._skipping:
-                self._skipping, self._skipped_ids = True, _ids_in(self._rest[:300])
-            del self._rest[:-300]
+                self._skipping, self._skipped_ids = True, ids_in(self._rest[:ID_WITHIN])
+            del self._rest[:-ID_WITHIN]
             self._scanned = len(self._rest)
 
     def _take_line(self, line: bytes) -> None:
@@ -151,7 +152,11 @@ class Child(asyncio.SubprocessProtocol):
             if not (idle and self.answered is not None and "method" not in known and self.answered(known)):
                 self._keep(known, len(line))
             return
-        if message is None and line.lstrip()[:1] == b"{" and (ids := (*_ids_in(line[-300:]), *_ids_in(line[:300]))):
+        if (
+            message is None
+            and line.lstrip()[:1] == b"{"
+            and (ids := (*ids_in(line[-ID_WITHIN:]), *ids_in(line[:ID_WITHIN])))
+        ):
             self._keep(Unreadable(ids, False))  # perhaps an answer: its call must not wait for another
         self.strays += 1
         text = line[:LINE_SHOWN].decode("utf-8", "replace").strip()
@@ -295,7 +300,7 @@ class Child(asyncio.SubprocessProtocol):
         return True
 
 
-def _ids_in(data: bytes | bytearray) -> tuple[str | int, ...]:
+def ids_in(data: bytes | bytearray) -> tuple[str | int, ...]:
     """What may be the id of a message of which only a part is at hand; the last one first."""
     found: list[str | int] = []
     for text in _ID.findall(bytes(data)):
