@@ -11,6 +11,7 @@ from holdfast.gateway.config import Naming, Policy
 from holdfast.gateway.routing import BadCursor, Offer, build, page, too_many_names
 from holdfast.testing import FaultServer
 from tests.gateway.kit import Raw, gateway
+from tests.gateway.raw_backend import raw_program
 
 
 def offer(name: str, tools: list[str], policy: Policy | None = None, **more: Any) -> Offer:
@@ -108,3 +109,17 @@ def test_a_catalogue_comes_back_from_its_json_and_odd_data_does_not_hurt() -> No
     for wrong in ({"text": "{"}, {"text": "[]"}, {"text": 7}, {"tools": [{"name": "a"}]}):
         assert Catalogue.from_json(wrong) is None
     assert Catalogue.from_json("nonsense") is None
+
+
+@pytest.mark.promise("gateway.routing")
+async def test_a_resource_that_two_servers_have_is_no_clash_of_names(tmp_path: Path) -> None:
+    said = {
+        "capabilities": '{"tools":{},"resources":{}}',
+        "resources/list": '{"resources":[{"uri":"note://one","name":"one"}]}',
+        "resources/templates/list": '{"resourceTemplates":[]}',
+    }
+    servers = {name: {**raw_program(said), "deny": ["*"]} for name in ("one", "other")}
+    naming, sessions = {"mode": "none"}, {"start": 20}
+    async with gateway(tmp_path, servers, naming=naming, sessions=sessions) as program:
+        assert program.gateway is not None
+        assert [clash.winner for clash in program.gateway.table.clashes] == ["one"]

@@ -186,8 +186,9 @@ class Gateway:
         looking = self._run(self._look(), "first look")
         if self.settings.naming.mode == "none":
             await asyncio.wait((looking,), timeout=self.settings.sessions.start)
-            if self.table.clashes:
-                clash = self.table.clashes[0]
+            # Resources keep their URIs whatever the mode: of two, the first in the file wins.
+            clash = next((each for each in self.table.clashes if each.kind in ("tool", "prompt")), None)
+            if clash is not None:
                 await self.stop()
                 raise ConfigError(
                     f"the {clash.kind} {clash.name!r} is offered by {clash.winner!r} and by {clash.loser!r}",
