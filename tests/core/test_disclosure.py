@@ -18,7 +18,7 @@ from holdfast.errors import (
     UnstorableValue,
 )
 from holdfast.gateway.http import Refused
-from holdfast.gateway.methods import ERROR, tool_error
+from holdfast.gateway.results import ERROR, tool_error
 
 POISON = "POISON"
 POISONED: dict[str, Any] = {
