@@ -6,7 +6,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
 
-.PHONY: help run test lint check conformance bench bench-peers soak profile docs format clean
+.PHONY: help run test lint check conformance bench bench-peers soak profile docs pictures format clean
 
 help:           ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -53,6 +53,9 @@ profile: $(VENV)/.dev  ## where the microseconds of a call through the gateway g
 
 docs: $(VENV)/.dev  ## write the tables of the code into the docs
 	@$(BIN)/python docs/tables.py
+
+pictures: $(VENV)/.dev  ## draw the pictures of the README (ARGS=--recording: record the demo's check, too)
+	@$(BIN)/python docs/pictures.py $(ARGS)
 
 bench: $(VENV)/.dev ## benchmarks; rewrites the tables in docs/benchmarks.md
 	@$(BIN)/python -m benchmarks $(ARGS)
