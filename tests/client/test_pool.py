@@ -5,8 +5,10 @@ import time
 from typing import Any
 
 import pytest
+from mcp.shared.exceptions import MCPError
 
 import holdfast
+from holdfast import ManualClock
 from holdfast.client.runs import pool
 from holdfast.testing import FaultServer
 from tests.client.test_runs import at, count, program
@@ -114,4 +116,88 @@ async def test_a_kept_link_is_closed_when_it_has_idled_although_nobody_calls_aga
         assert pool.statistics().open_links == 1
         async with holdfast.run():
             assert await count(used) == 2
+        await pool.close()
+
+
+@pytest.mark.promise("pool.keep")
+@pytest.mark.parametrize("meets", ["safe", "unsafe"])
+async def test_each_run_that_shares_a_kept_link_is_told_of_its_loss(meets: str) -> None:
+    replaced: list[str] = []
+    async with FaultServer() as http:
+        server = at(http, reuse="process")
+
+        async def agent(name: str, barrier: asyncio.Barrier) -> list[int | str]:
+            async with holdfast.run(on_replaced=lambda _: replaced.append(name)):
+                found: list[int | str] = [await count(server)]
+                await barrier.wait()
+                if name == "a":
+                    http.sessions.sessions.clear()
+                    if meets == "safe":
+                        await server.list_tools()
+                    else:
+                        await _told(found, server)
+                await barrier.wait()
+                for _ in range(2):
+                    await _told(found, server)
+                return found
+
+        barrier = asyncio.Barrier(3)
+        found = await asyncio.gather(*(agent(name, barrier) for name in "abc"))
+        assert sorted(replaced) == ["a", "b", "c"]
+        assert [one.count("told") for one in found] == [1, 1, 1]
+        async with holdfast.run():
+            assert await count(server) > 1  # who comes later is told of nothing: it had nothing there
+        await pool.close()
+
+
+@pytest.mark.promise("pool.keep")
+async def test_a_run_is_told_through_the_sdk_session_of_a_kept_link_too() -> None:
+    async with FaultServer() as http:
+        server = at(http, reuse="process")
+        told = {"a": False, "b": False}
+
+        async def agent(name: str, barrier: asyncio.Barrier) -> None:
+            async with holdfast.run():
+                session = await server.session()
+                await session.call_tool("count")
+                await barrier.wait()
+                if name == "a":
+                    http.sessions.sessions.clear()
+                    await session.list_tools()
+                await barrier.wait()
+                with pytest.raises(MCPError) as caught:
+                    await session.call_tool("count")
+                told[name] = isinstance(caught.value.__cause__, holdfast.SessionReplaced)
+                await session.call_tool("count")
+
+        barrier = asyncio.Barrier(2)
+        await asyncio.gather(*(agent(name, barrier) for name in told))
+        assert all(told.values())
+        await pool.close()
+
+
+async def _told(found: list[int | str], server: holdfast.Server) -> None:
+    try:
+        found.append(await count(server))
+    except holdfast.SessionReplaced:
+        found.append("told")
+
+
+@pytest.mark.promise("pool.keep")
+async def test_a_loss_that_the_check_of_a_kept_link_finds_is_told_to_the_run_that_had_it_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, replaced = ManualClock(), list[holdfast.client.Replaced]()
+    monkeypatch.setattr(pool, "clock", clock)
+    async with FaultServer() as http:
+        server = at(http, reuse="process", idle=1000)
+        async with holdfast.run():
+            await count(server)
+        http.sessions.sessions.clear()
+        clock.advance(70)
+        for _ in range(2):
+            async with holdfast.run(on_replaced=replaced.append):
+                found: list[int | str] = []
+                await _told(found, server)
+        assert len(replaced) == 1
         await pool.close()

@@ -399,6 +399,8 @@ async def test_elicitation_sampling_and_roots_in_both_eras() -> None:
     class Asking:
         """A 2026 server's input round, as the wire has it."""
 
+        sharers = ()
+
         async def request(self, method: str, params: dict[str, Any], **_: Any) -> dict[str, Any]:
             rounds.append(params)
             if "inputResponses" not in params:

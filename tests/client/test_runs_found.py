@@ -105,6 +105,8 @@ async def test_input_rounds_are_bounded_by_the_timeout_and_raise_ours() -> None:
     server = Server("s", url="http://h/")
 
     class Asking:
+        sharers = ()
+
         def __init__(self, question: Any) -> None:
             self.question = question
 

@@ -23,6 +23,7 @@ from holdfast.client.callbacks import INVALID_PARAMS, METHOD_NOT_FOUND, check_as
 from holdfast.client.hints import Hints
 from holdfast.client.leased import callbacks_of, ears_of, leased, link_at_hand, nested_callbacks, run_of
 from holdfast.client.runs import pool
+from holdfast.client.scope import current_run
 from holdfast.client.server import Reuse, Server
 from holdfast.core.eras import CLIENT_CAPABILITIES, HEADER_MISMATCH, LOG_LEVEL, Era
 from holdfast.core.models import check_seconds
@@ -255,6 +256,7 @@ async def _rounds(
     end = None if timeout is None else time.monotonic() + timeout
     nested = nested_callbacks(server, link)
     ears = None if nested is None else ears_of(server, link, nested)
+    sharer = run_of(server) if link.sharers else None
     if nested is not None:  # a 2026 call says itself what the server may ask, and which logs it wants
         meta: dict[str, Any] = {CLIENT_CAPABILITIES: nested.capabilities}
         if nested.asked_level is not None:
@@ -271,6 +273,7 @@ async def _rounds(
             silence=silence,
             on_progress=on_progress,
             ears=ears,
+            sharer=sharer,
         )
         if result.get("resultType") != "input_required":
             return result
@@ -466,7 +469,7 @@ async def session(server: Server) -> ClientSession:
 
     async def hold() -> None:
         try:
-            async with ClientSession(dispatcher=_Quiet(link)) as live:
+            async with ClientSession(dispatcher=_Quiet(link, sharer=current_run)) as live:
                 await (live.initialize() if link.era is Era.Y2025 else live.discover())
                 opened.append(_sessions.setdefault(id(link), live))
                 ready.set()

@@ -9,7 +9,7 @@ import atexit
 import copy
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -90,6 +90,22 @@ class Hub:
         self.server = server
         self.shared = shared
         self.runs: list[Run] = []
+        self._unheard: SessionWasReplaced | None = None
+        """What befell a kept link while no run had it."""
+
+    def join(self, run: "Run", link: Link) -> None:
+        self.runs.append(run)
+        if self.shared:
+            link.sharers.add(run)
+        if (event := self._unheard) is not None:
+            self._unheard = None
+            run.heard(self.server, event)
+
+    def leave(self, run: "Run", link: Link) -> None:
+        """Of a link that is kept; one of the run's own still has something to say while it closes."""
+        if self.shared and run in self.runs:
+            self.runs.remove(run)
+            link.sharers.remove(run)
 
     def callbacks(self) -> Callbacks:
         asked = self.server.callbacks or Callbacks()
@@ -104,6 +120,8 @@ class Hub:
         self.callbacks().heard(method, params)
 
     def event(self, event: Event) -> None:
+        if not self.runs and isinstance(event, SessionWasReplaced):
+            self._unheard = event
         for run in tuple(self.runs):
             run.heard(self.server, event)
 
@@ -281,7 +299,7 @@ class Run:
 
         await self._note(server)
         lease = await pool.lease((server, self.principal, scope, id(self._loop)), make)
-        _hubs[lease.link].runs.append(self)
+        _hubs[lease.link].join(self, lease.link)
         self._leases[server, reuse] = lease
         return lease
 
@@ -365,6 +383,7 @@ class Run:
         left can only be ended at a server that is known here: one that this run has called, or that is given."""
         self._ended = True
         leases, self._leases = self._leases, {}
+        self._leave(leases.values())
         self._count = {server.name: lease.link.statistics() for (server, _), lease in leases.items()}
         await asyncio.gather(*(lease.release(end=True) for lease in leases.values()), return_exceptions=True)
         if self._record is None:
@@ -374,6 +393,11 @@ class Run:
         left = [server for server in left if isinstance(server.target, HttpTarget)]
         await end_sessions(left, self._record)
         await self._record.end(leased)
+
+    def _leave(self, leases: Iterable[Lease]) -> None:
+        for lease in leases:
+            if (hub := _hubs.get(lease.link)) is not None:
+                hub.leave(self, lease.link)
 
     async def release(self) -> None:
         """Give everything back. A failing or hanging close keeps no other open."""
@@ -394,9 +418,7 @@ class Run:
                 log.warning("run %s could not be written down: %s", self.id, _said(error))
         leases, self._leases = self._leases, {}
         self._count |= {server.name: lease.link.statistics() for (server, _), lease in leases.items()}
-        for lease in leases.values():
-            if (hub := _hubs.get(lease.link)) is not None and self in hub.runs and hub.shared:
-                hub.runs.remove(self)
+        self._leave(leases.values())
         # A link with a memory leaves its session alive, one without ends it.
         releasing = [asyncio.ensure_future(lease.release()) for lease in leases.values()]
         done, late = await asyncio.wait(releasing, timeout=RELEASE_SECONDS) if releasing else ((), ())

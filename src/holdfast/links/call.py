@@ -90,6 +90,7 @@ class Call:
         "_params",
         "_renewed",
         "_safe",
+        "_sharer",
         "_silence",
         "_started",
         "_until",
@@ -107,8 +108,10 @@ class Call:
         id: str | int | None,
         ears: Ears | None = None,
         silence: float | None = None,
+        sharer: object | None = None,
     ) -> None:
         self._by = by
+        self._sharer = sharer
         self._silence = by.options.limits.silence if silence is None else silence
         self._ears = ears
         self._method = method
@@ -136,13 +139,15 @@ class Call:
             generation = machine.generation
             if generation is None or self._by.peer.circuit.state is not CircuitState.CLOSED:
                 generation = await self._come_up()
-            if not self._safe and (generation.unsaved or machine.loss is not None):
+            own = None if self._safe else machine.sharers.loss_of(self._sharer)
+            if not self._safe and (generation.unsaved or machine.loss is not None or own is not None):
                 if generation.unsaved:
                     await machine.settle(generation)
                     if machine.generation is not generation:
                         continue  # another link's session stands, and ours was given up
-                if (loss := await machine.find_loss(generation)) is not None:
+                if (loss := await machine.find_loss(generation) or own) is not None:
                     machine.loss_raised()
+                    machine.sharers.reported(self._sharer)
                     raise replaced(self._by.name, self._method, loss, generation, self._attempts)
             self._attempts += 1
             reply = await self._try(generation)
@@ -283,8 +288,12 @@ class Call:
             tries_left=self._attempts <= by.options.limits.replays,
         )
         if decision is Replacement.TELL:
-            if not self._safe and by.machine.loss is not None and by.machine.loss.generation == generation.number:
-                by.machine.loss_raised()
+            if not self._safe:
+                loss, own = by.machine.loss, by.machine.sharers.loss_of(self._sharer)
+                if loss is not None and loss.generation == generation.number:
+                    by.machine.loss_raised()
+                if own is not None and own.generation == generation.number:
+                    by.machine.sharers.reported(self._sharer)
             raise replaced(by.name, self._method, generation, new, self._attempts)
 
     async def _pause(self, verdict: Verdict, seen: Seen, reply: Reply, generation: Generation) -> None:

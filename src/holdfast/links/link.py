@@ -26,6 +26,7 @@ from holdfast.links.options import LinkStatistics, Options
 from holdfast.links.owner import Owner, cancelling
 from holdfast.links.peer import peer_of
 from holdfast.links.phases import Phases
+from holdfast.links.sharers import Sharers
 from holdfast.links.target import Target, check_headers, target_of
 from holdfast.links.telling import Telling
 from holdfast.links.watch import Watch
@@ -176,10 +177,12 @@ class Link:
         on_progress: OnProgress | None = None,
         id: str | int | None = None,
         ears: Ears | None = None,
+        sharer: object | None = None,
     ) -> dict[str, Any]:
         """Send a request and return its result. `safe`: it may be repeated (else the method decides; a tool call may
         not). `timeout` is a total, replays included; `silence` is the longest span without a sign of life, by default
-        `Limits.silence`. `ears` take what the server says on this call's own stream."""
+        `Limits.silence`. `ears` take what the server says on this call's own stream. `sharer`: for which of the
+        link's `sharers` it is."""
         self._enter_loop()
         _check(method, params, headers, self.name)
         count, limit = self._telling.count, self._options.limits.in_flight
@@ -204,6 +207,7 @@ class Link:
                 id,
                 ears,
                 silence,
+                sharer,
             )
             result, generation = await call.run()
         finally:
@@ -306,6 +310,11 @@ class Link:
         """Keep the session in this memory from now on: the link came up before anybody knew whose it would be."""
         self._memory, self._touch_every = memory, memory.touch_every
         self._machine.keep_in(memory, principal)
+
+    @property
+    def sharers(self) -> Sharers:
+        """Who shares the link, and has to be told of a loss each for themselves."""
+        return self._machine.sharers
 
     @property
     def unreported_loss(self) -> Loss | None:

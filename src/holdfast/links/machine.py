@@ -30,6 +30,7 @@ from holdfast.links.options import Options
 from holdfast.links.owner import Owner
 from holdfast.links.phases import AuthNeeded, Phases, StartFailed, Wants
 from holdfast.links.reseed import Reseeding
+from holdfast.links.sharers import Sharers
 from holdfast.links.telling import Telling
 from holdfast.links.wire import Generation, Loss, Wire
 
@@ -58,6 +59,7 @@ class Machine:
         """Closed for good by whoever lent it: a call that comes later must not open it again."""
         self.loss: Loss | None = None
         """A lost session that kept something, whose loss has still to be reported to an unsafe call."""
+        self.sharers = Sharers()
         self.changed = asyncio.Event()
         """Set, and replaced by a new one, whenever a generation begins or ends."""
         self._options = options
@@ -257,9 +259,9 @@ class Machine:
         elif (old is not None and old.keeps_state) or (new.unreported_loss and not new.adopted):
             await self._replaced(old, new)
         elif new.unreported_loss:  # an earlier life, or another process, has logged it
-            self.loss = self.loss or Loss()
+            self._lost(self.loss or Loss())
         if not self._options.stateful:
-            self.loss = None
+            self._restored()
         if new.unreported_loss is (self.loss is None):
             new.unreported_loss = self.loss is not None
             self._phases.saver.soon(new)
@@ -280,7 +282,18 @@ class Machine:
             reseeded=False,
         )
         old.reported_elsewhere = not new.unreported_loss
-        self.loss = Loss(old.session, old.number) if new.unreported_loss else None
+        if new.unreported_loss:
+            self._lost(Loss(old.session, old.number))
+        else:
+            self.loss = None
+
+    def _lost(self, loss: Loss) -> None:
+        self.loss = loss
+        self.sharers.lost(loss)
+
+    def _restored(self) -> None:
+        self.loss = None
+        self.sharers.restored()
 
     async def _replaced(self, old: Generation | None, new: Generation) -> None:
         """A session that kept something, here or in an earlier life, is over. Ask the hook, tell everybody."""
@@ -313,11 +326,11 @@ class Machine:
             reseeded=reseeded,
         )
         if reseeded:
-            self.loss = None
+            self._restored()
         elif kept:
-            self.loss = Loss(before, 0 if old is None else old.number)
+            self._lost(Loss(before, 0 if old is None else old.number))
         elif new.unreported_loss:
-            self.loss = self.loss or Loss()
+            self._lost(self.loss or Loss())
 
     async def _restore(self, generation: Generation) -> None:
         if generation.era is Era.Y2026:
@@ -536,7 +549,8 @@ class Machine:
         finally:
             failures += await self._let_go()
             self._telling.count["close_failures"] += failures
-            self._last = self.loss = self._phases.begun = self.generation = None
+            self._restored()
+            self._last = self._phases.begun = self.generation = None
             if self.state is not LinkState.CLOSED:
                 self._step(LinkEvent.CLOSED)
             self._exchanger.closing = False

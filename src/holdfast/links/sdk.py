@@ -66,9 +66,10 @@ _safe_tools: WeakKeyDictionary[Link, frozenset[str]] = WeakKeyDictionary()
 class Bridge:
     """What dispatcher and transport share: one session's calls, carried by a link."""
 
-    def __init__(self, link: Link, *, probes: bool = False) -> None:
+    def __init__(self, link: Link, *, probes: bool = False, sharer: Callable[[], object | None] | None = None) -> None:
         self.link = link
         self._probes = probes
+        self._sharer = sharer
 
     async def call(
         self,
@@ -97,6 +98,7 @@ class Bridge:
                 timeout=timeout,
                 on_progress=on_progress,
                 id=id,
+                sharer=self._sharer() if self._sharer is not None else None,
             )
         except HoldfastError as error:
             raise as_mcp_error(error) from error
@@ -197,10 +199,11 @@ class LinkDispatcher:
 
     The server is taken in the era that the session asks for, by `initialize()` or `discover()`, where it has that.
     `probes=True`: who asks is a client that tries `discover()` by itself, so the link's own preference decides.
+    `sharer`: says for which of the link's `sharers` a call is.
     """
 
-    def __init__(self, link: Link, *, probes: bool = False) -> None:
-        self._bridge = Bridge(link, probes=probes)
+    def __init__(self, link: Link, *, probes: bool = False, sharer: Callable[[], object | None] | None = None) -> None:
+        self._bridge = Bridge(link, probes=probes, sharer=sharer)
         self._link = link
         self._given: set[RequestId] = set()
 
