@@ -1,14 +1,21 @@
 """Who may run a program: one process at a time; renewed, released, and taken over from a process that is dead."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
 
 from holdfast.core.clock import ManualClock
 from holdfast.core.models import Record
+from holdfast.core.values import JSON
 from holdfast.errors import RunsElsewhere, StoreDown
 from holdfast.gateway import ownership
+from holdfast.gateway.config import Settings
+from holdfast.gateway.config_file import Config
+from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.ownership import CLAIM_SECONDS, PROCESSES, Programs
 from holdfast.stores import open_store
 from holdfast.stores.base import Store
@@ -50,6 +57,68 @@ async def test_a_process_that_said_goodbye_is_not_waited_for(store: Store) -> No
     await mine.take()
     await mine.release()
     await left.release()
+
+
+def ended_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait(30)
+    return process.pid
+
+
+def sign_of_life(**other: JSON) -> dict[str, JSON]:
+    data: dict[str, JSON] = {**ownership.whereabouts(), "address": "http://0.0.0.0:8000/mcp"}
+    return data | other
+
+
+@pytest.mark.promise("gateway.one-owner")
+async def test_a_process_that_was_killed_on_this_machine_is_not_waited_for(store: Store) -> None:
+    dead, living = Programs(store), Programs(store)
+    await store.commit(Record(PROCESSES, dead.owner, data=sign_of_life(pid=ended_pid())), expect=0)
+    left, mine = (each.claim("p", "notebook") for each in (dead, living))
+    await left.take()
+    await mine.take()
+    for each in (left, mine):
+        await each.release()
+
+
+@pytest.mark.promise("gateway.one-owner")
+@pytest.mark.parametrize(
+    "place", [{"place": "another container"}, {"place": None}, {}], ids=["another", "unknown", "an earlier version"]
+)
+async def test_a_process_in_another_container_is_never_taken_for_an_ended_one(
+    store: Store, clock: ManualClock, place: dict[str, JSON]
+) -> None:
+    """Its number means nothing here, and its host name and address may be the same."""
+    theirs, ours = Programs(store), Programs(store)
+    said = sign_of_life(pid=ended_pid())
+    del said["place"]
+    await store.commit(Record(PROCESSES, theirs.owner, data=said | place), expect=0)
+    running, mine = (each.claim("p", "notebook") for each in (theirs, ours))
+    await running.take()
+    gateway = Gateway(Config(Settings(), {}), store, clock=clock)
+    gateway.address = "http://0.0.0.0:8000/mcp"
+    async with gateway.running():
+        assert (await store.get(PROCESSES, theirs.owner)) is not None, "a gateway that starts ends no sign of life"
+        with pytest.raises(RunsElsewhere):
+            await mine.take()
+    assert running.held
+    await running.release()
+
+
+@pytest.mark.promise("gateway.one-owner")
+async def test_where_a_number_cannot_be_told_apart_no_process_counts_as_ended(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "place", lambda: None)
+    said = sign_of_life(pid=ended_pid())
+    assert said["place"] is None
+    assert not ownership.has_ended(said)
+
+
+@pytest.mark.promise("gateway.one-owner")
+def test_this_process_runs() -> None:
+    assert not ownership.has_ended(sign_of_life())
+    assert ownership.whereabouts()["pid"] == os.getpid()
 
 
 @pytest.mark.promise("gateway.one-owner")

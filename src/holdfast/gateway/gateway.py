@@ -9,7 +9,6 @@ import contextlib
 import functools
 import logging
 import os
-import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
@@ -31,7 +30,7 @@ from holdfast.gateway.drain import UnderWay
 from holdfast.gateway.failure_log import FailureLog
 from holdfast.gateway.methods import Methods
 from holdfast.gateway.orphans import Orphans
-from holdfast.gateway.ownership import PROCESSES, Programs, is_running
+from holdfast.gateway.ownership import PROCESSES, Programs, has_ended, whereabouts
 from holdfast.gateway.place import check_sealing
 from holdfast.gateway.readiness import Readiness
 from holdfast.gateway.routing import Offer, Table, build
@@ -255,14 +254,12 @@ class Gateway:
         await self.sessions.reap()
 
     async def _bury(self) -> None:
-        """Signs of life that outlived their process: it listened where we do, or ran on this machine and is gone."""
+        """Signs of life of processes that ran here and have ended without a word; those of others run out."""
         after: str | None = None
         while True:
             page = await self.store.scan(kind=PROCESSES, after=after)
             for record in page.records:
-                data = members(record.data)
-                here = data.get("host") == socket.gethostname()
-                if (self.address and data.get("address") == self.address) or (here and not is_running(data.get("pid"))):
+                if has_ended(members(record.data)):
                     await self.store.end(PROCESSES, record.id)
             if page.next is None:
                 return
@@ -282,8 +279,7 @@ class Gateway:
     def describe(self) -> dict[str, Any]:
         """What `holdfast backends` shows."""
         return {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
+            **whereabouts(),
             "address": self.address,
             "sessions": len(self.sessions.live),
             "children": self._children.count,

@@ -9,11 +9,13 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.models import Claim
-from holdfast.core.values import members
+from holdfast.core.values import JSON, members
 from holdfast.errors import Busy, Conflict, HoldfastError, RunsElsewhere
 from holdfast.stores.base import Store
 
@@ -92,7 +94,7 @@ class Ownership:
         record = await self._store.get(PROCESSES, holder.owner, dead=True)
         data = members(record.data) if record is not None else {}
         said = record is not None and record.ended is not None and not record.expired
-        if said or (data.get("host") == socket.gethostname() and not is_running(data.get("pid"))):
+        if said or has_ended(data):
             await self._store.release(holder)
             return None
         address = data.get("address")
@@ -169,10 +171,30 @@ class Ownership:
                 log.warning("backend %r: the claim on its program is left to run out: %s", self._backend, error)
 
 
-def is_running(pid: object) -> bool:
-    """Is there a process of this number on this machine?"""
+def whereabouts() -> dict[str, JSON]:
+    """What a sign of life says of where its process is."""
+    return {"pid": os.getpid(), "host": socket.gethostname(), "place": place()}
+
+
+def has_ended(sign: Mapping[str, Any]) -> bool:
+    """Has the process of this sign of life ended, for certain? Never of one in another container or on another machine:
+    it can't be seen from here, whatever its number, its host name and its address are."""
+    here = place()
+    return here is not None and sign.get("place") == here and not _is_running(sign.get("pid"))
+
+
+def place() -> str | None:
+    """Where a process number means the same process: this run of the kernel, this PID namespace. None if unknown."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return None
+
+
+def _is_running(pid: object) -> bool:
     if not isinstance(pid, int):
-        return False
+        return True
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
