@@ -20,6 +20,11 @@ from tests.gateway.kit import config_of
 from tests.links.kit import until
 
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+META_2026 = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "x", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
 HUNG = 60  # seconds after which a test that waits for a process has failed
 
 
@@ -62,9 +67,11 @@ class Client:
 
 
 @asynccontextmanager
-async def served(folder: Path, servers: dict[str, Any], **clients: Any) -> AsyncGenerator[Client]:
+async def served(
+    folder: Path, servers: dict[str, Any], sessions: dict[str, Any] | None = None, **clients: Any
+) -> AsyncGenerator[Client]:
     async with open_store("memory:") as store:
-        gateway = Gateway(config_of(folder, servers, clients=clients), store)
+        gateway = Gateway(config_of(folder, servers, clients=clients, sessions=sessions or {}), store)
         inside, outside = os.pipe()
         reader = asyncio.StreamReader()
         try:
@@ -151,8 +158,8 @@ async def _quiet(count: Callable[[], int]) -> None:
 
 
 @pytest.mark.promise("gateway.stdio-slow")
-@pytest.mark.parametrize("how", ["hangs up", "is ended"])
-async def test_the_process_ends_in_order_when_its_client(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("how", ["hangs up", "SIGTERM", "SIGINT", "SIGHUP"])
+async def test_the_process_ends_in_order_when_its_client_hangs_up_or_ends_it(tmp_path: Path, how: str) -> None:
     async with FaultServer() as http:
         file = tmp_path / "gateway.json"
         file.write_text(json.dumps({"mcpServers": {"b": {"url": http.url}}}))
@@ -173,12 +180,87 @@ async def test_the_process_ends_in_order_when_its_client(tmp_path: Path, how: st
         if how == "hangs up":
             serving.stdin.write(line(2, "ping", {}))  # its answer finds nobody
         else:
-            serving.send_signal(signal.SIGTERM)
+            serving.send_signal(getattr(signal, how))
         async with asyncio.timeout(HUNG):
-            _, logged = await serving.communicate() if how == "is ended" else (None, await serving.stderr.read())  # type: ignore[union-attr]
+            _, logged = await serving.communicate() if how != "hangs up" else (None, await serving.stderr.read())  # type: ignore[union-attr]
             assert await serving.wait() == 0, logged
         assert b"Traceback" not in logged
         assert not http.sessions.sessions  # ended at its server, too
+
+
+def is_unknown(message: dict[str, Any]) -> bool:
+    told = message.get("result", {}).get("_meta", {}).get("dev.holdfast/error", {})
+    return told.get("family") == "OutcomeUnknown"
+
+
+def call_of(era: str, id: int, tool: str) -> bytes:
+    params: dict[str, Any] = {"name": tool, "arguments": {}}
+    return line(id, "tools/call", params if era == "2025" else params | {"_meta": META_2026})
+
+
+@pytest.mark.promise("gateway.stdio")
+@pytest.mark.parametrize("era", ["2025", "2026"])
+@pytest.mark.parametrize("how", ["stdin closed", "told to end", "told to end twice"])
+async def test_calls_that_the_end_cuts_off_have_an_unknown_outcome(tmp_path: Path, how: str, era: str) -> None:
+    async with FaultServer() as http:
+        drain = 0.2 if how != "told to end twice" else 600.0
+        async with served(tmp_path, {"b": {"url": http.url}}, sessions={"drain": drain}) as client:
+            for id in (1, 2):
+                client.stdin.feed_data(call_of(era, id, "b__wait"))
+            await until(lambda: _sent(http) == 2)
+            if how == "stdin closed":
+                client.stdin.feed_eof()
+            else:
+                client.serving.stop()
+                if how == "told to end twice":
+                    client.serving.stop()
+            async with asyncio.timeout(HUNG):
+                await client.front
+            answers = {message.get("id"): message for message in client.read()}
+            assert is_unknown(answers[1]), answers
+            assert is_unknown(answers[2]), answers
+
+
+@pytest.mark.promise("gateway.stdio")
+async def test_told_to_end_after_its_stdin_was_closed_it_waits_no_longer(tmp_path: Path) -> None:
+    """Clients close stdin, send SIGTERM two seconds later, and SIGKILL two seconds after that."""
+    async with (
+        FaultServer() as http,
+        served(tmp_path, {"b": {"url": http.url}}, sessions={"drain": 600.0}) as client,
+    ):
+        client.stdin.feed_data(call_of("2025", 1, "b__wait"))
+        await until(lambda: _sent(http) == 1)
+        client.stdin.feed_eof()
+        await until(lambda: client.serving.closing)
+        client.serving.stop()
+        async with asyncio.timeout(HUNG):
+            await client.front
+        assert is_unknown(client.read()[-1])
+
+
+@pytest.mark.promise("gateway.stdio")
+async def test_a_call_that_never_reached_its_server_is_not_called_unknown_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = asyncio.Event()
+
+    async def never(*_: object) -> None:
+        stuck.set()
+        await asyncio.Event().wait()
+
+    async with (
+        FaultServer() as http,
+        served(tmp_path, {"b": {"url": http.url}}, sessions={"drain": 0.1}) as client,
+    ):
+        monkeypatch.setattr(client.serving._gateway.sessions, "find", never)
+        client.stdin.feed_data(call_of("2025", 1, "b__count"))
+        await asyncio.wait_for(stuck.wait(), HUNG)
+        client.stdin.feed_eof()
+        async with asyncio.timeout(HUNG):
+            await client.front
+        error = client.read()[-1]["error"]
+        assert error["data"]["family"] == "Unavailable", error
+        assert _sent(http) == 0
 
 
 @pytest.mark.promise("gateway.stdio")

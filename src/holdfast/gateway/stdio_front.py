@@ -10,6 +10,7 @@ import os
 import signal
 import stat
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -18,9 +19,9 @@ from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
 from holdfast.core.disclosure import rpc_error
 from holdfast.core.eras import PROTOCOL_VERSION, UNSUPPORTED_VERSION, Era
 from holdfast.core.models import Principal
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, HoldfastError, Unavailable
 from holdfast.gateway.config_file import Config
-from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.gateway import CUT_SECONDS, Gateway
 from holdfast.gateway.greeting import BadGreeting, client_of, discovery, greeting
 from holdfast.gateway.methods import Asking
 from holdfast.gateway.out_pipe import OutPipe
@@ -45,8 +46,11 @@ class StdioFront:
     is_alone = True
 
     def __init__(self, gateway: Gateway, out: int) -> None:
+        self.closing = False
+        """Nothing is taken of the client any more."""
         self._gateway = gateway
         self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._out = OutPipe(out, gateway.settings.clients, self.stop)
         self._session: Session | None = None
         self._calls: dict[Any, asyncio.Task[None]] = {}
@@ -66,7 +70,10 @@ class StdioFront:
         return self._out.waiting
 
     def stop(self) -> None:
-        """Take no more of what the client sends: calls under way get their time, then `run` returns."""
+        """Take no more of what the client sends: calls under way get their time, then `run` returns. Where it ends
+        already, wait for no call: clients that closed our stdin kill us soon after they asked us to end."""
+        if self._stop.is_set() or self.closing:
+            self._hurry.set()
         self._stop.set()
 
     async def run(self, reader: asyncio.StreamReader) -> None:
@@ -172,7 +179,9 @@ class StdioFront:
         except _Refusal as refusal:
             answer["error"] = refusal.error
         except asyncio.CancelledError:
-            answer["error"] = {"code": CANCELLED, "message": "Request cancelled"}
+            answer["error"] = (
+                rpc_error(_gone()) if self.closing else {"code": CANCELLED, "message": "Request cancelled"}
+            )
         except Exception:
             log.exception("a request could not be answered")
             answer["error"] = {"code": -32603, "message": "Internal error"}
@@ -232,11 +241,17 @@ class StdioFront:
         return await self._gateway.methods.answer(asking, method, params)
 
     async def _close(self) -> None:
+        self.closing = True
         drain = self._gateway.settings.sessions.drain
-        if self._tasks and not self._out.is_broken:  # what was asked before the pipe closed is answered
-            await asyncio.wait(tuple(self._tasks), timeout=drain)
+        if not self._out.is_broken:  # what was asked before the pipe closed is answered
+            await self._settled(drain)
+        if self._tasks:
+            log.warning("%d requests are cut: the client is gone, or ends us", len(self._tasks))
+        self._gateway.hurry()
+        await self._settled(CUT_SECONDS, hurried=True)
         for task in tuple(self._tasks):
             task.cancel()
+        await self._settled(CUT_SECONDS, hurried=True)
         if self._session is not None:
             await self._gateway.sessions.end(self._session, "ended by its client")
         if self._pushing is not None:
@@ -245,6 +260,22 @@ class StdioFront:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._out.flush(), drain)
         self._out.close()
+
+    async def _settled(self, seconds: float, *, hurried: bool = False) -> None:
+        """Until every request is answered, the time is over, or somebody is in a hurry."""
+        hurry = asyncio.get_running_loop().create_task(self._hurry.wait(), name="hurry")
+        until = time.monotonic() + seconds
+        try:
+            while self._tasks and (left := until - time.monotonic()) > 0 and (hurried or not hurry.done()):
+                waiting = self._tasks if hurried else {*self._tasks, hurry}
+                await asyncio.wait(tuple(waiting), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hurry.cancel()
+            await asyncio.wait((hurry,))
+
+
+def _gone() -> HoldfastError:
+    return Unavailable("the gateway is going down", remedy="start it again")
 
 
 class _Refusal(Exception):
@@ -272,7 +303,8 @@ async def serve_stdio(config: Config, keys: Sequence[str] | None = None) -> None
             gateway = Gateway(config, store)
             async with gateway.running():
                 front = StdioFront(gateway, out)
-                loop.add_signal_handler(signal.SIGTERM, front.stop)
+                for name in ("SIGTERM", "SIGINT", "SIGHUP"):  # there is nobody to read a configuration anew for
+                    loop.add_signal_handler(getattr(signal, name), front.stop)
                 await front.run(reader)
     finally:
         transport.close()
