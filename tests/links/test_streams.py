@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast.core import events
+from holdfast.links.http_stream import SHORTEST_PAUSE
 from holdfast.testing import Fault, FaultServer
 from tests.links.kit import FAST, link_to, text_of, tool, until
 
@@ -423,3 +426,51 @@ async def test_a_stream_goes_on_after_an_event_id_of_any_characters() -> None:
         server.close()
     assert b"last-event-id" not in asked[0].lower()
     assert b"last-event-id: " + id + b"\r\n" in asked[1]
+
+
+@pytest.mark.promise("link.resume")
+@pytest.mark.parametrize("drop", [b"", b"retry: 0\n"], ids=["as ever", "at once"])
+async def test_an_answer_stream_that_is_dropped_each_time_is_resumed_at_a_pace(drop: bytes) -> None:
+    resumed: list[float] = []
+    ends = 8
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(
+            (int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
+        )
+        message = json.loads(await reader.readexactly(length) or b"{}")
+        said = b"HTTP/1.1 202 Taken\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+        stream = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+        if message.get("method") == "initialize":
+            result = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}
+            body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
+            said = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nmcp-session-id: s\r\nconnection: close\r\n"
+            said += b"content-length: %d\r\n\r\n" % len(body) + body
+        elif message.get("method") == "tools/call":
+            asked.append(message["id"])
+            said = stream + b"id: 0\n" + drop + b"data: \n\n"
+        elif b"last-event-id" in head.lower():
+            resumed.append(asyncio.get_running_loop().time())
+            said = stream + b"id: %d\n" % len(resumed) + drop + b"data: \n\n"
+            if len(resumed) == ends:
+                answer = {"jsonrpc": "2.0", "id": asked[0], "result": {"content": []}}
+                said += b"data: " + json.dumps(answer).encode() + b"\n\n"
+        elif head.startswith(b"GET"):
+            said = b"HTTP/1.1 405 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+        writer.write(said)
+        await writer.drain()
+        writer.close()
+
+    asked: list[str] = []
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    limits = replace(FAST, stream_retry=0.001)
+    try:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        async with link_to(url, era="2025", limits=limits) as link:
+            assert await link.request("tools/call", tool("echo")) == {"content": []}
+    finally:
+        server.close()
+    assert len(resumed) == ends
+    gaps = [later - earlier for earlier, later in pairwise(resumed)]
+    assert min(gaps) >= SHORTEST_PAUSE * 0.9

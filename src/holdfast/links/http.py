@@ -226,7 +226,7 @@ class _Call:
 
     async def _read_stream(self, response: Answer, timer: asyncio.Timeout) -> Reply:
         parser = Parser(self._wire.endpoint.limits.message_bytes)
-        retry = self._wire.endpoint.limits.stream_retry
+        asked: float | None = None
         failures = 0
         stream: Answer | None = response
         opened: Answer | None = None  # by a resumption, so ours to let go
@@ -238,7 +238,7 @@ class _Call:
                         async for chunk in stream.content.iter_any():
                             for event in self._events(parser, chunk, timer):
                                 failures = 0
-                                retry = event.retry if event.retry is not None else retry
+                                asked = event.retry if event.retry is not None else asked
                                 if event.is_message and (answer := await self._take(event, timer)) is not None:
                                     self._answering = stream is first
                                     return self._answered(answer, first)
@@ -256,7 +256,7 @@ class _Call:
                 last_id, failures = parser.last_id, failures + 1
                 parser = Parser(self._wire.endpoint.limits.message_bytes)
                 parser.last_id = last_id
-                await asyncio.sleep(retry)
+                await asyncio.sleep(http_stream.wait_for(asked, self._wire.endpoint.limits.stream_retry, failures))
                 if opened is not None:
                     opened.close()
                 opened = stream = await self._resume(last_id)

@@ -66,10 +66,13 @@ async def listen(endpoint: Endpoint, generation: Generation, receive: Receive, l
         last_id = parser.last_id
         parser = Parser(endpoint.limits.message_bytes)
         parser.last_id = last_id
-        wait = max(SHORTEST_PAUSE, pause if pause is not None else endpoint.limits.stream_retry)
-        if failures > 1:
-            wait = max(wait, backoff(failures, random.random(), base=wait, cap=LONGEST_PAUSE))
-        await asyncio.sleep(wait)
+        await asyncio.sleep(wait_for(pause, endpoint.limits.stream_retry, failures))
+
+
+def wait_for(asked: float | None, otherwise: float, failures: int) -> float:
+    """Seconds before a stream is opened again: what the server asked for, in bounds, and longer with each failure."""
+    wait = max(SHORTEST_PAUSE, asked if asked is not None else otherwise)
+    return wait if failures < 2 else max(wait, backoff(failures, random.random(), base=wait, cap=LONGEST_PAUSE))
 
 
 def _message(data: bytes, decode: Decode) -> dict[str, Any]:
