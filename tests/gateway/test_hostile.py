@@ -3,6 +3,8 @@
 import asyncio
 import json
 import string
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.testing import FaultServer
 from tests.gateway.kit import BOTH, Raw, gateway
+from tests.links.kit import until
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
@@ -162,3 +165,130 @@ async def test_what_a_backend_sends_is_data(tmp_path: Path) -> None:
             answer: Any = await client.call("evil__echo", text="\u202e\x00{}<script>")
             assert answer.text == "\u202e\x00{}<script>"
             assert (await client.call("counter__count")).text == "1"
+
+
+class Talker:
+    """A 2025 server that says on its streams what a test tells it to, and answers some requests when it is let go."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.tool = "first"
+        self.held = ""
+        """The method whose requests wait for `go`."""
+        self.go = asyncio.Event()
+        self.waiting = self.most_waiting = self.pongs = 0
+        self.streams: list[asyncio.StreamWriter] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            size = next((int(line[15:]) for line in head.split("\r\n") if line.startswith("content-length:")), 0)
+            message = json.loads(await reader.readexactly(size) or b"{}")
+            if head.startswith("get"):
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+                self.streams.append(writer)
+                await reader.read()
+                return
+            method = message.get("method", "")
+            self.pongs += message.get("id") == "sentinel"
+            tool = self.tool
+            if method and method == self.held:
+                self.waiting += 1
+                self.most_waiting = max(self.most_waiting, self.waiting)
+                await self.go.wait()
+                self.waiting -= 1
+            if not method or "id" not in message:
+                writer.write(b"HTTP/1.1 202 Taken\r\ncontent-length: 0\r\n\r\n")
+                continue
+            about = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": True}}}
+            result = {
+                "initialize": {**about, "serverInfo": {"name": "talker", "version": "1"}},
+                "tools/list": {"tools": [{"name": tool, "inputSchema": {"type": "object"}}]},
+            }.get(method, {})
+            data = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
+            said = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nmcp-session-id: s\r\n"
+            writer.write(said + b"content-length: %d\r\n\r\n" % len(data) + data)
+
+    async def say(self, method: str, times: int) -> None:
+        """So often, on every stream; returns when the link has taken all of it."""
+        message = b'data: {"jsonrpc":"2.0","method":"%s"}\n\n' % method.encode()
+        ping = b'data: {"jsonrpc":"2.0","id":"sentinel","method":"ping"}\n\n'
+        before = self.pongs
+        for stream in self.streams:
+            stream.write(message * times + ping)
+        await until(lambda: self.pongs - before >= len(self.streams), 20)
+
+
+@asynccontextmanager
+async def talker() -> AsyncGenerator[Talker]:
+    served = Talker()
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            await served.serve(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+            tasks.discard(task)
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    served.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+    try:
+        yield served
+    finally:
+        server.close()
+        for task in tuple(tasks):
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=5)
+
+
+@pytest.mark.promise("gateway.hostile")
+async def test_a_server_that_says_without_end_that_its_lists_change_is_asked_once_for_all(tmp_path: Path) -> None:
+    async with (
+        talker() as server,
+        gateway(tmp_path, {"it": {"url": server.url}}) as program,
+        Raw(program.url) as client,
+    ):
+        await client.initialize()
+        assert await client.tools() == ["it__first"]
+        async with client.stream():
+            await until(lambda: len(server.streams) == 2)  # the session's, and everybody's
+            before = len(asyncio.all_tasks())
+            server.held = "tools/list"
+            for _ in range(20):
+                await server.say("notifications/tools/list_changed", 100)
+            assert len(asyncio.all_tasks()) < before + 50
+            assert server.most_waiting <= 2
+            server.tool = "second"
+            await server.say("notifications/tools/list_changed", 1)  # while the lists are being fetched
+            server.go.set()
+            await until(lambda: server.waiting == 0)
+            async with Raw(program.url) as other, asyncio.timeout(20):
+                await other.initialize()
+                while await client.tools() != ["it__second"] or await other.tools() != ["it__second"]:
+                    pass
+
+
+@pytest.mark.promise("gateway.hostile")
+async def test_a_client_whose_roots_change_without_end_costs_a_server_one_request_at_a_time(tmp_path: Path) -> None:
+    async with (
+        talker() as server,
+        gateway(tmp_path, {"it": {"url": server.url}}) as program,
+        Raw(program.url) as client,
+    ):
+        await client.initialize({"roots": {"listChanged": True}})
+        await client.call("it__first")
+        server.held = "notifications/roots/list_changed"
+        for _ in range(50):
+            told = await client.send({"jsonrpc": "2.0", "method": "notifications/roots/list_changed"})
+            assert told.status == 202
+        await until(lambda: server.waiting)
+        assert server.most_waiting == 1
+        server.go.set()
+        await until(lambda: server.waiting == 0)

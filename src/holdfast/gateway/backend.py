@@ -97,6 +97,7 @@ class Backend:
         self._borrowed = False
         """The catalogue is that of the server which had this name before; this one's is not known yet."""
         self._refetch = Refetch(name, self._fetch_anew, lambda: self.fetched)
+        self._news = Refetch(name, self._fetch_changed)
         self._store = store
         self._sink = sink
         self._changed = changed
@@ -282,7 +283,7 @@ class Backend:
         else:
             self._refetch.soon()
 
-    async def _fetch_anew(self) -> None:
+    async def _fetch_anew(self, _: frozenset[str] = frozenset()) -> None:
         if self._fetching is not None:  # it may have begun before the news
             await asyncio.wait((self._fetching,))
         await self.refresh(self.common().link)
@@ -359,18 +360,16 @@ class Backend:
         if method == "notifications/resources/updated" and params is not None and isinstance(params.get("uri"), str):
             self._updated(params["uri"])
         elif method in LISTS and self._common is not None:
-            self._common.link.owner.start(self._changed_there(self._common.link, LISTS[method]), "refresh")
+            self._news.soon(LISTS[method])
 
-    async def _changed_there(self, link: Link, kind: str) -> None:
-        """It says that a list has changed. If we see no difference, its word is passed on all the same."""
+    async def _fetch_changed(self, kinds: frozenset[str]) -> None:
+        """It says that lists have changed. If we see no difference, its word is passed on all the same."""
         before = self.catalogue
-        try:
-            await self.refresh(link)
-        except HoldfastError as error:
-            log.warning("%s: its lists could not be fetched: %s", self.name, error.what)
-            return
-        if self.catalogue == before:
-            self._announced(kind)
+        if self._common is not None:
+            await self._fetch_anew()
+            if self.catalogue == before:
+                for kind in sorted(kinds):
+                    self._announced(kind)
 
     async def _watch_lists(self, link: Link) -> None:
         """A 2026 server tells of changes only whoever asks to hear of them."""
@@ -569,6 +568,7 @@ class Backend:
         """Everything that is the backend's own. `end=False` leaves what the store remembers for the next process."""
         self.closed = True
         self._refetch.close()
+        self._news.close()
         for task in (self._warming, self._fetching):
             if task is not None:
                 task.cancel()

@@ -276,9 +276,7 @@ class Front:
             if task is not None:
                 task.cancel()
         elif method == "notifications/roots/list_changed":
-            for back in session.backs.values():
-                if back.link.greeting is not None:
-                    session.start(back.link.notify(method, params), method)
+            session.roots_changed()
 
     async def _call(
         self, request: Request, session: Session, message: dict[str, Any], takes_json: bool, takes_sse: bool

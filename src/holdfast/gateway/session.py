@@ -23,6 +23,7 @@ from holdfast.gateway.back import Back
 from holdfast.gateway.backend import LISTS, Backend
 from holdfast.gateway.catalogue import Catalogue, fetch
 from holdfast.gateway.memories import SessionMemory
+from holdfast.gateway.refetch import Refetch
 from holdfast.gateway.routing import Table
 from holdfast.gateway.streams import Streams
 from holdfast.gateway.subscriptions import Subscriptions
@@ -97,7 +98,8 @@ class Session:
     __slots__ = (
         "_asked",
         "_asks",
-        "_refreshing",
+        "_news",
+        "_roots_due",
         "_writing",
         "backs",
         "begun",
@@ -152,7 +154,8 @@ class Session:
         self._asked: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._asks = itertools.count(1)
         self._writing: asyncio.Lock | None = None
-        self._refreshing: set[str] = set()
+        self._news: dict[str, Refetch] = {}
+        self._roots_due: dict[str, bool] = {}
 
     def __repr__(self) -> str:
         return f"<Session {self.key[:8]} {self.state.name} backends={sorted(self.backs)} calls={len(self.calls)}>"
@@ -317,9 +320,10 @@ class Session:
     def heard(self, backend: str, method: str, params: Mapping[str, Any] | None) -> None:
         """A backend's word that belongs to no call."""
         if method in LISTS:
-            if backend not in self._refreshing:
-                self._refreshing.add(backend)
-                self.start(self._refresh(backend), "refresh")
+            news = self._news.get(backend)
+            if news is None:
+                news = self._news[backend] = Refetch(backend, lambda _: self._refresh(backend))
+            news.soon()
             return
         if method == "notifications/resources/updated":
             uri = (params or {}).get("uri")
@@ -329,13 +333,13 @@ class Session:
 
     async def _refresh(self, name: str) -> None:
         """This session sees other lists than the rest: its own from now on."""
-        self._refreshing.discard(name)
         back = self.backs.get(name)
         if back is None:
             return
-        found = await fetch(back.link, timeout=30.0)
-        self.overrides[name] = found
-        self.sessions.retable(self)
+        found = await fetch(back.link, timeout=30.0, known=self.overrides.get(name) or back.backend.catalogue)
+        if self.backs.get(name) is back:
+            self.overrides[name] = found
+            self.sessions.retable(self)
 
     def push(self, message: Mapping[str, Any]) -> None:
         """To the client, on its own stream; kept there until it listens."""
@@ -411,7 +415,29 @@ class Session:
         task.uncancel()
         return True
 
+    def roots_changed(self) -> None:
+        """The client says so; each server is told, and once more if it comes while it is being told."""
+        for name, back in self.backs.items():
+            if back.link.greeting is not None:
+                under_way = name in self._roots_due
+                self._roots_due[name] = True
+                if not under_way:
+                    self.start(self._tell_roots(name), "roots")
+
+    async def _tell_roots(self, name: str) -> None:
+        try:
+            while self._roots_due[name] and (back := self.backs.get(name)) is not None:
+                self._roots_due[name] = False
+                try:
+                    await back.link.notify("notifications/roots/list_changed")
+                except HoldfastError as error:
+                    log.warning("session %s: roots: %s", self.key[:8], error)
+        finally:
+            del self._roots_due[name]
+
     async def cancel_calls(self) -> None:
+        for news in self._news.values():
+            news.close()
         tasks = [task for task in (*self.calls.values(), *self.tasks) if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()

@@ -160,9 +160,7 @@ class StdioFront:
             if task is not None:
                 task.cancel()
         elif method == "notifications/roots/list_changed" and self._session is not None:
-            for back in self._session.backs.values():
-                if back.link.greeting is not None:
-                    self._session.start(back.link.notify(method, params), method)
+            self._session.roots_changed()
 
     async def _call(self, id: Any, method: str, params: dict[str, Any]) -> None:
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": id}
