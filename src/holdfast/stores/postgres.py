@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, cast
 
 import asyncpg
-from sqlalchemy.dialects.postgresql.asyncpg import dialect as postgres_dialect
 
 from holdfast.core import values
 from holdfast.core.clock import Clock
@@ -98,7 +97,6 @@ class PostgresStore(Frame):
             raise ConfigError(
                 f"{self.url} runs PostgreSQL {major}", store=self.url, remedy=f"Holdfast needs {OLDEST} or newer"
             )
-        dialect = postgres_dialect()
         try:
             known = await connection.fetchval("SELECT to_regclass('holdfast_meta') IS NOT NULL")
             found = cast("int", await connection.fetchval(schema.SCHEMA_VERSION)) if known else 0
@@ -106,10 +104,10 @@ class PostgresStore(Frame):
                 return found  # the usual case needs no right to create anything
             async with connection.transaction():
                 await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
-                for statement in schema.create_meta(dialect):
+                for statement in schema.create_meta(schema.POSTGRESQL):
                     await connection.execute(statement)
                 before = cast("int", await connection.fetchval(schema.SCHEMA_VERSION))
-                for statement in schema.steps_from(before, dialect, self.url):
+                for statement in schema.steps_from(before, schema.POSTGRESQL, self.url):
                     await connection.execute(statement)
             return before
         except asyncpg.InsufficientPrivilegeError as error:

@@ -4,104 +4,98 @@ It refuses to run anything: it hands out statements, and the store of each datab
 """
 
 from collections.abc import Callable, Sequence
-
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Dialect,
-    Double,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    PrimaryKeyConstraint,
-    Table,
-    Text,
-)
-from sqlalchemy.schema import CreateIndex, CreateTable
+from typing import NamedTuple
 
 from holdfast.errors import ConfigError
 
-# Ids are ordered by their bytes in every database, so that a scan pages alike everywhere.
-_Name = Text().with_variant(Text(collation="C"), "postgresql")
-_Number = BigInteger().with_variant(Integer, "sqlite")
 
-_tables = MetaData()
+class Dialect(NamedTuple):
+    """What a database calls our types, and what it has beside the tables that all have."""
 
-META = Table(
-    "holdfast_meta", _tables, Column("name", _Name, primary_key=True), Column("value", _Number, nullable=False)
+    name: str
+    """Text that is ordered by its bytes, so that a scan pages alike everywhere."""
+    number: str
+    bytes: str
+    float: str
+    own: tuple[str, ...]
+
+
+SQLITE = Dialect(
+    name="TEXT",
+    number="INTEGER",
+    bytes="BLOB",
+    float="DOUBLE",
+    own=(
+        # SQLite has no notices of its own. `seq` has no gaps, so a hole is a loss.
+        """CREATE TABLE holdfast_notices (
+            seq INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+            topic TEXT NOT NULL,
+            body BLOB NOT NULL,
+            at DOUBLE NOT NULL
+        )""",
+        "INSERT INTO holdfast_meta (name, value) VALUES ('token', 0)",
+    ),
+)
+POSTGRESQL = Dialect(
+    name='TEXT COLLATE "C"',
+    number="BIGINT",
+    bytes="BYTEA",
+    float="DOUBLE PRECISION",
+    own=("CREATE SEQUENCE holdfast_tokens",),
 )
 
-RECORDS = Table(
-    "holdfast_records",
-    _tables,
-    Column("kind", _Name, nullable=False),
-    Column("id", _Name, nullable=False),
-    Column("principal", _Name, nullable=False),
-    Column("rev", _Number, nullable=False),
-    Column("body", LargeBinary),
-    Column("last", _Number, nullable=False),
-    Column("created", Double, nullable=False),
-    Column("touched", Double, nullable=False),
-    Column("idle", Double),
-    Column("max_age", Double),
-    Column("ended", Double),
-    Column("nonce", Text, nullable=False),
-    Column("expires", Double),  # derived from the four above, for the index
-    PrimaryKeyConstraint("kind", "id"),
-)
-_ended = Index("holdfast_records_ended", RECORDS.c.ended)
-_expires = Index("holdfast_records_expires", RECORDS.c.expires)
-_owned = Index("holdfast_records_principal", RECORDS.c.principal)
+_META = """CREATE TABLE IF NOT EXISTS holdfast_meta (
+    name {name} NOT NULL,
+    value {number} NOT NULL,
+    PRIMARY KEY (name)
+)"""
 
-# One row a commit: `body` holds its entries, the last of which has the number `last`.
-LOG = Table(
-    "holdfast_log",
-    _tables,
-    Column("kind", _Name, nullable=False),
-    Column("id", _Name, nullable=False),
-    Column("last", _Number, nullable=False),
-    Column("rev", _Number, nullable=False),
-    Column("at", Double, nullable=False),
-    Column("body", LargeBinary, nullable=False),
-    PrimaryKeyConstraint("kind", "id", "last"),
-)
-
-CLAIMS = Table(
-    "holdfast_claims",
-    _tables,
-    Column("kind", _Name, nullable=False),
-    Column("id", _Name, nullable=False),
-    Column("owner", _Name, nullable=False),
-    Column("token", _Number, nullable=False),
-    Column("expires", Double, nullable=False),
-    PrimaryKeyConstraint("kind", "id"),
-)
-
-# Where the database has no notices of its own (SQLite). `seq` has no gaps, so a hole is a loss.
-NOTICES = Table(
-    "holdfast_notices",
-    _tables,
-    Column("seq", Integer, primary_key=True, autoincrement=True),
-    Column("topic", _Name, nullable=False),
-    Column("body", LargeBinary, nullable=False),
-    Column("at", Double, nullable=False),
-    sqlite_autoincrement=True,
+# `expires` is derived from the four columns before it, for the index. In the log, `body` holds the entries of one
+# commit, the last of which has the number `last`.
+_FIRST = (
+    """CREATE TABLE holdfast_records (
+        kind {name} NOT NULL,
+        id {name} NOT NULL,
+        principal {name} NOT NULL,
+        rev {number} NOT NULL,
+        body {bytes},
+        last {number} NOT NULL,
+        created {float} NOT NULL,
+        touched {float} NOT NULL,
+        idle {float},
+        max_age {float},
+        ended {float},
+        nonce TEXT NOT NULL,
+        expires {float},
+        PRIMARY KEY (kind, id)
+    )""",
+    """CREATE TABLE holdfast_log (
+        kind {name} NOT NULL,
+        id {name} NOT NULL,
+        last {number} NOT NULL,
+        rev {number} NOT NULL,
+        at {float} NOT NULL,
+        body {bytes} NOT NULL,
+        PRIMARY KEY (kind, id, last)
+    )""",
+    """CREATE TABLE holdfast_claims (
+        kind {name} NOT NULL,
+        id {name} NOT NULL,
+        owner {name} NOT NULL,
+        token {number} NOT NULL,
+        expires {float} NOT NULL,
+        PRIMARY KEY (kind, id)
+    )""",
+    "CREATE INDEX holdfast_records_ended ON holdfast_records (ended)",
+    "CREATE INDEX holdfast_records_expires ON holdfast_records (expires)",
+    "CREATE INDEX holdfast_records_principal ON holdfast_records (principal)",
 )
 
 SCHEMA_VERSION = "SELECT value FROM holdfast_meta WHERE name = 'schema'"
 
 
 def _first(dialect: Dialect) -> list[str]:
-    embedded = dialect.name == "sqlite"
-    tables = [RECORDS, LOG, CLAIMS, NOTICES] if embedded else [RECORDS, LOG, CLAIMS]
-    elements = [CreateTable(table) for table in tables] + [CreateIndex(i) for i in (_ended, _expires, _owned)]
-    return [
-        *(str(element.compile(dialect=dialect)) for element in elements),
-        "INSERT INTO holdfast_meta (name, value) VALUES ('token', 0)"
-        if embedded
-        else "CREATE SEQUENCE holdfast_tokens",
-    ]
+    return [*(statement.format(**dialect._asdict()) for statement in _FIRST), *dialect.own]
 
 
 MIGRATIONS: list[Callable[[Dialect], list[str]]] = [_first]
@@ -111,7 +105,7 @@ MIGRATIONS: list[Callable[[Dialect], list[str]]] = [_first]
 def create_meta(dialect: Dialect) -> list[str]:
     """What a database needs before its version can be asked; harmless if it has it."""
     return [
-        str(CreateTable(META, if_not_exists=True).compile(dialect=dialect)),
+        _META.format(**dialect._asdict()),
         "INSERT INTO holdfast_meta (name, value) VALUES ('schema', 0) ON CONFLICT DO NOTHING",
     ]
 

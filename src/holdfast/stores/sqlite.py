@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy.dialects.sqlite.aiosqlite import dialect as sqlite_dialect
-
 from holdfast.core import values
 from holdfast.core.clock import Clock
 from holdfast.core.events import RecordsReaped, Sink, StoreMigrated, StoreOpened
@@ -130,12 +128,11 @@ class SqliteStore(Frame):
             return None
 
     def _migrate(self, db: sqlite3.Connection) -> int:
-        dialect = sqlite_dialect()
         return sqlite_steps.migrate(
             db,
-            schema.create_meta(dialect),
+            schema.create_meta(schema.SQLITE),
             schema.SCHEMA_VERSION,
-            lambda version: schema.steps_from(version, dialect, self.url),
+            lambda version: schema.steps_from(version, schema.SQLITE, self.url),
         )
 
     async def _close(self) -> None:
