@@ -20,7 +20,7 @@ from holdfast.core.eras import (
     stamp_2026,
     unstamp,
 )
-from holdfast.core.greeting import Greeting, Ours, Saved, includes, legal_session_id
+from holdfast.core.handshake import Greeting, Ours, Saved, includes, legal_session_id
 from holdfast.core.models import ANONYMOUS, BackSessionId, Principal
 
 

@@ -8,7 +8,7 @@ import pytest
 import holdfast
 from holdfast import HttpTarget, Limits, Link, Options
 from holdfast.core.eras import Era
-from holdfast.core.greeting import Greeting, Ours, Saved
+from holdfast.core.handshake import Greeting, Ours, Saved
 from holdfast.core.models import BackSessionId
 from holdfast.links.wire import Generation, Resolved
 from holdfast.testing import Fault, FaultServer

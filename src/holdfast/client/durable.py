@@ -8,7 +8,7 @@ import logging
 import secrets
 from collections.abc import Iterable
 
-from holdfast.core.greeting import Saved
+from holdfast.core.handshake import Saved
 from holdfast.core.models import Principal, Record, RunId
 from holdfast.core.values import JSON
 from holdfast.errors import Conflict, Ended, NotFound, SessionExpired, StoreDown, UsageError

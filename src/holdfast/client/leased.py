@@ -13,7 +13,7 @@ from holdfast.client.runs import Run, hearing, single_outside
 from holdfast.client.scope import Scope, current_run, current_scope
 from holdfast.client.server import Reuse, Server
 from holdfast.core.eras import Era
-from holdfast.core.greeting import includes
+from holdfast.core.handshake import includes
 from holdfast.core.lifecycle import LinkState
 from holdfast.errors import ConfigError, LeaseClosed, UsageError
 from holdfast.links.inbound import Ears

@@ -26,7 +26,7 @@ from holdfast.core.events import (
     SessionWasReplaced,
     Sink,
 )
-from holdfast.core.greeting import Greeting
+from holdfast.core.handshake import Greeting
 from holdfast.core.models import ANONYMOUS, Principal, Record
 from holdfast.core.retry import backoff
 from holdfast.core.values import members

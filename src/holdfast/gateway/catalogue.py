@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 
 from holdfast.core.eras import METHOD_NOT_FOUND
 from holdfast.core.exact import is_unicode
-from holdfast.core.greeting import Greeting
+from holdfast.core.handshake import Greeting
 from holdfast.core.lifecycle import LinkState
 from holdfast.core.values import JSON
 from holdfast.errors import BadAnswer, ConnectFailed, ErrorAnswer, HoldfastError, LimitReached

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
-from holdfast.core.greeting import Saved
+from holdfast.core.handshake import Saved
 from holdfast.core.models import Claim, Principal, Record
 from holdfast.core.values import JSON, members
 from holdfast.errors import Busy, Conflict, CorruptRecord, Ended, NotFound, SessionExpired

@@ -17,7 +17,7 @@ from typing import Any, cast
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.eras import Era
 from holdfast.core.events import GatewaySessionBegan, GatewaySessionEnded, Sink
-from holdfast.core.greeting import Saved
+from holdfast.core.handshake import Saved
 from holdfast.core.lifecycle import SessionEvent, SessionState
 from holdfast.core.models import FrontSessionId, Principal, Record
 from holdfast.core.values import members

@@ -5,7 +5,7 @@ It owns nothing that lasts. It refuses to begin a session in order to end one.
 
 from dataclasses import replace
 
-from holdfast.core.greeting import Saved
+from holdfast.core.handshake import Saved
 from holdfast.links.link import Link
 from holdfast.links.memory import Kept
 from holdfast.links.options import Options

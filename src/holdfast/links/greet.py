@@ -21,7 +21,7 @@ from holdfast.core.eras import (
     stamp_2026,
 )
 from holdfast.core.exact import plain
-from holdfast.core.greeting import Greeting, Ours, legal_session_id
+from holdfast.core.handshake import Greeting, Ours, legal_session_id
 from holdfast.core.models import BackSessionId
 from holdfast.core.outcome import Broke, Seen, Verdict, judge
 from holdfast.errors import HoldfastError, Rejected

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from holdfast.core.eras import Era
-from holdfast.core.greeting import Greeting, Ours, includes
+from holdfast.core.handshake import Greeting, Ours, includes
 from holdfast.core.lifecycle import LinkState
 from holdfast.core.models import Principal
 from holdfast.core.outcome import judge

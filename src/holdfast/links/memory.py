@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from holdfast.core.eras import Era
-from holdfast.core.greeting import Greeting, Ours, Saved, legal_session_id
+from holdfast.core.handshake import Greeting, Ours, Saved, legal_session_id
 from holdfast.core.models import ANONYMOUS, BackSessionId, Claim, Principal, Record
 from holdfast.core.values import JSON
 from holdfast.errors import Busy, Conflict, Ended, NotFound, SessionExpired

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
-from holdfast.core.greeting import Saved, legal_session_id
+from holdfast.core.handshake import Saved, legal_session_id
 from holdfast.core.models import Principal
 from holdfast.errors import ConfigError, HoldfastError, StoreDown
 from holdfast.links.memory import FINDER, Kept, Memory, bare

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from holdfast.core.greeting import Saved, legal_session_id
+from holdfast.core.handshake import Saved, legal_session_id
 from holdfast.errors import ConfigError, Conflict, StoreDown
 from holdfast.links.codec import decode, encode
 from holdfast.links.http_pool import FAILURES, describe, open_pool

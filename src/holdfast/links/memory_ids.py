@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import cast
 
-from holdfast.core.greeting import Saved, legal_session_id
+from holdfast.core.handshake import Saved, legal_session_id
 from holdfast.links.memory import Kept, bare
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from holdfast.core.eras import Era, Why
 from holdfast.core.events import CircuitChanged
-from holdfast.core.greeting import Ours, Saved
+from holdfast.core.handshake import Ours, Saved
 from holdfast.core.models import Principal
 from holdfast.core.outcome import Broke, Row, Seen, Verdict, judge
 from holdfast.core.retry import Circumstances, Step, decide, wait_for

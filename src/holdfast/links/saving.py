@@ -9,7 +9,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 
-from holdfast.core.greeting import Saved
+from holdfast.core.handshake import Saved
 from holdfast.core.models import BackSessionId
 from holdfast.core.retry import backoff
 from holdfast.errors import Conflict

@@ -42,7 +42,7 @@ from mcp_types import (
 )
 
 from holdfast.core.eras import CLIENT_CAPABILITIES, CLIENT_INFO, PROTOCOL_VERSION, VERSIONS, Era, result_in
-from holdfast.core.greeting import Greeting
+from holdfast.core.handshake import Greeting
 from holdfast.errors import (
     AnswerTimeout,
     BadAnswer,

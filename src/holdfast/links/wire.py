@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from holdfast.core.eras import Era, Why
-from holdfast.core.greeting import Greeting
+from holdfast.core.handshake import Greeting
 from holdfast.core.models import BackSessionId
 from holdfast.core.outcome import Seen, Verdict
 
