@@ -19,7 +19,7 @@ from holdfast.core.values import members
 from holdfast.state import records
 from holdfast.state.log import KIND
 from holdfast.stores.sealing import new_key
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 
 run = CliRunner()
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from holdfast.gateway.config_file import Config
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.ownership import CLAIM_SECONDS, PROCESSES, Programs
 from holdfast.stores import open_store
-from holdfast.stores.base import Store
+from holdfast.stores.contract import Store
 from tests.links.kit import until
 
 

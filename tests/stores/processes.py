@@ -15,7 +15,12 @@ from holdfast import Record
 # Children are forked from a server that has imported everything once: ten milliseconds each instead of half a second.
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(
-    ["holdfast.stores.sqlite", "holdfast.stores.postgres", "holdfast.stores.redis", "tests.stores.processes"]
+    [
+        "holdfast.stores.sqlite.store",
+        "holdfast.stores.postgres.store",
+        "holdfast.stores.redis.store",
+        "tests.stores.processes",
+    ]
 )
 
 WAIT = 60.0

@@ -21,8 +21,8 @@ from cryptography.x509.oid import NameOID
 
 import holdfast
 from holdfast.core import events
-from holdfast.stores import postgres as postgres_store
-from holdfast.stores import redis as redis_store
+from holdfast.stores.postgres import store as postgres_store
+from holdfast.stores.redis import store as redis_store
 from tests.servers import Postgres, Valkey, free_port
 
 pytestmark = pytest.mark.anyio

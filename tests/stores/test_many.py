@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import Record
-from holdfast.stores.redis_scripts import SEPARATOR
+from holdfast.stores.redis.scripts import SEPARATOR
 from tests.servers import Postgres, Valkey
 
 pytestmark = pytest.mark.anyio

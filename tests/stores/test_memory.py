@@ -4,7 +4,7 @@ import pytest
 
 import holdfast
 from holdfast.core.clock import Clock
-from holdfast.stores.base import Store
+from holdfast.stores.contract import Store
 from holdfast.testing import StoreSuite
 
 

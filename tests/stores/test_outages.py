@@ -11,7 +11,8 @@ import pytest
 import holdfast
 from holdfast import JSON, Gap, Notice, Record
 from holdfast.core import events
-from holdfast.stores import postgres_ear, redis_ear
+from holdfast.stores.postgres import notice_listener as postgres_ear
+from holdfast.stores.redis import notice_listener as redis_ear
 from holdfast.stores.sealing import new_key
 from tests.servers import Postgres, Server, Valkey
 from tests.stores.processes import Worker, edit_for_ever, publish_many, workers
@@ -140,7 +141,8 @@ class _losing_answers:  # noqa: N801  # reads as a verb where it is used
     """The next answer of the server is thrown away after it came, as if the connection had broken before it."""
 
     def __init__(self, store: holdfast.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        from holdfast.stores import postgres_pool, redis_pool
+        from holdfast.stores.postgres import pool as postgres_pool
+        from holdfast.stores.redis import pool as redis_pool
 
         self._pool = store._pool  # type: ignore[attr-defined]
         self._redis = isinstance(self._pool, redis_pool.RedisPool)

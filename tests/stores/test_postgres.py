@@ -8,10 +8,10 @@ import pytest
 import holdfast
 from holdfast import Record
 from holdfast.core.clock import Clock
-from holdfast.stores import postgres as postgres_store
-from holdfast.stores import postgres_sql
-from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.postgres_pool import AnswerLost
+from holdfast.stores.postgres import statements as postgres_sql
+from holdfast.stores.postgres import store as postgres_store
+from holdfast.stores.postgres.pool import AnswerLost
+from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing import StoreSuite
 from tests.servers import Postgres
 

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 import holdfast
-from holdfast.stores.slots import Slots
+from holdfast.stores.pool import Slots
 
 pytestmark = pytest.mark.anyio
 

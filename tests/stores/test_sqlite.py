@@ -16,8 +16,8 @@ import holdfast
 from holdfast import ManualClock, Record
 from holdfast.core import events
 from holdfast.core.clock import Clock
-from holdfast.stores import schema
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sql import schema
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import StoreSuite
 
 pytestmark = pytest.mark.anyio
@@ -289,7 +289,8 @@ async def test_a_disk_that_fails_under_a_commit_is_settled_by_reading_back(url: 
 async def test_a_commit_whose_answer_was_lost_is_settled_by_its_nonce(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.stores import sqlite, sqlite_steps
+    from holdfast.stores.sqlite import steps as sqlite_steps
+    from holdfast.stores.sqlite import store as sqlite
 
     def commit_and_lose(db, clock, write):
         sqlite_steps_commit(db, clock, write)

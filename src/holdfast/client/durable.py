@@ -14,7 +14,7 @@ from holdfast.core.values import JSON
 from holdfast.errors import Conflict, Ended, NotFound, SessionExpired, StoreDown, UsageError
 from holdfast.links.memory import KIND as LINKS
 from holdfast.links.memory import Kept, StoreMemory
-from holdfast.stores.base import Store
+from holdfast.stores.contract import Store
 
 KIND = "run"  # the kind of a durable run's record
 IDLE = 7 * 86_400.0  # seconds after its last use that a run may be continued: a conversation rests over a holiday

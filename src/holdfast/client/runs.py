@@ -37,7 +37,7 @@ from holdfast.links.link import Link
 from holdfast.links.memory import Memory
 from holdfast.links.options import LinkStatistics, Options
 from holdfast.links.target import HttpTarget
-from holdfast.stores.base import Store
+from holdfast.stores.contract import Store
 
 RELEASE_SECONDS = 60.0  # for all links of a run together: a hanging one must not hold up the end of a program
 STORE_SECONDS = 15.0  # for the last words to a durable run's store, as long as a memory has for one answer

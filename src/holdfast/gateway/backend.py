@@ -49,7 +49,7 @@ from holdfast.links.link import Link
 from holdfast.links.options import CLIENT_INFO, EraChoice, Options
 from holdfast.links.target import CommandTarget, HttpTarget
 from holdfast.links.watch import Watch
-from holdfast.stores.base import Store
+from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.gateway")
 

@@ -38,7 +38,7 @@ from holdfast.gateway.session import Session
 from holdfast.gateway.sessions import TOPIC, Sessions
 from holdfast.gateway.steering import Steering
 from holdfast.gateway.streams import Room, Stream, Streams
-from holdfast.stores.base import Store
+from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.gateway")
 

@@ -15,7 +15,7 @@ from holdfast.core.values import JSON, members
 from holdfast.errors import Busy, Conflict, CorruptRecord, Ended, NotFound, SessionExpired
 from holdfast.links.memory import KIND as LINKS
 from holdfast.links.memory import Kept, StoreMemory
-from holdfast.stores.base import Store
+from holdfast.stores.contract import Store
 
 
 class BackendMemory(Protocol):

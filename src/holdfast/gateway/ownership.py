@@ -17,7 +17,7 @@ from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.models import Claim
 from holdfast.core.values import JSON, members
 from holdfast.errors import Busy, Conflict, HoldfastError, RunsElsewhere
-from holdfast.stores.base import Store
+from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.gateway")
 

@@ -28,7 +28,7 @@ from holdfast.gateway.routing import Table
 from holdfast.gateway.streams import Streams
 from holdfast.gateway.subscriptions import Subscriptions
 from holdfast.links.link import Link
-from holdfast.stores.base import Store
+from holdfast.stores.contract import Store
 
 if TYPE_CHECKING:
     from holdfast.gateway.sessions import Sessions

@@ -38,7 +38,7 @@ from holdfast.gateway.streams import Streams
 from holdfast.links.ending import end_saved
 from holdfast.links.memory import KIND as LINKS
 from holdfast.links.options import Options
-from holdfast.stores.base import Store
+from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.gateway")
 

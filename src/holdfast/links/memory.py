@@ -13,7 +13,7 @@ from holdfast.core.handshake import Greeting, Ours, Saved, legal_session_id
 from holdfast.core.models import ANONYMOUS, BackSessionId, Claim, Principal, Record
 from holdfast.core.values import JSON
 from holdfast.errors import Busy, Conflict, Ended, NotFound, SessionExpired
-from holdfast.stores.base import Store
+from holdfast.stores.contract import Store
 
 KIND = "link"  # the kind of a link's record in a store
 FIRST_WITH_IDS = "2025-03-26"  # the first version that has session ids

@@ -29,7 +29,7 @@ from holdfast.state.session import Session
 from holdfast.state.sessions import Sessions
 from holdfast.state.tool_errors import shown
 from holdfast.state.work import ENDS_SO, SCOPE, known_as
-from holdfast.stores.base import Store
+from holdfast.stores.contract import Store
 
 if TYPE_CHECKING:
     from holdfast.state.identity import Caller

@@ -15,7 +15,7 @@ from typing import cast
 from holdfast.core.models import Record
 from holdfast.core.values import JSON, members
 from holdfast.errors import HoldfastError
-from holdfast.stores.base import Store
+from holdfast.stores.contract import Store
 
 FIGURES = "state-figures"
 FLUSH_SECONDS = 5.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from holdfast.core.values import JSON, members
 from holdfast.state import records
 from holdfast.state.log import KIND, Entry
-from holdfast.stores.base import Store
+from holdfast.stores.contract import Store
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.state.log import COMPANIONS, KIND, PAGE, back
-from holdfast.stores.base import Store
+from holdfast.stores.contract import Store
 
 _LIST = "`holdfast state ls` lists those that live"
 

@@ -28,8 +28,8 @@ from holdfast.state import model, records
 from holdfast.state.log import KIND, PAGE, UNDO, Log, differences, same
 from holdfast.state.model import SessionState
 from holdfast.state.tool_errors import shown
-from holdfast.stores.base import CLOSE_SECONDS, Store
-from holdfast.stores.frame import to_the_end
+from holdfast.stores.base import to_the_end
+from holdfast.stores.contract import CLOSE_SECONDS, Store
 from holdfast.stores.update import UPDATE_SECONDS
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from holdfast.state.records import new_handle
 from holdfast.state.session import Session
 from holdfast.state.work import ENDS_SO, known_as, work_of
 from holdfast.stores import open_store
-from holdfast.stores.base import MAX_RECORD_BYTES, Store
+from holdfast.stores.contract import MAX_RECORD_BYTES, Store
 from holdfast.stores.update import UPDATE_SECONDS
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.events import Sink
 from holdfast.errors import ConfigError
 from holdfast.stores.address import Address
-from holdfast.stores.base import MAX_RECORD_BYTES, Store
 from holdfast.stores.codec import Codec
+from holdfast.stores.contract import MAX_RECORD_BYTES, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sealing import SealingCodec
 from holdfast.stores.update import update
@@ -43,7 +43,7 @@ def open_store(
             address.take()
             return MemoryStore(clock=clock or SYSTEM, codec=codec, on_event=on_event)
         case "sqlite":
-            from holdfast.stores.sqlite import SqliteStore
+            from holdfast.stores.sqlite.store import SqliteStore
 
             settings = address.take("timeout", "synchronous")
             return SqliteStore(
@@ -57,7 +57,7 @@ def open_store(
             )
         case "postgresql" | "postgres":
             try:
-                from holdfast.stores.postgres import PostgresStore
+                from holdfast.stores.postgres.store import PostgresStore
             except ModuleNotFoundError as error:
                 raise _missing("PostgreSQL", "postgres", error) from error
 
@@ -73,7 +73,7 @@ def open_store(
             )
         case "redis" | "rediss" | "valkey" | "valkeys" | "unix":
             try:
-                from holdfast.stores.redis import RedisStore
+                from holdfast.stores.redis.store import RedisStore
             except ModuleNotFoundError as error:
                 raise _missing("Redis", "redis", error) from error
 

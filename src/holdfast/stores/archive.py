@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 from holdfast.core.models import check_name
 from holdfast.core.records import LogRow, Row
 from holdfast.errors import Conflict, CorruptRecord, UnstorableValue, UsageError
-from holdfast.stores.base import Store
 from holdfast.stores.codec import Name, corrupt
+from holdfast.stores.contract import Store
 from holdfast.stores.sealing import UNSEALED, SealingCodec
 
 ROWS = 100  # held in memory at once

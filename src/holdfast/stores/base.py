@@ -1,140 +1,141 @@
-"""The contract that every store keeps. It owns the promises; `holdfast.testing.StoreSuite` is the same in code."""
+"""What every store has around it: opening once, closing to the end, settling lost answers, telling events.
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
+It owns no data. It refuses to be entered twice, to be used from another event loop, and to leave anything behind when
+cancelled.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Self, TypeAlias, TypeVar
 
-from holdfast.core.models import Claim, Heard, LogEntry, Page, Reaped, Record
-from holdfast.core.records import State
-from holdfast.core.values import JSON
+from holdfast.core.clock import SYSTEM, Clock
+from holdfast.core.events import Event, ListenerFailed, Sink, StoreClosed
+from holdfast.core.models import Record
+from holdfast.core.records import Row, Write, settle
+from holdfast.errors import CorruptRecord, HoldfastError, LeaseClosed, StoreDown, UsageError, WriteUnsettled
+from holdfast.stores.codec import Codec
+from holdfast.stores.notices import Listeners
 
-MAX_RECORD_BYTES = 1024 * 1024  # one record, or the log entries of one commit; bigger things belong in a file store
-TOMBSTONE_SECONDS = 86_400.0  # a write that is a day late is no longer a race
-PAGE = 100  # records a page of `scan`, entries a page of `log`
-CLOSE_SECONDS = 10.0  # closing waits for what is under way, and then no longer
+T = TypeVar("T")
+REPORTED = 1_000  # damaged rows that are logged: beyond it the store is a loss, and the log would be, too
+
+Look: TypeAlias = tuple[float, Row | None]
+"""What was read, and when by the store's clock."""
+
+_log = logging.getLogger("holdfast")
 
 
-class Store(Protocol):
-    """Records, their logs, claims and notices, kept for many writers.
+class Frame:
+    """The base of each store: subclasses say how to `_open` and `_close`, which never raises."""
 
-    **Records.** A record is one row, named by (kind, id), owned by a principal. `rev` counts its commits from 1
-    without gaps. Reads and writes of one record are linearizable: after `commit`, `touch` or `end` returned, every
-    later read, from any process, sees it or something newer.
+    def __init__(self, url: str, *, clock: Clock | None, codec: Codec, on_event: Sink | None) -> None:
+        self.url = url
+        self._clock = clock or SYSTEM
+        self._codec = codec
+        self._on_event = on_event
+        self._listeners = Listeners()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._reported: set[tuple[str | None, str | None]] = set()
 
-    **Absent is not unavailable.** None means that there is no live record. A store that can't be asked raises
-    `StoreDown`; a row that Holdfast did not write raises `CorruptRecord`.
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url} {'open' if self._loop else 'closed'}>"
 
-    **Dead is dead.** A record ends by `end`, or by expiry: when it was not touched for `idle` seconds, or is older
-    than `max_age`. Reads treat both as absent, unless asked with `dead=True`. An ended record leaves a tombstone that
-    answers `Ended` to every write, a create included, until `reap` removes it. An expired id may be created anew.
+    async def _open(self) -> None:
+        raise NotImplementedError
 
-    **Time** is the store's own: spans come from the caller, moments never do. A clock given at `open_store` replaces
-    it, for tests.
+    async def _close(self) -> None:
+        raise NotImplementedError
 
-    **Values** are plain JSON and come back equal, or are refused with `UnstorableValue` and the path.
-
-    Every method raises `StoreDown` when the store can't be reached, and `LeaseClosed` after it was closed. A write
-    whose answer was lost is `WriteUnsettled`, unless reading back told what became of it. A cancelled write happened
-    whole or not at all. A store belongs to the event loop that opened it.
-    """
-
-    @property
-    def url(self) -> str:
-        """Where it is, without secrets."""
-        ...
-
-    async def __aenter__(self) -> Self: ...
+    async def __aenter__(self) -> Self:
+        if self._loop is not None:
+            raise UsageError(
+                f"{self.url} is open already", store=self.url, remedy="open a second store for a second use"
+            )
+        self._loop = asyncio.get_running_loop()
+        try:
+            await to_the_end(self._open())
+        except BaseException:
+            self._loop = None
+            await to_the_end(self._close())
+            raise
+        return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self._loop = None
+        self._listeners.close()
+        await to_the_end(self._close())
+        self._tell(lambda at: StoreClosed(at, self.url))
 
-    async def get(self, kind: str, id: str, *, dead: bool = False) -> Record | None:
-        """The live record or None. With `dead`, also what remains of an ended or expired one: `ended` says since
-        when, `expired` says why, its data is gone."""
-        ...
+    async def _settle(self, write: Write, lost: StoreDown, look: Callable[[], Awaitable[Look | None]]) -> Record:
+        """The answer to a commit was lost. The record, if it was written all the same; or what became of it.
 
-    async def commit(
-        self, record: Record, *, expect: int, entries: Sequence[JSON] = (), fence: int | None = None
-    ) -> Record:
-        """Write the record and append its log entries in one atomic step, if the stored rev is `expect` (0 creates).
-
-        Returns the record as stored, with its new rev. Refused, with nothing written: `Conflict` (another rev, or the
-        `fence` is not the token of a claim on (kind, id) that is held right now), `Ended`, `SessionExpired`,
-        `NotFound`, `Forbidden` (another principal's), `UnstorableValue`, `LimitReached` (too large). If the answer is
-        lost the store reads back; `WriteUnsettled` if that did not tell either.
+        `look` first makes sure that the lost write can do nothing more, and then reads; None if it can't be sure.
         """
-        ...
+        seen = None
+        with suppress(HoldfastError):
+            seen = await look()
+        if seen is not None:
+            now, row = seen
+            happened = settle(row, write)
+            if happened and row is not None:
+                return self._codec.record(row, now)
+            if happened is False:
+                raise StoreDown(lost.what, store=self.url, kind=write.kind, id=write.id) from lost
+        raise WriteUnsettled(
+            f"whether {write.kind}/{write.id} was written as rev {write.rev} is unknown: {lost.what}",
+            kind=write.kind,
+            id=write.id,
+            store=self.url,
+            remedy="read it again when the store is back",
+        ) from lost
 
-    async def touch(self, kind: str, id: str, *, fence: int | None = None) -> None:
-        """Start the idle time over; rev and data stay. Refused like a commit if there is no live record."""
-        ...
+    def _unsettled(self, lost: StoreDown) -> WriteUnsettled:
+        """The same for a write that no nonce can settle."""
+        return WriteUnsettled(f"{lost.what}; whether it was done is unknown", store=self.url)
 
-    async def end(self, kind: str, id: str, *, created: float | None = None, fence: int | None = None) -> bool:
-        """End the record: data and log go, a tombstone stays. False if there was nothing left to end.
+    def _report_corrupt(self, error: CorruptRecord) -> None:
+        """Log a row that is not a record, once for as long as the store is open: reapers scan every minute."""
+        name = error.kind, error.id
+        if name not in self._reported and len(self._reported) < REPORTED:
+            self._reported.add(name)
+            _log.error("%s: a scan leaves out what is not a record: %s", self.url, error)
 
-        With `created`, only the life that began then: a reaper that saw an expired record must not end the new one
-        under the same id. With `fence`, only while that claim is held. `Conflict` otherwise.
-        """
-        ...
+    def _listener_failed(self, why: str) -> None:
+        self._tell(lambda at: ListenerFailed(at, self.url, why))
 
-    async def log(
-        self, kind: str, id: str, *, after: int = 0, limit: int = PAGE, newest_first: bool = False
-    ) -> list[LogEntry]:
-        """Up to `limit` entries of a live record with `seq` over `after`, oldest first; or the newest ones, newest
-        first."""
-        ...
+    def _check_open(self) -> None:
+        if self._loop is None:
+            raise LeaseClosed(f"the store {self.url} is closed", store=self.url, remedy="use it inside `async with`")
+        if self._loop is not asyncio.get_running_loop():
+            raise UsageError(
+                f"the store {self.url} was opened in another event loop", store=self.url, remedy="open one in each loop"
+            )
 
-    async def claim(self, kind: str, id: str, *, owner: str, ttl: float) -> Claim:
-        """The sole right to act for (kind, id), which need not exist as a record, for `ttl` seconds.
+    def _tell(self, event: Callable[[float], Event]) -> None:
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(event(self._clock.now()))
+        except Exception:
+            _log.exception("a sink failed on an event of %s", self.url)
 
-        `Busy` with `retry_after` while another owner holds it. Every claim has a higher token than any before it.
-        """
-        ...
 
-    async def renew(self, claim: Claim, *, ttl: float) -> Claim:
-        """Hold it for `ttl` seconds from now, under the same token. `Conflict` if it was lost meanwhile."""
-        ...
-
-    async def release(self, claim: Claim) -> bool:
-        """Give it up. False if it was no longer held."""
-        ...
-
-    async def holder(self, kind: str, id: str) -> Claim | None:
-        """Who holds it right now."""
-        ...
-
-    async def scan(
-        self,
-        *,
-        kind: str | None = None,
-        principal: str | None = None,
-        state: State | None = "live",
-        after: str | None = None,
-        limit: int = PAGE,
-    ) -> Page:
-        """One page of the records that match, ordered by kind and id; `state=None` for all. A record that matches
-        throughout a scan is seen exactly once."""
-        ...
-
-    async def count(
-        self, *, kind: str | None = None, principal: str | None = None, state: State | None = "live"
-    ) -> int:
-        """How many records match."""
-        ...
-
-    async def reap(
-        self, *, kind: str | None = None, expired_for: float = 0.0, ended_for: float = TOMBSTONE_SECONDS
-    ) -> Reaped:
-        """Remove for good what expired at least `expired_for` seconds ago and tombstones of at least `ended_for`
-        seconds, in small steps that let other clients through."""
-        ...
-
-    async def publish(self, topic: str, data: JSON) -> None:
-        """Tell every listener of the topic, in all processes. A hint: it may be lost."""
-        ...
-
-    def listen(self, *topics: str) -> AbstractAsyncContextManager[AsyncIterator[Heard]]:
-        """Hear what is published on these topics from now on. A `Gap` marks a place where notices may be missing."""
-        ...
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Let it finish, however often the caller is cancelled meanwhile; then be cancelled."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.debug("after a cancel: %r", error)
+        raise asyncio.CancelledError
+    return task.result()

@@ -14,7 +14,7 @@ from typing import cast
 from holdfast.core.models import Notice, Record
 from holdfast.core.values import JSON
 from holdfast.errors import Busy, Conflict, Ended, HoldfastError
-from holdfast.stores.base import Store
+from holdfast.stores.contract import Store
 from holdfast.stores.update import update
 
 STEP_SECONDS = 10.0  # a healthy store needs milliseconds for each step

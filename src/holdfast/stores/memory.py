@@ -28,9 +28,9 @@ from holdfast.core.records import (
 )
 from holdfast.core.values import JSON
 from holdfast.stores.archive import Damaged, Place
-from holdfast.stores.base import PAGE, TOMBSTONE_SECONDS
+from holdfast.stores.base import Frame
 from holdfast.stores.codec import Codec, check_fence
-from holdfast.stores.frame import Frame
+from holdfast.stores.contract import PAGE, TOMBSTONE_SECONDS
 from holdfast.stores.paging import Reading, check_after, check_ages, check_filters, check_limit, cursor, position
 
 _Key = tuple[str, str]

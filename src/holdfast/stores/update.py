@@ -12,7 +12,7 @@ from holdfast.core.models import Record
 from holdfast.core.records import absent, ended, expired
 from holdfast.core.values import JSON
 from holdfast.errors import Conflict
-from holdfast.stores.base import Store
+from holdfast.stores.contract import Store
 
 UPDATE_SECONDS = 30.0  # twenty writers on one record are through in a second or two
 _LONGEST_PAUSE = 0.05

@@ -15,7 +15,7 @@ from holdfast.core.models import Claim, LogEntry, Principal, Record
 from holdfast.core.values import JSON
 from holdfast.errors import HoldfastError
 from holdfast.stores import open_store
-from holdfast.stores.base import Store
+from holdfast.stores.contract import Store
 
 try:
     from hypothesis import strategies as st

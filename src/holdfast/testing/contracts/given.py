@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from holdfast.core.clock import Clock, ManualClock
 from holdfast.core.models import Principal, Record
 from holdfast.core.values import JSON
-from holdfast.stores.base import Store
+from holdfast.stores.contract import Store
 
 DEADLINE = 60.0  # seconds for one test; none should need a tenth of it
 

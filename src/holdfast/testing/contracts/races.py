@@ -6,7 +6,7 @@ from typing import cast
 from holdfast.core.models import Claim, Record
 from holdfast.core.values import JSON
 from holdfast.errors import Busy, Conflict, Ended
-from holdfast.stores.base import Store
+from holdfast.stores.contract import Store
 from holdfast.stores.update import update
 from holdfast.testing.contracts.given import Contract, Given, contract
 

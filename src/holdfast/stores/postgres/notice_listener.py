@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 from holdfast.errors import StoreDown
-from holdfast.stores.ear import PROOF_SECONDS, Ear
+from holdfast.stores.notice_listener import PROOF_SECONDS, Ear
 from holdfast.stores.notices import Listeners
-from holdfast.stores.postgres_pool import FAILURES, Connection, PostgresPool
+from holdfast.stores.postgres.pool import FAILURES, Connection, PostgresPool
 
 CHANNEL = "holdfast"
 

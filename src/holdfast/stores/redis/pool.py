@@ -18,9 +18,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from holdfast.errors import ConfigError, CorruptRecord, HoldfastError, StoreDown
-from holdfast.stores.base import CLOSE_SECONDS
-from holdfast.stores.redis_scripts import SCRIPTS, Script
-from holdfast.stores.slots import Slots
+from holdfast.stores.contract import CLOSE_SECONDS
+from holdfast.stores.pool import Slots
+from holdfast.stores.redis.scripts import SCRIPTS, Script
 
 CONNECT_SECONDS = 4.0  # so that a wrong address is told within five
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from holdfast.core.records import LogRow, Row
 from holdfast.stores.archive import Damaged, Place, kept
-from holdfast.stores.redis_pool import RedisPool
-from holdfast.stores.redis_rows import log_row_from, packed_log, row_from, text_of
-from holdfast.stores.redis_scripts import FIELDS, SEPARATOR, bounds, name_of
+from holdfast.stores.redis.pool import RedisPool
+from holdfast.stores.redis.rows import log_row_from, packed_log, row_from, text_of
+from holdfast.stores.redis.scripts import FIELDS, SEPARATOR, bounds, name_of
 
 
 class RedisArchive:

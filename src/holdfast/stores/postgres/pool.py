@@ -13,9 +13,9 @@ from typing import Any, TypeAlias, cast
 import asyncpg
 
 from holdfast.errors import ConfigError, HoldfastError, StoreDown
-from holdfast.stores import postgres_sql as sql
-from holdfast.stores.base import CLOSE_SECONDS
-from holdfast.stores.slots import Slots
+from holdfast.stores.contract import CLOSE_SECONDS
+from holdfast.stores.pool import Slots
+from holdfast.stores.postgres import statements as sql
 
 CONNECT_SECONDS = 4.0  # so that a wrong address is told within five
 _STATEMENTS = 2  # timeouts that a transaction of several statements may take

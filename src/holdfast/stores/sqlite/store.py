@@ -21,10 +21,9 @@ from holdfast.core.models import Claim, Heard, LogEntry, Page, Reaped, Record, c
 from holdfast.core.records import State, record_of
 from holdfast.core.values import JSON
 from holdfast.errors import ConfigError, CorruptRecord, HoldfastError, StoreDown
-from holdfast.stores import schema, sqlite_steps
-from holdfast.stores.base import CLOSE_SECONDS, PAGE, TOMBSTONE_SECONDS
+from holdfast.stores.base import Frame, Look
 from holdfast.stores.codec import Codec, check_fence, checked_log, checked_row
-from holdfast.stores.frame import Frame, Look
+from holdfast.stores.contract import CLOSE_SECONDS, PAGE, TOMBSTONE_SECONDS
 from holdfast.stores.paging import (
     Reading,
     check_after,
@@ -34,8 +33,10 @@ from holdfast.stores.paging import (
     cursor,
     position_in_file,
 )
-from holdfast.stores.sql_archive import SqlArchive
-from holdfast.stores.sqlite_thread import FileReplaced, SqliteThread
+from holdfast.stores.sql import schema
+from holdfast.stores.sql.archive import SqlArchive
+from holdfast.stores.sqlite import steps as sqlite_steps
+from holdfast.stores.sqlite.thread import FileReplaced, SqliteThread
 
 POLL_SECONDS = 0.05  # how late a notice of another process may come; asking costs 0.1 ms
 

@@ -30,15 +30,15 @@ from holdfast.core.records import (
 )
 from holdfast.core.values import JSON
 from holdfast.errors import Busy, ConfigError, StoreDown
-from holdfast.stores import postgres_sql as sql
-from holdfast.stores import schema
-from holdfast.stores.base import PAGE, TOMBSTONE_SECONDS
+from holdfast.stores.base import Frame, Look
 from holdfast.stores.codec import Codec, check_fence, checked_log, checked_row
-from holdfast.stores.frame import Frame, Look
+from holdfast.stores.contract import PAGE, TOMBSTONE_SECONDS
 from holdfast.stores.paging import Reading, check_after, check_ages, check_filters, check_limit, cursor, position
-from holdfast.stores.postgres_ear import CHANNEL, PostgresEar
-from holdfast.stores.postgres_pool import AnswerLost, Connection, PostgresPool
-from holdfast.stores.sql_archive import SqlArchive
+from holdfast.stores.postgres import statements as sql
+from holdfast.stores.postgres.notice_listener import CHANNEL, PostgresEar
+from holdfast.stores.postgres.pool import AnswerLost, Connection, PostgresPool
+from holdfast.stores.sql import schema
+from holdfast.stores.sql.archive import SqlArchive
 
 OLDEST = 14  # the oldest major version that PostgreSQL's own team still mends
 MIGRATION_SECONDS = 10.0  # for the tables, behind other processes that make them too

@@ -27,15 +27,15 @@ from holdfast.core.records import (
 )
 from holdfast.core.values import JSON
 from holdfast.errors import ConfigError, CorruptRecord
-from holdfast.stores.base import PAGE, TOMBSTONE_SECONDS
+from holdfast.stores.base import Frame, Look
 from holdfast.stores.codec import Codec, check_fence, corrupt
-from holdfast.stores.frame import Frame, Look
+from holdfast.stores.contract import PAGE, TOMBSTONE_SECONDS
 from holdfast.stores.paging import Reading, check_after, check_ages, check_filters, check_limit, cursor, position
-from holdfast.stores.redis_archive import RedisArchive
-from holdfast.stores.redis_ear import RedisEar
-from holdfast.stores.redis_pool import AnswerLost, RedisPool
-from holdfast.stores.redis_rows import claim_from, log_row_from, refusal_from, row_from, text_of
-from holdfast.stores.redis_scripts import SCRIPTS, SEPARATOR, Script, bounds, key_of_index, matches, name_of
+from holdfast.stores.redis.archive import RedisArchive
+from holdfast.stores.redis.notice_listener import RedisEar
+from holdfast.stores.redis.pool import AnswerLost, RedisPool
+from holdfast.stores.redis.rows import claim_from, log_row_from, refusal_from, row_from, text_of
+from holdfast.stores.redis.scripts import SCRIPTS, SEPARATOR, Script, bounds, key_of_index, matches, name_of
 
 OLDEST = (6, 2)
 KEEP_SECONDS = 7 * 86_400.0  # the server forgets the dead by itself after this, should nobody reap

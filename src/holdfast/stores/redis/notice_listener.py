@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from holdfast.stores.ear import PROOF_SECONDS, Ear
+from holdfast.stores.notice_listener import PROOF_SECONDS, Ear
 from holdfast.stores.notices import Listeners
-from holdfast.stores.redis_pool import FAILURES, Connection, RedisPool
+from holdfast.stores.redis.pool import FAILURES, Connection, RedisPool
 
 
 class RedisEar(Ear):
