@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.links.warden import warden
+from holdfast.links.wires.stdio.warden import warden
 from tests import servers
 
 _FDS = Path("/proc/self/fd")

@@ -10,7 +10,7 @@ from mcp.server.mcpserver import Context, MCPServer
 
 import holdfast
 from holdfast import Callbacks, Server
-from holdfast.links.wire import ANSWER_SECONDS
+from holdfast.links.wires.base import ANSWER_SECONDS
 from holdfast.testing import FaultServer
 from tests.client.test_callbacks import asking
 from tests.client.test_runs import FASTER, at, said

@@ -15,7 +15,7 @@ from holdfast.core.events import BackendChanged, BackendClosed, BackendReplaced,
 from holdfast.core.values import members
 from holdfast.gateway.callers import new_token
 from holdfast.gateway.ownership import PROCESSES
-from holdfast.links.peer import peer_of
+from holdfast.links.lifecycle.peer import peer_of
 from holdfast.testing import LOST_SESSION, Fault, FaultServer, Refusal
 from tests.gateway.kit import Raw, config_of, gateway
 from tests.gateway.test_sessions import Process

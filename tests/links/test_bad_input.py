@@ -10,7 +10,7 @@ from holdfast import HttpTarget, Limits, Link, Options
 from holdfast.core.eras import Era
 from holdfast.core.handshake import Greeting, Ours, Saved
 from holdfast.core.models import BackSessionId
-from holdfast.links.wire import Generation, Resolved
+from holdfast.links.wires.base import Generation, Resolved
 from holdfast.testing import Fault, FaultServer
 from tests.links.kit import FAST, link_to, text_of, tool
 

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from holdfast.links import http_client
-from holdfast.links.http_client import Body, Broken, NotHttp, Pool
+from holdfast.links.wires.http import client as http_client
+from holdfast.links.wires.http.client import Body, Broken, NotHttp, Pool
 from tests.links.kit import until
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -628,7 +628,7 @@ async def test_a_users_memory_that_raises_or_lies_harms_no_call(fault: str) -> N
 async def test_a_users_memory_that_hangs_is_waited_for_no_longer_than_its_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("holdfast.links.memory_guard.SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.links.memory.guarded.SECONDS", 0.05)
     heard: list[events.Event] = []
 
     class Hanging(Broken):

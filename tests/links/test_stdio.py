@@ -20,11 +20,11 @@ import holdfast
 from holdfast import CommandTarget, Limits
 from holdfast.core import events
 from holdfast.core.lifecycle import LinkState
-from holdfast.links import warden as warden_module
-from holdfast.links.child import Child
-from holdfast.links.command import masked
-from holdfast.links.program import Program
-from holdfast.links.warden import warden
+from holdfast.links.wires.stdio import warden as warden_module
+from holdfast.links.wires.stdio.child import Child
+from holdfast.links.wires.stdio.command import masked
+from holdfast.links.wires.stdio.program import Program
+from holdfast.links.wires.stdio.warden import warden
 from holdfast.testing import stdio_target
 from tests.links.kit import FAST, link_to, text_of, tool, until
 

@@ -11,12 +11,12 @@ import pytest
 import holdfast
 from holdfast import CommandTarget, Limits
 from holdfast.core import events
-from holdfast.links.child import Child
-from holdfast.links.command import masked
-from holdfast.links.duplex import WORDS_BYTES
-from holdfast.links.inbound import ANSWERS_BYTES, Inbound
-from holdfast.links.owner import Owner
-from holdfast.links.wire import Generation, Message, Reply
+from holdfast.links.background import Owner
+from holdfast.links.calls.inbound import ANSWERS_BYTES, Inbound
+from holdfast.links.wires.base import Generation, Message, Reply
+from holdfast.links.wires.duplex import WORDS_BYTES
+from holdfast.links.wires.stdio.child import Child
+from holdfast.links.wires.stdio.command import masked
 from tests.links.kit import link_to, until
 from tests.links.test_stdio import EVERY_LOOP, QUICK, Heard, alive
 

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.core import events
-from holdfast.links.http_stream import SHORTEST_PAUSE
+from holdfast.links.wires.http.stream import SHORTEST_PAUSE
 from holdfast.testing import Fault, FaultServer
 from tests.links.kit import FAST, link_to, text_of, tool, until
 

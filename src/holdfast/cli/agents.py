@@ -20,7 +20,7 @@ from holdfast.client.files import Servers, read_servers
 from holdfast.client.leased import leased
 from holdfast.errors import AnswerTimeout, ConfigError, HoldfastError, NotFound, UsageError
 from holdfast.gateway.config_file import is_ours, servers_of
-from holdfast.links.telling import SESSIONLESS, SESSIONLESS_REMEDY
+from holdfast.links.reporter import SESSIONLESS, SESSIONLESS_REMEDY
 
 File = Annotated[
     str,

@@ -14,7 +14,7 @@ from holdfast.client.files import load_servers
 from holdfast.client.runs import end_sessions
 from holdfast.core.models import Record, RunId
 from holdfast.errors import NotFound
-from holdfast.links.memory import KIND as LINKS
+from holdfast.links.memory.store import KIND as LINKS
 from holdfast.stores import Store, open_store
 
 app = typer.Typer(help="Durable runs: list, look, end.", no_args_is_help=True)

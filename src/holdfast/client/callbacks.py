@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from holdfast.errors import CallbackFailed, ConfigError, ErrorAnswer
-from holdfast.links.owner import cancelling
+from holdfast.links.background import cancelling
 
 if TYPE_CHECKING:
     import mcp_types as types

@@ -28,10 +28,10 @@ from holdfast.client.server import Reuse, Server
 from holdfast.core.eras import CLIENT_CAPABILITIES, HEADER_MISMATCH, LOG_LEVEL, Era
 from holdfast.core.models import check_seconds
 from holdfast.errors import AnswerTimeout, BadAnswer, ErrorAnswer, LimitReached, UsageError
-from holdfast.links.inbound import OnProgress
+from holdfast.links.calls.inbound import OnProgress
+from holdfast.links.calls.watch import Watch
 from holdfast.links.link import Link
 from holdfast.links.sdk import LinkDispatcher
-from holdfast.links.watch import Watch
 
 ROUNDS = 10  # of input for one call: as many as the SDK's client allows
 PAGES = 1_000  # of one listing: a server whose cursor never ends is at fault

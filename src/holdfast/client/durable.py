@@ -12,8 +12,8 @@ from holdfast.core.handshake import Saved
 from holdfast.core.models import Principal, Record, RunId
 from holdfast.core.values import JSON
 from holdfast.errors import Conflict, Ended, NotFound, SessionExpired, StoreDown, UsageError
-from holdfast.links.memory import KIND as LINKS
-from holdfast.links.memory import Kept, StoreMemory
+from holdfast.links.memory.store import KIND as LINKS
+from holdfast.links.memory.store import Kept, StoreMemory
 from holdfast.stores.contract import Store
 
 KIND = "run"  # the kind of a durable run's record

@@ -16,7 +16,7 @@ from holdfast.core.eras import Era
 from holdfast.core.handshake import includes
 from holdfast.core.lifecycle import LinkState
 from holdfast.errors import ConfigError, LeaseClosed, UsageError
-from holdfast.links.inbound import Ears
+from holdfast.links.calls.inbound import Ears
 from holdfast.links.link import Link
 
 log = logging.getLogger("holdfast.client")

@@ -31,10 +31,10 @@ from holdfast.errors import (
     PoolFull,
     StartTimeout,
 )
-from holdfast.links.ending import end_saved
-from holdfast.links.inbound import OnNotification, OnRequest
+from holdfast.links.calls.inbound import OnNotification, OnRequest
+from holdfast.links.lifecycle.ending import end_saved
 from holdfast.links.link import Link
-from holdfast.links.memory import Memory
+from holdfast.links.memory.store import Memory
 from holdfast.links.options import LinkStatistics, Options
 from holdfast.links.target import HttpTarget
 from holdfast.stores.contract import Store

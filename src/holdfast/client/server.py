@@ -15,9 +15,8 @@ from holdfast.client.tracebacks import shortened
 from holdfast.core.models import Principal, check_seconds
 from holdfast.core.outcome import Row
 from holdfast.errors import ConfigError
-from holdfast.links.command import masked
 from holdfast.links.limits import Limits
-from holdfast.links.memory import Memory
+from holdfast.links.memory.store import Memory
 from holdfast.links.options import EraChoice
 from holdfast.links.target import (
     TLS,
@@ -29,13 +28,14 @@ from holdfast.links.target import (
     Target,
     shown_url,
 )
+from holdfast.links.wires.stdio.command import masked
 
 if TYPE_CHECKING:
     import mcp_types as types
     from mcp import ClientSession
 
-    from holdfast.links.inbound import OnProgress
-    from holdfast.links.watch import Watch
+    from holdfast.links.calls.inbound import OnProgress
+    from holdfast.links.calls.watch import Watch
 
 Reuse: TypeAlias = Literal["run", "process", "call"]
 MemoryFactory: TypeAlias = Callable[["Server", str | None, Principal], Memory | None]

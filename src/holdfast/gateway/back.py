@@ -13,7 +13,7 @@ from holdfast.core.models import Principal
 from holdfast.errors import ErrorAnswer, HoldfastError, QuestionRefused
 from holdfast.gateway.memories import BackendMemory, SessionMemory
 from holdfast.gateway.ownership import Ownership
-from holdfast.links.inbound import Params
+from holdfast.links.calls.inbound import Params
 from holdfast.links.link import Link
 
 if TYPE_CHECKING:

@@ -43,12 +43,12 @@ from holdfast.gateway.passed_headers import HasHeaders, passed, with_passed
 from holdfast.gateway.refetch import Refetch
 from holdfast.gateway.stateless import Stateless
 from holdfast.gateway.subscriptions import Subscriptions
-from holdfast.links.http_pool import SharedPool
-from holdfast.links.inbound import OnNotification, OnRequest
+from holdfast.links.calls.inbound import OnNotification, OnRequest
+from holdfast.links.calls.watch import Watch
 from holdfast.links.link import Link
 from holdfast.links.options import CLIENT_INFO, EraChoice, Options
 from holdfast.links.target import CommandTarget, HttpTarget
-from holdfast.links.watch import Watch
+from holdfast.links.wires.http.pool import SharedPool
 from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.gateway")

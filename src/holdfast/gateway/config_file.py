@@ -23,9 +23,9 @@ from holdfast.gateway.callers import check_bind
 from holdfast.gateway.config import POLICY_KEYS, SETTINGS_KEYS, Policy, Reuse, Settings
 from holdfast.gateway.routing import too_many_names
 from holdfast.gateway.secret_files import PREFIX, FileHeaders
-from holdfast.links.command import Missing, environment, located
-from holdfast.links.http_pool import proxy_for
 from holdfast.links.target import CommandTarget, HttpTarget, check_headers
+from holdfast.links.wires.http.pool import proxy_for
+from holdfast.links.wires.stdio.command import Missing, environment, located
 from holdfast.stores import open_store
 
 SHOWN = 20  # mistakes in one error: a screen

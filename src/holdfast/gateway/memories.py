@@ -13,8 +13,8 @@ from holdfast.core.handshake import Saved
 from holdfast.core.models import Claim, Principal, Record
 from holdfast.core.values import JSON, members
 from holdfast.errors import Busy, Conflict, CorruptRecord, Ended, NotFound, SessionExpired
-from holdfast.links.memory import KIND as LINKS
-from holdfast.links.memory import Kept, StoreMemory
+from holdfast.links.memory.store import KIND as LINKS
+from holdfast.links.memory.store import Kept, StoreMemory
 from holdfast.stores.contract import Store
 
 

@@ -41,9 +41,9 @@ from holdfast.gateway.results import OWN_SESSION, tool_error, with_notice, with_
 from holdfast.gateway.routing import BadCursor, Route, Routes, Table, page
 from holdfast.gateway.session import Client, Session, Voice
 from holdfast.gateway.subscriptions import LISTEN_URIS
-from holdfast.links.inbound import Ears, PassOn
+from holdfast.links.calls.inbound import Ears, PassOn
 from holdfast.links.link import Link
-from holdfast.links.wire import Loss
+from holdfast.links.wires.base import Loss
 
 if TYPE_CHECKING:
     from holdfast.gateway.gateway import Gateway

@@ -15,7 +15,7 @@ from holdfast.gateway.backend import CATALOGUES
 from holdfast.gateway.config_file import Config
 from holdfast.gateway.ownership import PROCESSES
 from holdfast.gateway.session import KIND
-from holdfast.links.memory import KIND as LINKS
+from holdfast.links.memory.store import KIND as LINKS
 from holdfast.stores import Store, open_store
 from holdfast.stores.address import Address
 from holdfast.stores.sealing import UNSEALED

@@ -35,8 +35,8 @@ from holdfast.gateway.backend import GRACE, Backend
 from holdfast.gateway.config import Sessions as Settings
 from holdfast.gateway.session import KIND, Client, Session, new_id, record_id
 from holdfast.gateway.streams import Streams
-from holdfast.links.ending import end_saved
-from holdfast.links.memory import KIND as LINKS
+from holdfast.links.lifecycle.ending import end_saved
+from holdfast.links.memory.store import KIND as LINKS
 from holdfast.links.options import Options
 from holdfast.stores.contract import Store
 

@@ -27,8 +27,8 @@ from holdfast.gateway.methods import Asking
 from holdfast.gateway.out_pipe import OutPipe
 from holdfast.gateway.session import Client, Session
 from holdfast.gateway.streams import Streams
-from holdfast.links.child import ID_WITHIN, ids_in
 from holdfast.links.codec import decode_exactly, encode_known
+from holdfast.links.wires.stdio.child import ID_WITHIN, ids_in
 from holdfast.stores import open_store
 
 log = logging.getLogger("holdfast.gateway")

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from holdfast.core.eras import Era
 from holdfast.errors import HoldfastError, LimitReached
+from holdfast.links.calls.watch import Watch
 from holdfast.links.link import Link
-from holdfast.links.watch import Watch
 
 log = logging.getLogger("holdfast.gateway")
 

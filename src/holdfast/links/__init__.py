@@ -5,14 +5,14 @@ Owns recovery and the door to the SDK's client side; refuses to know tools.
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.links.inbound import OnNotification, OnProgress, OnRequest
+from holdfast.links.calls.inbound import OnNotification, OnProgress, OnRequest
+from holdfast.links.lifecycle.reseed import Reseeding
 from holdfast.links.limits import Limits
 from holdfast.links.link import Link
-from holdfast.links.memory import Memory, StoreMemory
-from holdfast.links.memory_http import HttpMemory
-from holdfast.links.memory_ids import IdMemory
+from holdfast.links.memory.http import HttpMemory
+from holdfast.links.memory.ids import IdMemory
+from holdfast.links.memory.store import Memory, StoreMemory
 from holdfast.links.options import LinkStatistics, Options
-from holdfast.links.reseed import Reseeding
 from holdfast.links.target import TLS, CommandTarget, HttpTarget, ObjectTarget
 
 if TYPE_CHECKING:

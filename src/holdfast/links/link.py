@@ -16,21 +16,21 @@ from holdfast.core.models import Principal
 from holdfast.core.outcome import judge
 from holdfast.core.retry import is_safe
 from holdfast.errors import Busy, UsageError
-from holdfast.links.call import Call, Caller, pass_circuit
-from holdfast.links.exchange import NO_HEADERS, Exchanger
-from holdfast.links.failures import closed, error_for
-from holdfast.links.inbound import Ears, Inbound, OnNotification, OnProgress, OnRequest
-from holdfast.links.machine import Machine
-from holdfast.links.memory import Memory
+from holdfast.links.background import Owner, cancelling
+from holdfast.links.calls.call import Call, Caller, pass_circuit
+from holdfast.links.calls.errors import closed, error_for
+from holdfast.links.calls.exchange import NO_HEADERS, Exchanger
+from holdfast.links.calls.inbound import Ears, Inbound, OnNotification, OnProgress, OnRequest
+from holdfast.links.calls.watch import Watch
+from holdfast.links.lifecycle.lifecycle import Machine
+from holdfast.links.lifecycle.peer import peer_of
+from holdfast.links.lifecycle.startup import Phases
+from holdfast.links.memory.store import Memory
 from holdfast.links.options import LinkStatistics, Options
-from holdfast.links.owner import Owner, cancelling
-from holdfast.links.peer import peer_of
-from holdfast.links.phases import Phases
+from holdfast.links.reporter import Telling
 from holdfast.links.sharers import Sharers
 from holdfast.links.target import Target, check_headers, target_of
-from holdfast.links.telling import Telling
-from holdfast.links.watch import Watch
-from holdfast.links.wire import Generation, Loss, Message
+from holdfast.links.wires.base import Generation, Loss, Message
 
 
 class Link:

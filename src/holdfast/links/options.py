@@ -10,12 +10,12 @@ from holdfast.core.events import Sink
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.core.outcome import Row
 from holdfast.errors import ConfigError
-from holdfast.links.http_pool import SharedPool
-from holdfast.links.inbound import OnNotification, OnRequest
+from holdfast.links.calls.inbound import OnNotification, OnRequest
+from holdfast.links.lifecycle.reseed import Reseeding
 from holdfast.links.limits import Limits
-from holdfast.links.memory import Memory
-from holdfast.links.memory_guard import guarded
-from holdfast.links.reseed import Reseeding
+from holdfast.links.memory.guarded import guarded
+from holdfast.links.memory.store import Memory
+from holdfast.links.wires.http.pool import SharedPool
 
 Reseed: TypeAlias = Callable[[Reseeding], Awaitable[bool | None]]
 """Awaited when a session was replaced, before any replay. True: what was lost is back, calls may go on."""

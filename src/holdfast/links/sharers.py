@@ -5,7 +5,7 @@ It owns what each has yet to be told. It refuses to keep anybody alive.
 
 from weakref import WeakKeyDictionary, WeakSet
 
-from holdfast.links.wire import Loss
+from holdfast.links.wires.base import Loss
 
 
 class Sharers:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigError
-from holdfast.links.command import masked
+from holdfast.links.wires.stdio.command import masked
 
 Headers: TypeAlias = Mapping[str, str]
 Resolvable: TypeAlias = Callable[[], Awaitable[Headers]]

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias, cast
 from holdfast.core.values import members
 from holdfast.errors import ConfigError, ErrorAnswer, HoldfastError, StartTimeout, UsageError
 from holdfast.links import HttpTarget, Limits, Link, Options
-from holdfast.links.warden import warden
+from holdfast.links.wires.stdio.warden import warden
 
 ToolCall: TypeAlias = tuple[str, Mapping[str, Any]]
 """A tool and its arguments; the doctor adds the session's handle."""

@@ -11,14 +11,14 @@ from typing import Any, cast
 from holdfast.core.eras import Era, headers_2026
 from holdfast.core.outcome import Broke, Row, Seen
 from holdfast.core.sse import EventTooLarge, Parser, ServerSentEvent
-from holdfast.links import http_stream
-from holdfast.links.http_client import Body
-from holdfast.links.http_endpoint import Endpoint, failed
-from holdfast.links.http_pool import FAILURES, Answer, SharedPool, header
+from holdfast.links.background import Owner
 from holdfast.links.limits import Limits
-from holdfast.links.owner import Owner
 from holdfast.links.target import HttpTarget
-from holdfast.links.wire import Dropped, Generation, Lost, Message, Patience, Receive, Reply, Resolved
+from holdfast.links.wires.base import Dropped, Generation, Lost, Message, Patience, Receive, Reply, Resolved
+from holdfast.links.wires.http import stream as http_stream
+from holdfast.links.wires.http.client import Body
+from holdfast.links.wires.http.endpoint import Endpoint, failed
+from holdfast.links.wires.http.pool import FAILURES, Answer, SharedPool, header
 
 ACCEPT = "application/json, text/event-stream"
 RESUMES = 3  # failed resumptions in a row; one that brings an event starts over

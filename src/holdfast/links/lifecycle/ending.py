@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from holdfast.core.handshake import Saved
 from holdfast.links.link import Link
-from holdfast.links.memory import Kept
+from holdfast.links.memory.store import Kept
 from holdfast.links.options import Options
 from holdfast.links.target import Target
 

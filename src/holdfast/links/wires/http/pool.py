@@ -23,8 +23,8 @@ from aiohttp.connector import Connection
 
 from holdfast.core.outcome import Broke
 from holdfast.errors import ConfigError
-from holdfast.links.http_client import PLAIN, Body, NotHttp, Pool, Response
 from holdfast.links.target import HttpTarget
+from holdfast.links.wires.http.client import PLAIN, Body, NotHttp, Pool, Response
 
 KEEP_ALIVE = 60.0  # seconds an idle connection is kept; servers close theirs after five to seventy-five
 LARGE_BODY = 1024 * 1024  # bytes from which aiohttp warns about a body that is given whole

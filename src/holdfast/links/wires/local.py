@@ -15,10 +15,10 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 from holdfast.errors import ConnectFailed, UsageError
-from holdfast.links.duplex import Ending
-from holdfast.links.owner import Owner
+from holdfast.links.background import Owner
 from holdfast.links.target import ObjectTarget
-from holdfast.links.wire import Message, Resolved
+from holdfast.links.wires.base import Message, Resolved
+from holdfast.links.wires.duplex import Ending
 
 BACKLOG = 256  # messages the server may be ahead of us; beyond that it waits
 

@@ -13,10 +13,10 @@ from holdfast.core.handshake import Saved
 from holdfast.core.models import BackSessionId
 from holdfast.core.retry import backoff
 from holdfast.errors import Conflict
-from holdfast.links.memory import Kept, Memory
-from holdfast.links.owner import Owner
-from holdfast.links.telling import Telling
-from holdfast.links.wire import Generation
+from holdfast.links.background import Owner
+from holdfast.links.memory.store import Kept, Memory
+from holdfast.links.reporter import Telling
+from holdfast.links.wires.base import Generation
 
 RETRY_BASE = 0.2  # seconds before a failed save is tried again: longer than a store's failover hiccup needs
 RETRY_CAP = 10.0  # seconds: a thousand links that wait for one store ask it a hundred times a second at most

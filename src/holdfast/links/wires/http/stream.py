@@ -12,9 +12,9 @@ from holdfast.core.outcome import Verdict, judge
 from holdfast.core.retry import backoff
 from holdfast.core.sse import EventTooLarge, Parser
 from holdfast.links.codec import Decode
-from holdfast.links.http_endpoint import Endpoint, failed
-from holdfast.links.http_pool import FAILURES, header
-from holdfast.links.wire import Dropped, Generation, Lost, Receive
+from holdfast.links.wires.base import Dropped, Generation, Lost, Receive
+from holdfast.links.wires.http.endpoint import Endpoint, failed
+from holdfast.links.wires.http.pool import FAILURES, header
 
 LONGEST_PAUSE = 30.0  # seconds between two tries: a server that is back should not wait longer to be heard
 SHORTEST_PAUSE = 0.05  # seconds, against a server that asks to be asked without a pause

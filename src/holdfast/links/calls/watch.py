@@ -15,13 +15,13 @@ from holdfast.core.outcome import Seen, Verdict, judge
 from holdfast.core.retry import backoff
 from holdfast.core.values import members
 from holdfast.errors import ErrorAnswer, HoldfastError, OutcomeUnknown, StartTimeout, Unavailable
-from holdfast.links.exchange import NO_HEADERS, Exchanger
-from holdfast.links.failures import error_for
-from holdfast.links.inbound import Inbound
+from holdfast.links.calls.errors import error_for
+from holdfast.links.calls.exchange import NO_HEADERS, Exchanger
+from holdfast.links.calls.inbound import Inbound
+from holdfast.links.lifecycle.lifecycle import Machine
 from holdfast.links.limits import Limits
-from holdfast.links.machine import Machine
-from holdfast.links.telling import Telling
-from holdfast.links.wire import Generation, Patience, Reply
+from holdfast.links.reporter import Telling
+from holdfast.links.wires.base import Generation, Patience, Reply
 
 GAP = "holdfast/gap"
 """In `_meta` of a notification that stands for whatever was missed."""

@@ -10,7 +10,7 @@ from holdfast.core.clock import Clock
 from holdfast.core.eras import Why
 from holdfast.core.events import Event, LinkGreeted, MemoryFailed, SessionNotOffered, Sink, StrayMessage
 from holdfast.links.options import LinkStatistics
-from holdfast.links.wire import Generation
+from holdfast.links.wires.base import Generation
 
 log = logging.getLogger("holdfast.links")
 

@@ -15,11 +15,19 @@ from yarl import URL
 
 from holdfast.core.outcome import Broke, Row, Seen
 from holdfast.links.codec import Decode, decode, decode_exactly, encode, encode_known
-from holdfast.links.http_client import Body, Broken
-from holdfast.links.http_pool import Answer, HttpPool, SharedPool, describe, proxy_for, same_origin, where_it_broke
 from holdfast.links.limits import Limits, too_large
 from holdfast.links.target import HttpTarget, public_url
-from holdfast.links.wire import Generation, Message, Reply, Resolved
+from holdfast.links.wires.base import Generation, Message, Reply, Resolved
+from holdfast.links.wires.http.client import Body, Broken
+from holdfast.links.wires.http.pool import (
+    Answer,
+    HttpPool,
+    SharedPool,
+    describe,
+    proxy_for,
+    same_origin,
+    where_it_broke,
+)
 
 FOREIGN_BODY = 16 * 1024  # bytes read of a body that is not an answer: enough for an error object or a page's title
 LONGEST_RETRY_AFTER = 86_400.0  # seconds: what asks for more than a day is no statement about load

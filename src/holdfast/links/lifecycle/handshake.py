@@ -26,7 +26,7 @@ from holdfast.core.models import BackSessionId
 from holdfast.core.outcome import Broke, Seen, Verdict, judge
 from holdfast.errors import HoldfastError, Rejected
 from holdfast.links.limits import Limits
-from holdfast.links.wire import Generation, Message, Patience, Receive, Reply, Resolved, Wire
+from holdfast.links.wires.base import Generation, Message, Patience, Receive, Reply, Resolved, Wire
 
 
 class GreetFailed(Exception):

@@ -12,13 +12,13 @@ from typing import Any
 
 from holdfast.core.eras import Era, stamp_2026, unstamp
 from holdfast.core.outcome import Broke, Seen, judge
-from holdfast.links.failures import error_for
-from holdfast.links.inbound import Ears, Inbound, OnProgress, Params
+from holdfast.links.background import Owner, cancelling
+from holdfast.links.calls.errors import error_for
+from holdfast.links.calls.inbound import Ears, Inbound, OnProgress, Params
+from holdfast.links.lifecycle.startup import Wants
 from holdfast.links.limits import Limits
-from holdfast.links.owner import Owner, cancelling
-from holdfast.links.phases import Wants
 from holdfast.links.trace import traced
-from holdfast.links.wire import Generation, Message, Patience, Reply
+from holdfast.links.wires.base import Generation, Message, Patience, Reply
 
 NO_HEADERS: Mapping[str, str] = {}
 

@@ -15,10 +15,10 @@ from contextlib import suppress
 from typing import Any, cast
 
 from holdfast.links.codec import Decode, decode
-from holdfast.links.duplex import Ending, Unreadable
-from holdfast.links.program import Program
-from holdfast.links.warden import COOKIE, kill_by_cookie, warden
-from holdfast.links.wire import Message
+from holdfast.links.wires.base import Message
+from holdfast.links.wires.duplex import Ending, Unreadable
+from holdfast.links.wires.stdio.program import Program
+from holdfast.links.wires.stdio.warden import COOKIE, kill_by_cookie, warden
 
 TAIL_LINES = 40  # of stderr kept for an error
 TAIL_BYTES = 8 * 1024  # of stderr kept for an error: it fits a screen or two

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.links.warden import warden
+from holdfast.links.wires.stdio.warden import warden
 
 START_SECONDS = 10.0  # a keeper needs some milliseconds to start a program; this is a machine that hangs
 MAX_REQUEST = 16 * 1024 * 1024  # bytes of arguments and environment; Linux takes a fraction of it

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 
 from holdfast.core.handshake import Saved, legal_session_id
-from holdfast.links.memory import Kept, bare
+from holdfast.links.memory.store import Kept, bare
 
 
 class IdMemory:

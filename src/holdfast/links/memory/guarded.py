@@ -12,8 +12,8 @@ from typing import Any, TypeVar, cast
 from holdfast.core.handshake import Saved, legal_session_id
 from holdfast.core.models import Principal
 from holdfast.errors import ConfigError, HoldfastError, StoreDown
-from holdfast.links.memory import FINDER, Kept, Memory, bare
-from holdfast.links.memory_ids import IdMemory
+from holdfast.links.memory.ids import IdMemory
+from holdfast.links.memory.store import FINDER, Kept, Memory, bare
 
 SECONDS = 15.0  # for one step of a memory: longer than a store's own deadline, much shorter than a link's way up
 _METHODS = ("load", "save", "forget", "touch_every", "touch", "claim_stream", "release_stream", "close")

@@ -26,7 +26,7 @@ from holdfast.errors import (
     StartTimeout,
     Unauthorized,
 )
-from holdfast.links.wire import Generation, Loss, Reply
+from holdfast.links.wires.base import Generation, Loss, Reply
 
 MAYBE = (
     "it may have been executed: check before you call it again; where repeating is harmless, "

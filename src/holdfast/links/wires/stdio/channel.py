@@ -7,14 +7,14 @@ import secrets
 from collections.abc import Callable
 
 from holdfast.core.events import ChildEnded, ChildSaid, ChildStarted
-from holdfast.links.child import Child, start
 from holdfast.links.codec import decode, decode_exactly, encode, encode_known
-from holdfast.links.command import environment, failed_to_start, find, masked
-from holdfast.links.duplex import Ending, Unreadable
 from holdfast.links.limits import Limits, too_large
+from holdfast.links.reporter import Telling
 from holdfast.links.target import CommandTarget
-from holdfast.links.telling import Telling
-from holdfast.links.wire import Message, Resolved
+from holdfast.links.wires.base import Message, Resolved
+from holdfast.links.wires.duplex import Ending, Unreadable
+from holdfast.links.wires.stdio.child import Child, start
+from holdfast.links.wires.stdio.command import environment, failed_to_start, find, masked
 
 
 class StdioChannel:

@@ -13,14 +13,14 @@ from holdfast.core.lifecycle import CircuitState, LinkEvent
 from holdfast.core.outcome import Broke, Seen, Verdict, is_transport_fault, judge
 from holdfast.core.retry import Circumstances, Replacement, Step, decide, decide_replacement, wait_for
 from holdfast.errors import CircuitOpen, HoldfastError
-from holdfast.links.exchange import Exchanger
-from holdfast.links.failures import Spent, answered, closed, error_for, replaced
-from holdfast.links.inbound import Ears, OnProgress, Params
-from holdfast.links.machine import Machine
+from holdfast.links.calls.errors import Spent, answered, closed, error_for, replaced
+from holdfast.links.calls.exchange import Exchanger
+from holdfast.links.calls.inbound import Ears, OnProgress, Params
+from holdfast.links.lifecycle.lifecycle import Machine
+from holdfast.links.lifecycle.peer import Peer
 from holdfast.links.options import Options
-from holdfast.links.peer import Peer
-from holdfast.links.telling import Telling
-from holdfast.links.wire import Generation, Patience, Reply
+from holdfast.links.reporter import Telling
+from holdfast.links.wires.base import Generation, Patience, Reply
 
 LISTEN = "subscriptions/listen"  # its answer is a stream that may say nothing for days
 _TRANSPORT_ENDED = (Broke.CONNECT, Broke.AFTER_SEND, Broke.CHILD_DIED)

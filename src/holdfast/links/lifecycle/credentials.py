@@ -11,7 +11,6 @@ from typing import Any, cast
 from holdfast.core.eras import VERSIONS, Era
 from holdfast.core.outcome import Seen
 from holdfast.errors import ConfigError, ConnectFailed, HoldfastError, StartTimeout, Unauthorized
-from holdfast.links.http_pool import proxy_for
 from holdfast.links.limits import Limits
 from holdfast.links.target import (
     CommandTarget,
@@ -22,7 +21,8 @@ from holdfast.links.target import (
     check_headers,
     check_url,
 )
-from holdfast.links.wire import Resolved
+from holdfast.links.wires.base import Resolved
+from holdfast.links.wires.http.pool import proxy_for
 
 REQUESTS = 20  # of one OAuth flow: discovery at several places, registration, token
 

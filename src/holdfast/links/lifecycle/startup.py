@@ -18,22 +18,22 @@ from holdfast.core.models import Principal
 from holdfast.core.outcome import Broke, Row, Seen, Verdict, judge
 from holdfast.core.retry import Circumstances, Step, decide, wait_for
 from holdfast.errors import Conflict, ConnectFailed, HoldfastError, StartTimeout
-from holdfast.links.credentials import Credentials
-from holdfast.links.duplex import DuplexWire
-from holdfast.links.failures import error_for
-from holdfast.links.greet import Greeter, GreetFailed
-from holdfast.links.http import HttpWire
-from holdfast.links.http_pool import SharedPool
-from holdfast.links.inbound import Inbound
+from holdfast.links.background import Owner
+from holdfast.links.calls.errors import error_for
+from holdfast.links.calls.inbound import Inbound
+from holdfast.links.lifecycle.credentials import Credentials
+from holdfast.links.lifecycle.handshake import Greeter, GreetFailed
+from holdfast.links.lifecycle.peer import Peer
 from holdfast.links.limits import Limits
-from holdfast.links.memory import Kept, Memory
-from holdfast.links.owner import Owner
-from holdfast.links.peer import Peer
-from holdfast.links.saving import Saver
-from holdfast.links.stdio import StdioChannel
+from holdfast.links.memory.saver import Saver
+from holdfast.links.memory.store import Kept, Memory
+from holdfast.links.reporter import Telling
 from holdfast.links.target import CommandTarget, HttpTarget, ObjectTarget, Target
-from holdfast.links.telling import Telling
-from holdfast.links.wire import Generation, Resolved, Wire
+from holdfast.links.wires.base import Generation, Resolved, Wire
+from holdfast.links.wires.duplex import DuplexWire
+from holdfast.links.wires.http.pool import SharedPool
+from holdfast.links.wires.http.wire import HttpWire
+from holdfast.links.wires.stdio.channel import StdioChannel
 
 
 class Wants(Protocol):
@@ -148,7 +148,7 @@ class Phases:
                     self.name, self.target, self.limits, self._owner, self._rows, self._pool, self._known_json
                 )
             case ObjectTarget():
-                from holdfast.links.local import LocalChannel  # brings the SDK's server side with it
+                from holdfast.links.wires.local import LocalChannel  # brings the SDK's server side with it
 
                 channel = LocalChannel(self.name, self.target, self._owner, self.limits.close)
                 return DuplexWire(channel, self._owner)

@@ -22,17 +22,17 @@ from holdfast.core.models import Principal
 from holdfast.core.outcome import Seen, Verdict
 from holdfast.core.retry import backoff
 from holdfast.errors import ConnectFailed, HoldfastError, LeaseClosed, StartTimeout, UsageError
-from holdfast.links.exchange import Exchanger
-from holdfast.links.failures import closed, not_started
-from holdfast.links.inbound import Inbound, Params
-from holdfast.links.memory import Memory
+from holdfast.links.background import Owner
+from holdfast.links.calls.errors import closed, not_started
+from holdfast.links.calls.exchange import Exchanger
+from holdfast.links.calls.inbound import Inbound, Params
+from holdfast.links.lifecycle.reseed import Reseeding
+from holdfast.links.lifecycle.startup import AuthNeeded, Phases, StartFailed, Wants
+from holdfast.links.memory.store import Memory
 from holdfast.links.options import Options
-from holdfast.links.owner import Owner
-from holdfast.links.phases import AuthNeeded, Phases, StartFailed, Wants
-from holdfast.links.reseed import Reseeding
+from holdfast.links.reporter import Telling
 from holdfast.links.sharers import Sharers
-from holdfast.links.telling import Telling
-from holdfast.links.wire import Generation, Loss, Wire
+from holdfast.links.wires.base import Generation, Loss, Wire
 
 SUPERSEDED_SECONDS = 30.0  # that calls of a session that was given up have to end before it is ended at the server
 CLAIM_SECONDS = 30.0  # a dead process's claim on the server's stream ends after that

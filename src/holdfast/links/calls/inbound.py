@@ -13,9 +13,9 @@ from typing import Any, TypeAlias, cast
 from holdfast.core.disclosure import rpc_error
 from holdfast.core.eras import METHOD_NOT_FOUND, SUBSCRIPTION_ID
 from holdfast.errors import ErrorAnswer, HoldfastError
+from holdfast.links.background import Owner, cancelling
 from holdfast.links.codec import weight
-from holdfast.links.owner import Owner, cancelling
-from holdfast.links.wire import Generation, Message, Patience, Reply
+from holdfast.links.wires.base import Generation, Message, Patience, Reply
 
 Params: TypeAlias = Mapping[str, Any] | None
 OnRequest: TypeAlias = Callable[[str, Params, str | int], Awaitable[dict[str, Any]]]

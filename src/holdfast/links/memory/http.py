@@ -14,9 +14,9 @@ import aiohttp
 from holdfast.core.handshake import Saved, legal_session_id
 from holdfast.errors import ConfigError, Conflict, StoreDown
 from holdfast.links.codec import decode, encode
-from holdfast.links.http_pool import FAILURES, describe, open_pool
-from holdfast.links.memory import Kept, bare
+from holdfast.links.memory.store import Kept, bare
 from holdfast.links.target import Headers, Resolvable, check_headers, check_url, public_url
+from holdfast.links.wires.http.pool import FAILURES, describe, open_pool
 
 SECONDS = 10.0  # for one GET or PUT: a memory that is slower than a greeting is of no use
 DOCUMENT_BYTES = 256 * 1024  # a greeting with long instructions; more is not ours

@@ -1,0 +1,1 @@
+"""What one request does: sent, judged, repeated where that is safe, answered."""

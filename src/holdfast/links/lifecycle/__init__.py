@@ -1,0 +1,1 @@
+"""How a link comes up, heals and goes down."""

@@ -1,0 +1,1 @@
+"""Where a link keeps its session beyond its own life."""

@@ -1,0 +1,1 @@
+"""Streamable HTTP, with an HTTP/1.1 client of our own."""
