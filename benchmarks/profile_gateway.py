@@ -16,8 +16,8 @@ from collections import defaultdict
 from pathlib import Path
 
 from benchmarks.links import echo_server
-from holdfast.gateway.config_file import load_config
-from holdfast.gateway.program import Program
+from holdfast.gateway.config.file import load_config
+from holdfast.gateway.server import Program
 
 SECONDS = 4.0
 GROUPS = (

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.gateway.program import Program
+from holdfast.gateway.server import Program
 from holdfast.testing import FaultServer
 from tests.gateway.kit import gateway
 from tests.links.real import RealServer

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from conformance.conftest import NPM
-from holdfast.gateway.program import Program
+from holdfast.gateway.server import Program
 from tests.gateway.kit import Raw, gateway
 from tests.links.kit import until
 from tests.links.real import RealServer

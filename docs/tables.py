@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from holdfast.core.lifecycle import CIRCUIT, LINK, Lifecycle, LinkEvent, LinkState
 from holdfast.core.outcome import ROWS, Broke, Row, Verdict
 from holdfast.core.retry import SAFE_METHODS, Circumstances, Replacement, decide, decide_replacement
-from holdfast.gateway.config import Policy, Settings
+from holdfast.gateway.config.settings import Policy, Settings
 from holdfast.state.scopes import ENDS, SURVIVES
 
 

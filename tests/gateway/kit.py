@@ -13,8 +13,8 @@ import aiohttp
 
 from holdfast.core.events import Sink
 from holdfast.core.sse import Parser
-from holdfast.gateway.config_file import Config, Entry, load_config
-from holdfast.gateway.program import Program
+from holdfast.gateway.config.file import Config, Entry, load_config
+from holdfast.gateway.server import Program
 from tests.links.kit import FAST
 
 BOTH = "application/json, text/event-stream"

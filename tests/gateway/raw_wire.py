@@ -6,7 +6,7 @@ import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-from holdfast.gateway.program import Program
+from holdfast.gateway.server import Program
 from tests.gateway.kit import BOTH
 
 HOSTS = b"host: localhost\r\n"

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from holdfast.gateway.config_file import load_config
-from holdfast.gateway.program import Program
+from holdfast.gateway.config.file import load_config
+from holdfast.gateway.server import Program
 from tests.gateway.kit import Raw, gateway
 from tests.gateway.raw_wire import Wire, post, wire
 from tests.links.kit import until

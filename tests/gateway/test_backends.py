@@ -13,8 +13,8 @@ import pytest
 
 from holdfast.core.events import BackendChanged, BackendClosed, BackendReplaced, BackendStarted, ChildStarted, Event
 from holdfast.core.values import members
-from holdfast.gateway.callers import new_token
-from holdfast.gateway.ownership import PROCESSES
+from holdfast.gateway.auth import new_token
+from holdfast.gateway.backends.ownership import PROCESSES
 from holdfast.links.lifecycle.peer import peer_of
 from holdfast.testing import LOST_SESSION, Fault, FaultServer, Refusal
 from tests.gateway.kit import Raw, config_of, gateway

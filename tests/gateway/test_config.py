@@ -11,9 +11,9 @@ import pytest
 
 import holdfast
 from holdfast.core.models import ANONYMOUS, Record
-from holdfast.gateway.callers import Callers, check_bind, hash_of, new_token
-from holdfast.gateway.config import Listen, Settings
-from holdfast.gateway.config_file import load_config, read_config
+from holdfast.gateway.auth import Callers, check_bind, hash_of, new_token
+from holdfast.gateway.config.file import load_config, read_config
+from holdfast.gateway.config.settings import Listen, Settings
 from holdfast.stores import open_store
 
 HOLDFAST = str(Path(sys.executable).parent / "holdfast")
@@ -267,7 +267,7 @@ def test_host_origin_and_tokens() -> None:
 
 
 def load_auth(digest: str) -> object:
-    from holdfast.gateway.config import Auth, Token
+    from holdfast.gateway.config.settings import Auth, Token
 
     return Auth(tokens=(Token(hash=digest, principal="alice"),))
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.gateway import bodies
-from holdfast.gateway.callers import new_token
-from holdfast.gateway.config import ClientLimits
-from holdfast.gateway.config_file import load_config
-from holdfast.gateway.connections import most_connections, most_of_one_caller
-from holdfast.gateway.program import Program
+from holdfast.gateway.auth import new_token
+from holdfast.gateway.config.file import load_config
+from holdfast.gateway.config.settings import ClientLimits
+from holdfast.gateway.fronts import bodies
+from holdfast.gateway.fronts.connections import most_connections, most_of_one_caller
+from holdfast.gateway.server import Program
 from holdfast.testing import FaultServer
 from tests.gateway.kit import Raw, gateway
 from tests.gateway.raw_backend import raw_http

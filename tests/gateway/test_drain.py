@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.gateway.program import Program
+from holdfast.gateway.server import Program
 from holdfast.testing import FaultServer
 from tests.gateway.kit import Answer, Raw, config_of
 from tests.links.kit import until

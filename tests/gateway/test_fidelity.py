@@ -11,9 +11,9 @@ from typing import Any, Literal
 import pytest
 
 from holdfast.core.events import BackendFailed, BackendItemLeftOut, Event
-from holdfast.gateway.catalogue import ITEMS
+from holdfast.gateway.backends.catalogue import ITEMS
+from holdfast.gateway.fronts.stdio import StdioFront
 from holdfast.gateway.gateway import Gateway
-from holdfast.gateway.stdio_front import StdioFront
 from holdfast.stores import open_store
 from tests.gateway.kit import Raw, config_of, gateway
 from tests.gateway.raw_backend import raw_http, raw_program

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.gateway.callers import new_token
-from holdfast.gateway.config import Naming
-from holdfast.gateway.config_file import read_config
-from holdfast.gateway.program import Program
-from holdfast.gateway.routing import Pattern, build
-from holdfast.gateway.streams import Streams
+from holdfast.gateway.auth import new_token
+from holdfast.gateway.backends.routing import Pattern, build
+from holdfast.gateway.config.file import read_config
+from holdfast.gateway.config.settings import Naming
+from holdfast.gateway.fronts.streams import Streams
+from holdfast.gateway.server import Program
 from holdfast.testing import FaultServer
 from tests.gateway.kit import Raw, config_of, gateway
 from tests.gateway.test_routing import offer
@@ -55,7 +55,7 @@ async def test_a_reload_never_opens_a_public_gateway(tmp_path: Path) -> None:
     auth = {"tokens": [{"hash": digest, "principal": "alice"}]}
     listen = {"host": "0.0.0.0", "port": 0}
     file.write_text(json.dumps({"listen": listen, "auth": auth, "store": "memory:", "mcpServers": {}}))
-    from holdfast.gateway.config_file import load_config
+    from holdfast.gateway.config.file import load_config
 
     async with Program(load_config(file)).running() as program:
         async with Raw(f"http://127.0.0.1:{program.port}/mcp") as client:

@@ -8,7 +8,7 @@ import pytest
 from fastmcp import Client as FastClient
 from mcp import Client
 
-from holdfast.gateway.callers import new_token
+from holdfast.gateway.auth import new_token
 from holdfast.testing import FaultServer
 from tests.gateway.kit import Raw, gateway
 from tests.links.kit import until

@@ -12,9 +12,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from holdfast.gateway.callers import hash_of, new_token
-from holdfast.gateway.config_file import load_config
-from holdfast.gateway.program import Program
+from holdfast.gateway.auth import hash_of, new_token
+from holdfast.gateway.config.file import load_config
+from holdfast.gateway.server import Program
 from holdfast.testing import FaultServer
 from tests.gateway.kit import Events, Raw
 from tests.links.kit import until

@@ -12,11 +12,11 @@ from holdfast.core.clock import ManualClock
 from holdfast.core.models import Record
 from holdfast.core.values import JSON
 from holdfast.errors import RunsElsewhere, StoreDown
-from holdfast.gateway import ownership
-from holdfast.gateway.config import Settings
-from holdfast.gateway.config_file import Config
+from holdfast.gateway.backends import ownership
+from holdfast.gateway.backends.ownership import CLAIM_SECONDS, PROCESSES, Programs
+from holdfast.gateway.config.file import Config
+from holdfast.gateway.config.settings import Settings
 from holdfast.gateway.gateway import Gateway
-from holdfast.gateway.ownership import CLAIM_SECONDS, PROCESSES, Programs
 from holdfast.stores import open_store
 from holdfast.stores.contract import Store
 from tests.links.kit import until

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.gateway.catalogue import Catalogue
-from holdfast.gateway.config import Naming, Policy
-from holdfast.gateway.routing import BadCursor, Offer, build, page, too_many_names
+from holdfast.gateway.backends.catalogue import Catalogue
+from holdfast.gateway.backends.routing import BadCursor, Offer, build, page, too_many_names
+from holdfast.gateway.config.settings import Naming, Policy
 from holdfast.testing import FaultServer
 from tests.gateway.kit import Raw, gateway
 from tests.gateway.raw_backend import raw_program

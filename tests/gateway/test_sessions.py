@@ -18,9 +18,9 @@ import pytest
 from holdfast.core.events import Event, GatewaySessionBegan, GatewaySessionEnded
 from holdfast.core.models import Principal
 from holdfast.errors import ConfigError, StoreDown
-from holdfast.gateway.callers import new_token
-from holdfast.gateway.config_file import load_config
-from holdfast.gateway.program import Program
+from holdfast.gateway.auth import new_token
+from holdfast.gateway.config.file import load_config
+from holdfast.gateway.server import Program
 from holdfast.stores import open_store
 from holdfast.stores.sealing import new_key
 from holdfast.testing import FaultServer

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.gateway.fronts.stdio import StdioFront
 from holdfast.gateway.gateway import Gateway
-from holdfast.gateway.stdio_front import StdioFront
 from holdfast.stores import open_store
 from holdfast.testing import FaultServer
 from tests.gateway.kit import config_of

@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from holdfast.gateway.config import ClientLimits
-from holdfast.gateway.streams import Room, Stream, Streams
+from holdfast.gateway.config.settings import ClientLimits
+from holdfast.gateway.fronts.streams import Room, Stream, Streams
 
 
 @pytest.mark.promise("gateway.hostile")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.gateway.subscriptions import LISTEN_URIS
+from holdfast.gateway.backends.subscriptions import LISTEN_URIS
 from tests.gateway.kit import Raw, gateway
 from tests.links.kit import until
 

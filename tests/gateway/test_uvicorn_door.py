@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from packaging.requirements import Requirement
 
-from holdfast.gateway.uvicorn_door import HEAD_BYTES, PIPELINED, Corked
+from holdfast.gateway.fronts.uvicorn_protocol import HEAD_BYTES, PIPELINED, Corked
 from holdfast.testing import FaultServer
 from tests.gateway.kit import Raw, gateway
 from tests.gateway.raw_wire import HOSTS, ping, post, wire

@@ -19,7 +19,7 @@ from holdfast.client import run as run_scope
 from holdfast.client.files import Servers, read_servers
 from holdfast.client.leased import leased
 from holdfast.errors import AnswerTimeout, ConfigError, HoldfastError, NotFound, UsageError
-from holdfast.gateway.config_file import is_ours, servers_of
+from holdfast.gateway.config.file import is_ours, servers_of
 from holdfast.links.reporter import SESSIONLESS, SESSIONLESS_REMEDY
 
 File = Annotated[

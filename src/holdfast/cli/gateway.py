@@ -18,11 +18,11 @@ from holdfast.cli.records import Found, all_records, refuse_corrupt
 from holdfast.core.models import Record
 from holdfast.core.values import members
 from holdfast.errors import HoldfastError, NotFound
-from holdfast.gateway.callers import new_token
-from holdfast.gateway.config import Token
-from holdfast.gateway.config_file import Config, Mistake, load_config, read_config
-from holdfast.gateway.ownership import PROCESSES
-from holdfast.gateway.session import KIND, record_id
+from holdfast.gateway.auth import new_token
+from holdfast.gateway.backends.ownership import PROCESSES
+from holdfast.gateway.config.file import Config, Mistake, load_config, read_config
+from holdfast.gateway.config.settings import Token
+from holdfast.gateway.sessions.session import KIND, record_id
 from holdfast.stores import open_store
 
 File = Annotated[Path, typer.Argument(metavar="CONFIG", help="An mcp.json, or YAML with policy.", show_default=False)]
@@ -54,11 +54,11 @@ def serve(
         loaded = _with(load_config(config), host, port, store)
         keys = read_keys(keys_file)
         if stdio:
-            from holdfast.gateway.stdio_front import serve_stdio
+            from holdfast.gateway.fronts.stdio import serve_stdio
 
             await serve_stdio(loaded, keys)
             return
-        from holdfast.gateway.program import Program
+        from holdfast.gateway.server import Program
 
         def ready(program: Program) -> None:
             names = ", ".join(loaded.entries)

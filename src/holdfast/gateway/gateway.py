@@ -20,24 +20,24 @@ from holdfast.core.exact import plain
 from holdfast.core.models import ANONYMOUS, Gap, Record
 from holdfast.core.values import JSON, members
 from holdfast.errors import ConfigError, Conflict, Ended, HoldfastError, NotFound, SessionExpired
-from holdfast.gateway.back import Back
-from holdfast.gateway.backend import Backend
-from holdfast.gateway.caller_lists import CallerLists
-from holdfast.gateway.children import Children
-from holdfast.gateway.config import Settings
-from holdfast.gateway.config_file import Config, Entry
+from holdfast.gateway.backends.backend import Backend
+from holdfast.gateway.backends.caller_lists import CallerLists
+from holdfast.gateway.backends.children import Children
+from holdfast.gateway.backends.link import Back
+from holdfast.gateway.backends.ownership import PROCESSES, Programs, has_ended, whereabouts
+from holdfast.gateway.backends.routing import Offer, Table, build
+from holdfast.gateway.config.file import Config, Entry
+from holdfast.gateway.config.settings import Settings
+from holdfast.gateway.dispatch import Methods
 from holdfast.gateway.drain import UnderWay
 from holdfast.gateway.failure_log import FailureLog
-from holdfast.gateway.methods import Methods
+from holdfast.gateway.fronts.steering import Steering
+from holdfast.gateway.fronts.streams import Room, Stream, Streams
 from holdfast.gateway.orphans import Orphans
-from holdfast.gateway.ownership import PROCESSES, Programs, has_ended, whereabouts
 from holdfast.gateway.place import check_sealing
 from holdfast.gateway.readiness import Readiness
-from holdfast.gateway.routing import Offer, Table, build
-from holdfast.gateway.session import Session
-from holdfast.gateway.sessions import TOPIC, Sessions
-from holdfast.gateway.steering import Steering
-from holdfast.gateway.streams import Room, Stream, Streams
+from holdfast.gateway.sessions.registry import TOPIC, Sessions
+from holdfast.gateway.sessions.session import Session
 from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.gateway")

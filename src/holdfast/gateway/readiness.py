@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError, Rejected
-from holdfast.gateway.ownership import PROCESSES
+from holdfast.gateway.backends.ownership import PROCESSES
 
 if TYPE_CHECKING:
     from holdfast.gateway.gateway import Gateway

@@ -31,10 +31,10 @@ from holdfast.errors import (
     SessionExpired,
     StoreDown,
 )
-from holdfast.gateway.backend import GRACE, Backend
-from holdfast.gateway.config import Sessions as Settings
-from holdfast.gateway.session import KIND, Client, Session, new_id, record_id
-from holdfast.gateway.streams import Streams
+from holdfast.gateway.backends.backend import GRACE, Backend
+from holdfast.gateway.config.settings import Sessions as Settings
+from holdfast.gateway.fronts.streams import Streams
+from holdfast.gateway.sessions.session import KIND, Client, Session, new_id, record_id
 from holdfast.links.lifecycle.ending import end_saved
 from holdfast.links.memory.store import KIND as LINKS
 from holdfast.links.options import Options

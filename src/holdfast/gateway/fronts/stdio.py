@@ -20,13 +20,13 @@ from holdfast.core.disclosure import rpc_error
 from holdfast.core.eras import PROTOCOL_VERSION, UNSUPPORTED_VERSION, Era
 from holdfast.core.models import Principal
 from holdfast.errors import ConfigError, HoldfastError, Unavailable
-from holdfast.gateway.config_file import Config
+from holdfast.gateway.config.file import Config
+from holdfast.gateway.dispatch import Asking
+from holdfast.gateway.fronts.handshake import BadGreeting, client_of, discovery, greeting
+from holdfast.gateway.fronts.stdio_output import OutPipe
+from holdfast.gateway.fronts.streams import Streams
 from holdfast.gateway.gateway import CUT_SECONDS, Gateway
-from holdfast.gateway.greeting import BadGreeting, client_of, discovery, greeting
-from holdfast.gateway.methods import Asking
-from holdfast.gateway.out_pipe import OutPipe
-from holdfast.gateway.session import Client, Session
-from holdfast.gateway.streams import Streams
+from holdfast.gateway.sessions.session import Client, Session
 from holdfast.links.codec import decode_exactly, encode_known
 from holdfast.links.wires.stdio.child import ID_WITHIN, ids_in
 from holdfast.stores import open_store

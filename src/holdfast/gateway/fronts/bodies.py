@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from holdfast.core.models import ANONYMOUS, Principal
-from holdfast.gateway.http import Refused
+from holdfast.gateway.fronts.asgi import Refused
 
 MIB = 1024 * 1024
 COMMON = 64 * 1024  # bytes that a request may take without being counted: connections are bounded, too

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from holdfast.core.models import Principal
-from holdfast.gateway.callers import Callers
-from holdfast.gateway.http import Request
+from holdfast.gateway.auth import Callers
+from holdfast.gateway.fronts.asgi import Request
 
 
 class _Open(NamedTuple):

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.core.eras import Era
 from holdfast.core.models import Principal
-from holdfast.gateway.config import Sessions as Settings
-from holdfast.gateway.session import Session
+from holdfast.gateway.config.settings import Sessions as Settings
+from holdfast.gateway.sessions.session import Session
 
 if TYPE_CHECKING:
-    from holdfast.gateway.methods import Asking
-    from holdfast.gateway.sessions import Sessions
+    from holdfast.gateway.dispatch import Asking
+    from holdfast.gateway.sessions.registry import Sessions
 
 OPEN, END = "holdfast__open_session", "holdfast__end_session"
 NAMES = frozenset({OPEN, END})

@@ -31,18 +31,18 @@ from holdfast.core.models import ANONYMOUS, Principal, Record
 from holdfast.core.retry import backoff
 from holdfast.core.values import members
 from holdfast.errors import Conflict, ErrorAnswer, HoldfastError, NoBackend, RunsElsewhere
-from holdfast.gateway.back import Back
-from holdfast.gateway.catalogue import Catalogue, fetch, told_in
-from holdfast.gateway.children import Children
-from holdfast.gateway.config import Health
-from holdfast.gateway.config_file import Entry
+from holdfast.gateway.backends.catalogue import Catalogue, fetch, told_in
+from holdfast.gateway.backends.children import Children
+from holdfast.gateway.backends.link import Back
+from holdfast.gateway.backends.ownership import Programs
+from holdfast.gateway.backends.passed_headers import HasHeaders, passed, with_passed
+from holdfast.gateway.backends.refetch import Refetch
+from holdfast.gateway.backends.stateless import Stateless
+from holdfast.gateway.backends.subscriptions import Subscriptions
+from holdfast.gateway.config.file import Entry
+from holdfast.gateway.config.settings import Health
 from holdfast.gateway.failure_log import FailureLog
-from holdfast.gateway.memories import SessionMemory, SharedMemory, principal_link
-from holdfast.gateway.ownership import Programs
-from holdfast.gateway.passed_headers import HasHeaders, passed, with_passed
-from holdfast.gateway.refetch import Refetch
-from holdfast.gateway.stateless import Stateless
-from holdfast.gateway.subscriptions import Subscriptions
+from holdfast.gateway.sessions.memories import SessionMemory, SharedMemory, principal_link
 from holdfast.links.calls.inbound import OnNotification, OnRequest
 from holdfast.links.calls.watch import Watch
 from holdfast.links.link import Link

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from holdfast.core.naming import public_name
-from holdfast.gateway.catalogue import Catalogue, Item
-from holdfast.gateway.config import Naming, Policy
+from holdfast.gateway.backends.catalogue import Catalogue, Item
+from holdfast.gateway.config.settings import Naming, Policy
 
 PAGE = 500  # items a page: one page for nearly everybody
 

@@ -9,7 +9,7 @@ from holdfast.core.eras import SERVER_INFO, VERSIONS, Era
 from holdfast.core.values import encode
 from holdfast.errors import UnstorableValue
 from holdfast.gateway.gateway import Gateway
-from holdfast.gateway.session import Client
+from holdfast.gateway.sessions.session import Client
 
 MAX_GREETING = 16 * 1024  # bytes of what a client says of itself: it is kept, and goes to every backend
 INFO = {"name": "holdfast", "version": "0.1.0"}

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.errors import HoldfastError
-from holdfast.gateway.back import Back
-from holdfast.gateway.backend import FETCH_SECONDS, Backend
-from holdfast.gateway.catalogue import Catalogue, fetch
-from holdfast.gateway.routing import Offer, Table, build
+from holdfast.gateway.backends.backend import FETCH_SECONDS, Backend
+from holdfast.gateway.backends.catalogue import Catalogue, fetch
+from holdfast.gateway.backends.link import Back
+from holdfast.gateway.backends.routing import Offer, Table, build
 
 if TYPE_CHECKING:
+    from holdfast.gateway.dispatch import Asking
     from holdfast.gateway.gateway import Gateway
-    from holdfast.gateway.methods import Asking
 
 log = logging.getLogger("holdfast.gateway")
 

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 from holdfast.core.disclosure import INTERNAL_ERROR, disclosed
 from holdfast.errors import HoldfastError, LimitReached, OutcomeUnknown, Unavailable
-from holdfast.gateway.streams import Stream
-from holdfast.gateway.uvicorn_door import answer_was_taken, belongs_to, hang_up, json_at_once
+from holdfast.gateway.fronts.streams import Stream
+from holdfast.gateway.fronts.uvicorn_protocol import answer_was_taken, belongs_to, hang_up, json_at_once
 from holdfast.links.codec import encode_known
 
 Scope: TypeAlias = dict[str, Any]

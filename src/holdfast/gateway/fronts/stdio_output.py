@@ -12,7 +12,7 @@ import select
 from collections import deque
 from collections.abc import Callable
 
-from holdfast.gateway.config import ClientLimits
+from holdfast.gateway.config.settings import ClientLimits
 
 log = logging.getLogger("holdfast.gateway")
 

@@ -19,19 +19,19 @@ from holdfast.core.lifecycle import GATEWAY_SESSION, SessionEvent, SessionState
 from holdfast.core.models import FrontSessionId, Principal, Record
 from holdfast.core.values import JSON, members
 from holdfast.errors import Conflict, ErrorAnswer, HoldfastError, NotFound
-from holdfast.gateway.back import Back
-from holdfast.gateway.backend import LISTS, Backend
-from holdfast.gateway.catalogue import Catalogue, fetch
-from holdfast.gateway.memories import SessionMemory
-from holdfast.gateway.refetch import Refetch
-from holdfast.gateway.routing import Table
-from holdfast.gateway.streams import Streams
-from holdfast.gateway.subscriptions import Subscriptions
+from holdfast.gateway.backends.backend import LISTS, Backend
+from holdfast.gateway.backends.catalogue import Catalogue, fetch
+from holdfast.gateway.backends.link import Back
+from holdfast.gateway.backends.refetch import Refetch
+from holdfast.gateway.backends.routing import Table
+from holdfast.gateway.backends.subscriptions import Subscriptions
+from holdfast.gateway.fronts.streams import Streams
+from holdfast.gateway.sessions.memories import SessionMemory
 from holdfast.links.link import Link
 from holdfast.stores.contract import Store
 
 if TYPE_CHECKING:
-    from holdfast.gateway.sessions import Sessions
+    from holdfast.gateway.sessions.registry import Sessions
 
 log = logging.getLogger("holdfast.gateway")
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from holdfast.errors import Forbidden, Rejected, Unauthorized
-from holdfast.gateway.back import Back
+from holdfast.gateway.backends.link import Back
 
 ONLY_2025_SECONDS = 300.0  # for which a backend's refusal of 2026 is believed, before a call asks again
 

@@ -12,18 +12,18 @@ from holdfast.core.disclosure import rpc_error
 from holdfast.core.eras import PROTOCOL_VERSION, UNSUPPORTED_VERSION, VERSIONS, Era
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import HoldfastError
-from holdfast.gateway.bodies import COMMON, Bodies
-from holdfast.gateway.callers import Callers
-from holdfast.gateway.config import ClientLimits
-from holdfast.gateway.connections import most_of_one_caller
-from holdfast.gateway.front_2026 import Front2026
+from holdfast.gateway.auth import Callers
+from holdfast.gateway.config.settings import ClientLimits
+from holdfast.gateway.dispatch import Asking
+from holdfast.gateway.fronts.asgi import PostVoice, Receive, Refused, Request, Scope, Send, event_of
+from holdfast.gateway.fronts.bodies import COMMON, Bodies
+from holdfast.gateway.fronts.connections import most_of_one_caller
+from holdfast.gateway.fronts.handshake import BadGreeting, client_of, greeting
+from holdfast.gateway.fronts.http_2026 import Front2026
+from holdfast.gateway.fronts.open_requests import OpenRequests
+from holdfast.gateway.fronts.streams import Streams
 from holdfast.gateway.gateway import Gateway
-from holdfast.gateway.greeting import BadGreeting, client_of, greeting
-from holdfast.gateway.http import PostVoice, Receive, Refused, Request, Scope, Send, event_of
-from holdfast.gateway.methods import Asking
-from holdfast.gateway.open_requests import OpenRequests
-from holdfast.gateway.session import Session
-from holdfast.gateway.streams import Streams
+from holdfast.gateway.sessions.session import Session
 from holdfast.links.codec import decode_exactly, weight
 
 log = logging.getLogger("holdfast.gateway")

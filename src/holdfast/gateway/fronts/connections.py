@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from holdfast.gateway.config import ClientLimits
+from holdfast.gateway.config.settings import ClientLimits
 
 try:
     import resource

@@ -11,13 +11,13 @@ from holdfast.core.eras import METHOD_NOT_FOUND
 from holdfast.core.events import BackendClosed, BackendStarted
 from holdfast.core.models import Principal
 from holdfast.errors import ErrorAnswer, HoldfastError, QuestionRefused
-from holdfast.gateway.memories import BackendMemory, SessionMemory
-from holdfast.gateway.ownership import Ownership
+from holdfast.gateway.backends.ownership import Ownership
+from holdfast.gateway.sessions.memories import BackendMemory, SessionMemory
 from holdfast.links.calls.inbound import Params
 from holdfast.links.link import Link
 
 if TYPE_CHECKING:
-    from holdfast.gateway.backend import Backend
+    from holdfast.gateway.backends.backend import Backend
 
 
 class Back:

@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, NamedTuple
 
-from holdfast.gateway.config import ClientLimits
+from holdfast.gateway.config.settings import ClientLimits
 from holdfast.links.codec import encode_known
 
 KEPT_STREAMS = 16  # of answers that ended: one per call that a client may come back for

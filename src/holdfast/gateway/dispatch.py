@@ -33,14 +33,14 @@ from holdfast.errors import (
     StoreDown,
     Unavailable,
 )
-from holdfast.gateway import handles
-from holdfast.gateway.back import Back
-from holdfast.gateway.backend import LISTS, Backend
-from holdfast.gateway.passed_headers import HasHeaders
+from holdfast.gateway.backends.backend import LISTS, Backend
+from holdfast.gateway.backends.link import Back
+from holdfast.gateway.backends.passed_headers import HasHeaders
+from holdfast.gateway.backends.routing import BadCursor, Route, Routes, Table, page
+from holdfast.gateway.backends.subscriptions import LISTEN_URIS
 from holdfast.gateway.results import OWN_SESSION, tool_error, with_notice, with_refusal
-from holdfast.gateway.routing import BadCursor, Route, Routes, Table, page
-from holdfast.gateway.session import Client, Session, Voice
-from holdfast.gateway.subscriptions import LISTEN_URIS
+from holdfast.gateway.sessions import handles
+from holdfast.gateway.sessions.session import Client, Session, Voice
 from holdfast.links.calls.inbound import Ears, PassOn
 from holdfast.links.link import Link
 from holdfast.links.wires.base import Loss

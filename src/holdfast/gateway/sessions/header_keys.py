@@ -12,9 +12,9 @@ from holdfast.core.eras import Era
 from holdfast.core.models import FrontSessionId, Principal, Record
 from holdfast.core.values import members
 from holdfast.errors import Busy
-from holdfast.gateway.backend import GRACE
-from holdfast.gateway.session import Client, Session
-from holdfast.gateway.sessions import Sessions
+from holdfast.gateway.backends.backend import GRACE
+from holdfast.gateway.sessions.registry import Sessions
+from holdfast.gateway.sessions.session import Client, Session
 
 KIND = "key"  # the kind of the record that counts the lives of a key's session
 CLAIM = 60.0  # seconds to begin a session

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import ConfigError
-from holdfast.gateway.config import Auth, Listen, Settings
+from holdfast.gateway.config.settings import Auth, Listen, Settings
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 

@@ -29,13 +29,13 @@ from holdfast.core.eras import (
 from holdfast.core.exact import is_unicode, plain
 from holdfast.core.models import Principal
 from holdfast.errors import HoldfastError
+from holdfast.gateway.backends.subscriptions import LISTEN_URIS, Subscriptions
+from holdfast.gateway.dispatch import LONGEST_URI, Asking
+from holdfast.gateway.fronts.asgi import PostVoice, Refused, Request, event_of
+from holdfast.gateway.fronts.handshake import INFO, discovery
 from holdfast.gateway.gateway import Gateway, Listener
-from holdfast.gateway.greeting import INFO, discovery
-from holdfast.gateway.header_keys import Keys
-from holdfast.gateway.http import PostVoice, Refused, Request, event_of
-from holdfast.gateway.methods import LONGEST_URI, Asking
-from holdfast.gateway.session import Client, Session
-from holdfast.gateway.subscriptions import LISTEN_URIS, Subscriptions
+from holdfast.gateway.sessions.header_keys import Keys
+from holdfast.gateway.sessions.session import Client, Session
 
 log = logging.getLogger("holdfast.gateway")
 

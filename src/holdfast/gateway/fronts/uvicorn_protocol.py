@@ -13,7 +13,7 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from holdfast.gateway.connections import Connections
+from holdfast.gateway.fronts.connections import Connections
 
 log = logging.getLogger("holdfast.gateway")
 

@@ -19,10 +19,10 @@ from holdfast.client.files import KEYS, Servers, parse_json, server_from
 from holdfast.client.server import Server
 from holdfast.core.values import members
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.gateway.callers import check_bind
-from holdfast.gateway.config import POLICY_KEYS, SETTINGS_KEYS, Policy, Reuse, Settings
-from holdfast.gateway.routing import too_many_names
-from holdfast.gateway.secret_files import PREFIX, FileHeaders
+from holdfast.gateway.auth import check_bind
+from holdfast.gateway.backends.routing import too_many_names
+from holdfast.gateway.backends.secret_files import PREFIX, FileHeaders
+from holdfast.gateway.config.settings import POLICY_KEYS, SETTINGS_KEYS, Policy, Reuse, Settings
 from holdfast.links.target import CommandTarget, HttpTarget, check_headers
 from holdfast.links.wires.http.pool import proxy_for
 from holdfast.links.wires.stdio.command import Missing, environment, located

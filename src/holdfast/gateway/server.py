@@ -17,14 +17,14 @@ import uvicorn
 
 from holdfast.core.events import Sink
 from holdfast.errors import HoldfastError
-from holdfast.gateway.callers import Callers, check_bind
-from holdfast.gateway.config import ClientLimits
-from holdfast.gateway.config_file import Config, load_config
-from holdfast.gateway.connections import Connections
-from holdfast.gateway.front import Front
+from holdfast.gateway.auth import Callers, check_bind
+from holdfast.gateway.config.file import Config, load_config
+from holdfast.gateway.config.settings import ClientLimits
+from holdfast.gateway.fronts.connections import Connections
+from holdfast.gateway.fronts.http_2025 import Front
+from holdfast.gateway.fronts.uvicorn_protocol import Protocol
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.place import bound, make_room
-from holdfast.gateway.uvicorn_door import Protocol
 from holdfast.stores import open_store
 
 log = logging.getLogger("holdfast.gateway")

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.core.eras import VERSIONS, Era
-from holdfast.gateway.backend import Backend
-from holdfast.gateway.config import Sessions
+from holdfast.gateway.backends.backend import Backend
+from holdfast.gateway.config.settings import Sessions
 
 log = logging.getLogger("holdfast.gateway")
 

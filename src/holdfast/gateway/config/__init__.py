@@ -1,0 +1,1 @@
+"""The gateway's settings and the file that holds them."""

@@ -1,0 +1,1 @@
+"""How clients reach the gateway: HTTP in both eras, and stdio."""

@@ -1,0 +1,1 @@
+"""Clients' sessions: begun, found, rested, ended."""
