@@ -15,9 +15,9 @@ from mcp.server.mcpserver.resolve import Resolve
 import holdfast
 from holdfast.core.events import CompanionRefused, CompanionStepped, Event
 from holdfast.core.models import Principal
-from holdfast.state.figures import totals
-from holdfast.state.genealogy import graphviz, mermaid
-from holdfast.state.insight import Convergence
+from holdfast.state.companions.figures import totals
+from holdfast.state.companions.genealogy import graphviz, mermaid
+from holdfast.state.companions.insight import Convergence
 from holdfast.state.log import KIND
 
 pytestmark = pytest.mark.anyio

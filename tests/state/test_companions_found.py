@@ -11,9 +11,9 @@ from pydantic import Field, SecretStr
 
 import holdfast
 from holdfast.core.models import Principal
-from holdfast.state.figures import totals
-from holdfast.state.genealogy import graphviz, mermaid
-from holdfast.state.insight import Convergence
+from holdfast.state.companions.figures import totals
+from holdfast.state.companions.genealogy import graphviz, mermaid
+from holdfast.state.companions.insight import Convergence
 from holdfast.state.log import KIND
 from holdfast.stores.archive import archive_of
 from tests.state.test_companions import Draft, Studio, Style, Writer, drafted, round_of

@@ -18,8 +18,8 @@ from mcp_types import ElicitResult
 from pydantic import BaseModel, Field, PrivateAttr, SecretStr, computed_field
 
 import holdfast
-from holdfast.state.injection import principal_of
-from holdfast.state.middleware import IDEMPOTENCY_KEY
+from holdfast.state.frameworks.injection import principal_of
+from holdfast.state.frameworks.middleware import IDEMPOTENCY_KEY
 from tests.links.kit import until
 
 pytestmark = pytest.mark.anyio

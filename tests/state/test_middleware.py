@@ -19,10 +19,10 @@ from mcp.server.mcpserver.resolve import Resolve
 
 import holdfast
 from holdfast.core.models import ANONYMOUS, Principal
-from holdfast.state.fastmcp_provider import LifecycleProvider
+from holdfast.state.frameworks.fastmcp import LifecycleProvider
+from holdfast.state.frameworks.middleware import IDEMPOTENCY_KEY
 from holdfast.state.identity import Caller
 from holdfast.state.log import KIND
-from holdfast.state.middleware import IDEMPOTENCY_KEY
 from holdfast.state.session import Session
 
 pytestmark = pytest.mark.anyio

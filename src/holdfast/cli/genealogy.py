@@ -13,9 +13,9 @@ from rich.tree import Tree
 from holdfast.cli.keys import KeysFile, read_keys
 from holdfast.cli.output import JsonFlag, out, print_json, printable, run
 from holdfast.cli.state import HandleArgument, StoreUrl
-from holdfast.state.figures import Figures, totals
-from holdfast.state.genealogy import Node, graphviz, mermaid
-from holdfast.state.genealogy import tree as grow
+from holdfast.state.companions.figures import Figures, totals
+from holdfast.state.companions.genealogy import Node, graphviz, mermaid
+from holdfast.state.companions.genealogy import tree as grow
 from holdfast.stores import open_store
 
 

@@ -28,11 +28,11 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.state import model, records
+from holdfast.state.frameworks.injection import Injectable
+from holdfast.state.frameworks.lifecycle_tools import install
+from holdfast.state.frameworks.middleware import StateMiddleware
 from holdfast.state.identity import DEFAULT, Caller, Chain, Found, Identity, Key, Named
-from holdfast.state.injection import Injectable
-from holdfast.state.lifecycle import install
 from holdfast.state.log import COMPANIONS, KIND
-from holdfast.state.middleware import StateMiddleware
 from holdfast.state.model import SessionState
 from holdfast.state.records import new_handle
 from holdfast.state.session import Session

@@ -19,8 +19,8 @@ from pydantic import BaseModel
 
 from holdfast.core.values import JSON, members
 from holdfast.errors import Conflict, HoldfastError, NotFound, UsageError
+from holdfast.state.frameworks.injection import Y2026, of_sdk
 from holdfast.state.identity import Caller, Found
-from holdfast.state.injection import Y2026, of_sdk
 from holdfast.state.session import digest
 from holdfast.state.tool_errors import shown
 from holdfast.state.work import SCOPE, WORK, Scope, Work, holds_another, work_of

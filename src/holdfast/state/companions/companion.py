@@ -18,8 +18,8 @@ from holdfast.core.models import Handle, Record
 from holdfast.core.phases import PhaseTable
 from holdfast.core.values import JSON, members
 from holdfast.errors import Busy, Conflict, HoldfastError, UnstorableValue, UsageError, WrongPhase
-from holdfast.state import genealogy
-from holdfast.state.insight import COUNTED, Convergence, Insight, default_judge, insight
+from holdfast.state.companions import genealogy
+from holdfast.state.companions.insight import COUNTED, Convergence, Insight, default_judge, insight
 from holdfast.state.log import KIND, UNDO, Entry, Log
 from holdfast.state.model import Migration, SessionState
 from holdfast.state.session import Session
@@ -27,7 +27,7 @@ from holdfast.state.tool_errors import shown
 from holdfast.state.work import write_beside
 
 if TYPE_CHECKING:
-    from holdfast.state.companions import Companions
+    from holdfast.state.companions.companions import Companions
 
 S = TypeVar("S", bound=SessionState)
 O = TypeVar("O", bound="CompanionOptions")  # noqa: E741

@@ -15,7 +15,7 @@ from fastmcp.tools.base import Tool
 from uncalled_for import get_dependency_parameters
 
 from holdfast.errors import UsageError
-from holdfast.state.lifecycle import Step
+from holdfast.state.frameworks.lifecycle_tools import Step
 
 if TYPE_CHECKING:
     from holdfast.state.sessions import Sessions

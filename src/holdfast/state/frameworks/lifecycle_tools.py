@@ -19,9 +19,9 @@ from pydantic.fields import FieldInfo
 from holdfast.core.models import ANONYMOUS
 from holdfast.core.values import JSON
 from holdfast.errors import Forbidden, HoldfastError, UsageError
+from holdfast.state.frameworks.injection import current_caller
+from holdfast.state.frameworks.middleware import StateMiddleware
 from holdfast.state.identity import Caller, FromArgument
-from holdfast.state.injection import current_caller
-from holdfast.state.middleware import StateMiddleware
 from holdfast.state.session import Session
 from holdfast.state.tool_errors import shown
 
@@ -218,7 +218,7 @@ def install(
             f"{type(server).__name__} is neither a FastMCP nor an MCPServer",
             remedy="on another server call `await sessions.find(handle, principal)` in your handlers",
         )
-    from holdfast.state.fastmcp_provider import LifecycleProvider
+    from holdfast.state.frameworks.fastmcp import LifecycleProvider
 
     fast = cast("FastMCP[Any]", server)
     _check(sessions, fast.name, fast.auth is not None)

@@ -18,12 +18,12 @@ from holdfast.core.models import Record
 from holdfast.core.values import JSON
 from holdfast.errors import Conflict, HoldfastError, NotFound, UsageError, WrongPhase
 from holdfast.state import records
-from holdfast.state.companion import Companion, CompanionOptions, Stored, check_options, read_options
-from holdfast.state.figures import Counting
-from holdfast.state.injection import Context, current_caller
-from holdfast.state.insight import Insight
+from holdfast.state.companions.companion import Companion, CompanionOptions, Stored, check_options, read_options
+from holdfast.state.companions.figures import Counting
+from holdfast.state.companions.insight import Insight
+from holdfast.state.frameworks.injection import Context, current_caller
+from holdfast.state.frameworks.middleware import GuardMiddleware
 from holdfast.state.log import KIND
-from holdfast.state.middleware import GuardMiddleware
 from holdfast.state.scopes import RequestScope
 from holdfast.state.session import Session
 from holdfast.state.sessions import Sessions
