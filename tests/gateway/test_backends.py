@@ -353,6 +353,33 @@ async def test_new_tools_of_a_server_that_was_deployed_anew_are_seen_within_seco
 
 
 @pytest.mark.promise("gateway.redeployed")
+async def test_a_reload_does_not_join_a_fetch_that_began_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
+        gate = program.gateway
+        assert gate is not None
+        backend = gate.backends["counter"]
+        await until(lambda: backend.catalogue is not None and gate.looked)
+        saving, may_end = asyncio.Event(), asyncio.Event()
+
+        async def slow(_: object) -> None:
+            saving.set()
+            await may_end.wait()
+
+        monkeypatch.setattr(backend, "_keep", slow)  # a store that takes its time
+        http.sessions.tools = (*http.sessions.tools, "first")
+        begun = asyncio.create_task(gate.look_anew())
+        await asyncio.wait_for(saving.wait(), 10)
+        http.sessions.tools = (*http.sessions.tools, "second")
+        reload = asyncio.create_task(gate.look_anew())
+        await asyncio.sleep(0)
+        may_end.set()
+        await asyncio.wait_for(asyncio.gather(begun, reload), 10)
+        assert "counter__second" in gate.table.tools
+
+
+@pytest.mark.promise("gateway.redeployed")
 async def test_a_server_that_stays_what_it_is_is_not_asked_for_its_lists_again(tmp_path: Path) -> None:
     async with FaultServer() as http:
         async with gateway(tmp_path, {"counter": {"url": http.url}}, health={"every": 0.05}) as program:

@@ -273,7 +273,9 @@ class Backend:
             self._fetch_soon()
             return
         try:
-            await self.refresh(link)  # now, while nobody has used this program: a session may see lists of its own
+            await self.refresh(
+                link, anew=True
+            )  # now, while nobody has used this program: a session may see lists of its own
         except HoldfastError as error:
             log.warning("%s: its lists could not be fetched: %s", self.name, error.what)
 
@@ -284,9 +286,7 @@ class Backend:
             self._refetch.soon()
 
     async def _fetch_anew(self, _: frozenset[str] = frozenset()) -> None:
-        if self._fetching is not None:  # it may have begun before the news
-            await asyncio.wait((self._fetching,))
-        await self.refresh(self.common().link)
+        await self.refresh(self.common().link, anew=True)
 
     def take_over(self, other: "Backend") -> None:
         """Another server has this name now: until it says what it offers, the names of the old one stay."""
@@ -448,8 +448,10 @@ class Backend:
         if record is not None and self.catalogue is None and members(record.data).get("at") == self.at:
             self.catalogue = Catalogue.from_json(record.data)
 
-    async def refresh(self, link: Link) -> Catalogue:
-        """Fetch what it offers; one fetch at a time, for all who ask."""
+    async def refresh(self, link: Link, *, anew: bool = False) -> Catalogue:
+        """Fetch what it offers; one fetch at a time, for all who ask. `anew`: with a fetch that has not begun yet."""
+        if anew and self._fetching is not None:  # what it reads may be from before the change
+            await asyncio.wait((self._fetching,))
         if self._fetching is None:
             self._fetching = asyncio.get_running_loop().create_task(self._refresh(link), name=f"lists {self.name}")
             self._fetching.add_done_callback(lambda _: setattr(self, "_fetching", None))
@@ -509,7 +511,7 @@ class Backend:
             back = self.common()
             await back.start()
             if fetch or self.catalogue is None or self._must_fetch or self.state != "up":
-                await self.refresh(back.link)
+                await self.refresh(back.link, anew=fetch)
             elif not self.is_child:
                 await self._ping(back.link, self.catalogue)
             self.noted(None)
@@ -534,7 +536,7 @@ class Backend:
         if link.era is Era.Y2026:
             result = await link.request("server/discover", timeout=PING_SECONDS)
             if told_in(Greeting(Era.Y2026, "", result)) != known.told:
-                await self.refresh(link)
+                await self.refresh(link, anew=True)
         elif link.session_id is None and not link.keeps_child:
             await self.refresh(link)
         else:
