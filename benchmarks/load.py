@@ -57,7 +57,7 @@ async def connect(url: str) -> Connection:
     return Connection(reader, writer, parts.netloc, parts.path or "/")
 
 
-async def greet(connection: Connection) -> str:
+async def handshake(connection: Connection) -> str:
     """Initialize; returns the header that names the session."""
     params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "load", "version": "1"}}
     body = json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}).encode()
@@ -71,7 +71,7 @@ async def greet(connection: Connection) -> str:
 
 async def load(url: str, connections: int, seconds: float, size: int = 64, tool: str | None = None) -> dict[str, float]:
     first = await connect(url)
-    extra = await greet(first)
+    extra = await handshake(first)
     if tool is None:
         _, _, raw = await first.post(b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}', extra)
         tools = content(raw)["result"]["tools"]  # type: ignore[index]
@@ -114,7 +114,7 @@ async def many_sessions(url: str, count: int) -> None:
         connections = [await connect(url) for _ in range(min(50, count - start))]
 
         async def one(connection: Connection) -> None:
-            extra = await greet(connection)
+            extra = await handshake(connection)
             await connection.post(b'{"jsonrpc":"2.0","id":1,"method":"ping"}', extra)
 
         await asyncio.gather(*(one(each) for each in connections))

@@ -449,13 +449,13 @@ async def raw_2025(world: World, number: int) -> None:
             began = time.monotonic()
             try:
                 async with world.begins(), asyncio.timeout(PATIENCE):
-                    greeted = await client.initialize()
+                    initialized = await client.initialize()
             except (aiohttp.ClientError, OSError) as error:
                 ledger.disconnected(kind, None, None, began, error)
                 await asyncio.sleep(0.3)
                 continue
-            if greeted.status != 200:
-                ledger.refused(kind, None, greeted.status, greeted.raw, False)
+            if initialized.status != 200:
+                ledger.refused(kind, None, initialized.status, initialized.raw, False)
                 await asyncio.sleep(0.3)
                 continue
             if random.random() < 0.25:

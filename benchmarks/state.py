@@ -141,8 +141,8 @@ async def trips(url: str, ways: Ways) -> float:
         await asyncio.wait_for(listening, 10)
     await client.aclose()
     sent = [command for command in seen if command != "lua" and "end-of-count" not in command]
-    greetings = ("HELLO", "CLIENT", "SELECT", "PING", "AUTH")
-    return len([command for command in sent if not command.upper().startswith(greetings)]) / 20
+    handshakes = ("HELLO", "CLIENT", "SELECT", "PING", "AUTH")
+    return len([command for command in sent if not command.upper().startswith(handshakes)]) / 20
 
 
 async def run(scale: float) -> str:

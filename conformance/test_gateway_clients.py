@@ -53,7 +53,7 @@ async def test_the_typescript_sdk(tmp_path: Path, line: str) -> None:
     async with stage(tmp_path) as (program, http):
         got = json.loads((await printed("node", str(HERE / "ts_client.mjs"), line, program.url, cwd=NPM)).strip())
         check(got)
-        assert http.sessions.greets == 2  # the client's, and the gateway's own for lists
+        assert http.sessions.handshakes == 2  # the client's, and the gateway's own for lists
 
 
 async def test_the_sdks_first_line(tmp_path: Path, old_python: Path) -> None:
@@ -157,7 +157,7 @@ async def test_a_langgraph_agent(tmp_path: Path) -> None:
             done = await agent.ainvoke({"messages": [HumanMessage("count to three")]})
         counted = [message.content for message in done["messages"] if isinstance(message, ToolMessage)]
         assert [str(text) if isinstance(text, str) else text[0]["text"] for text in counted] == ["1", "2", "3"]
-        assert http.sessions.greets == 2
+        assert http.sessions.handshakes == 2
 
 
 async def test_the_inspectors_command_line(tmp_path: Path) -> None:

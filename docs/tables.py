@@ -13,7 +13,7 @@ from typing import get_args
 from pydantic import BaseModel
 
 from holdfast.core.lifecycle import CIRCUIT, LINK, Lifecycle, LinkEvent, LinkState
-from holdfast.core.outcome import ROWS, Broke, Row, Verdict
+from holdfast.core.outcome import VERDICT_RULES, Broke, Verdict, VerdictRule
 from holdfast.core.retry import SAFE_METHODS, Circumstances, Replacement, decide, decide_replacement
 from holdfast.gateway.config.settings import Policy, Settings
 from holdfast.state.scopes import ENDS, SURVIVES
@@ -39,8 +39,8 @@ def _walk(start: LinkState, events: Iterable[LinkEvent]) -> str:
 
 def flows() -> str:
     """What happens on first use and after each kind of loss, walked through the table."""
-    up = [LinkEvent.RESOLVED, LinkEvent.OPENED, LinkEvent.GREETED]
-    rest = {LinkState.RESOLVE: up, LinkState.OPEN: up[1:], LinkState.GREET: up[2:]}
+    up = [LinkEvent.RESOLVED, LinkEvent.OPENED, LinkEvent.HANDSHAKE_DONE]
+    rest = {LinkState.RESOLVE: up, LinkState.OPEN: up[1:], LinkState.HANDSHAKE: up[2:]}
     rows = ["| what | way |", "| --- | --- |", f"| first call | {_walk(LinkState.CLOSED, [LinkEvent.USE, *up])} |"]
     for event in (LinkEvent.SESSION_LOST, LinkEvent.TRANSPORT_LOST, LinkEvent.AUTH_NEEDED):
         entered = LINK.next(LinkState.READY, event)
@@ -49,7 +49,7 @@ def flows() -> str:
     return "\n".join(rows)
 
 
-def _shape(row: Row) -> str:
+def _shape(row: VerdictRule) -> str:
     parts: list[str] = []
     if row.broke is not Broke.NOWHERE:
         parts.append(f"broke: {row.broke.value}")
@@ -77,7 +77,7 @@ def _shape(row: Row) -> str:
 
 def verdicts() -> str:
     rows = ["| shape | looked at | verdict |", "| --- | --- | --- |"]
-    return "\n".join([*rows, *(f"| {row.name} | {_shape(row)} | {row.verdict.value} |" for row in ROWS)])
+    return "\n".join([*rows, *(f"| {row.name} | {_shape(row)} | {row.verdict.value} |" for row in VERDICT_RULES)])
 
 
 def replays() -> str:

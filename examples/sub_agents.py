@@ -41,7 +41,7 @@ async def main() -> None:
         await asyncio.gather(sub_agent("apples", "bread"), sub_agent("cheese"))
         result = await server.call_tool("checkout")
         print(result.content[0].text)
-        print("sessions opened:", run.statistics()["shop"].greets)
+        print("sessions opened:", run.statistics()["shop"].handshakes)
 
 
 asyncio.run(main())

@@ -22,10 +22,10 @@ import holdfast
 
 server = FastMCP("studio")
 sessions.install(server, noun="studio")
-Asking = InputRequiredResult
+Question = InputRequiredResult
 
 
-async def ask(ctx: Context, task: str, topic: str, writer: Writer, iteration: int) -> str | Asking:
+async def ask(ctx: Context, task: str, topic: str, writer: Writer, iteration: int) -> str | Question:
     """The client's model, if there is one; in 2026 its answer comes with the next round of the same call."""
     capabilities = ctx.session.client_capabilities
     if capabilities is None or capabilities.sampling is None:
@@ -53,7 +53,7 @@ async def draft(
     session_id: str = "",
     studio: holdfast.Session = Depends(sessions),
     writer: Writer = Depends(writers),
-) -> str | Asking:
+) -> str | Question:
     """Write a first draft."""
     text = await ask(ctx, "draft", topic, writer, 0)
     if not isinstance(text, str):
@@ -70,7 +70,7 @@ async def draft(
 @writers.requires("drafted", "revised")
 async def critique(
     ctx: Context, session_id: str = "", studio: holdfast.Session = Depends(sessions), writer: Writer = Depends(writers)
-) -> list[str] | Asking:
+) -> list[str] | Question:
     """Name what is wrong with the text."""
     said = await ask(ctx, "critique", studio.state.topic, writer, (await writer.insight()).iteration)
     if not isinstance(said, str):
@@ -85,7 +85,7 @@ async def critique(
 @writers.requires("criticised", when=lambda writer: writer.state.text)
 async def revise(
     ctx: Context, session_id: str = "", studio: holdfast.Session = Depends(sessions), writer: Writer = Depends(writers)
-) -> str | Asking:
+) -> str | Question:
     """Rewrite the text so that the critique no longer holds."""
     text = await ask(ctx, "revise", studio.state.topic, writer, (await writer.insight()).iteration)
     if not isinstance(text, str):

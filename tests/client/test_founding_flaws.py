@@ -20,7 +20,7 @@ from tests.links.test_stdio import alive
 pytestmark = pytest.mark.anyio
 
 
-class Heard:
+class NoticeOrGap:
     """Which children began, and how many ended."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ async def test_closing_in_a_different_task_cancels_nobody() -> None:
 
 @pytest.mark.promise("run.founding")
 async def test_five_parallel_first_calls_start_one_child_and_discard_none() -> None:
-    heard = Heard()
+    heard = NoticeOrGap()
     started = heard.started
 
     server = program()
@@ -60,7 +60,7 @@ async def test_five_parallel_first_calls_start_one_child_and_discard_none() -> N
 
 @pytest.mark.promise("run.founding")
 async def test_a_cancelled_cleanup_leaves_no_orphan() -> None:
-    heard = Heard()
+    heard = NoticeOrGap()
     started = heard.started
 
     async def agent() -> None:
@@ -84,7 +84,7 @@ async def test_a_cancelled_cleanup_leaves_no_orphan() -> None:
 
 @pytest.mark.promise("run.founding")
 async def test_a_dead_session_is_not_kept() -> None:
-    heard = Heard()
+    heard = NoticeOrGap()
     started = heard.started
 
     server = program()
@@ -110,7 +110,7 @@ async def test_names_that_end_alike_are_different_servers() -> None:
         async with holdfast.run("x--a", memory=lambda *_: None):
             for server in servers:
                 assert await count(server) == 1
-        assert http.sessions.greets == 3
+        assert http.sessions.handshakes == 3
 
 
 @pytest.mark.promise("run.founding")
@@ -157,7 +157,7 @@ async def test_a_dropped_connection_does_not_cost_a_live_session() -> None:
             with pytest.raises(holdfast.OutcomeUnknown):
                 await count(server)
             assert await count(server) == 2
-        assert http.sessions.greets == 1
+        assert http.sessions.handshakes == 1
 
 
 LEDGER = """
@@ -187,7 +187,7 @@ async def test_a_transaction_spans_the_calls_of_a_run_and_is_rolled_back_with_it
     db = sqlite3.connect(file)
     db.execute("CREATE TABLE notes (text)")
     db.commit()
-    heard = Heard()
+    heard = NoticeOrGap()
     started = heard.started
 
     def notes() -> list[str]:

@@ -22,7 +22,7 @@ from tests.links.kit import FAST, until
 pytestmark = pytest.mark.anyio
 
 FASTER = holdfast.Limits(
-    **{**{name: getattr(FAST, name) for name in FAST.__dataclass_fields__}, "exit": 0.5, "greet": 5}
+    **{**{name: getattr(FAST, name) for name in FAST.__dataclass_fields__}, "exit": 0.5, "handshake": 5}
 )
 
 
@@ -95,9 +95,9 @@ async def test_a_root_and_ten_sub_agents_on_three_servers_have_one_session_each(
             with pytest.raises(expected):
                 await task
         await until(lambda: pool.statistics().open_links == 0)
-        assert old.sessions.greets == 1
+        assert old.sessions.handshakes == 1
         assert not old.sessions.sessions
-        assert new.sessions.greets == 1
+        assert new.sessions.handshakes == 1
 
 
 @pytest.mark.promise("run.share")
@@ -122,7 +122,7 @@ async def test_two_runs_at_once_and_two_principals_never_share_a_session() -> No
                 return [await count(server) for _ in range(3)]
 
         assert await asyncio.gather(*(agent(name) for name in ("alice", "bob", "alice"))) == [[1, 2, 3]] * 3
-        assert http.sessions.greets == 3
+        assert http.sessions.handshakes == 3
 
 
 @pytest.mark.promise("run.isolation")
@@ -173,7 +173,7 @@ async def test_gather_children_with_no_outer_run_are_roots_of_their_own() -> Non
 
         runs = await asyncio.gather(root(), root())
         assert runs[0] is not runs[1]
-        assert http.sessions.greets == 2
+        assert http.sessions.handshakes == 2
 
 
 @pytest.mark.promise("run.scope")
@@ -384,9 +384,9 @@ async def test_elicitation_sampling_and_roots_in_both_eras() -> None:
             assert "moss" in said(await server.call_tool("ask", asked))
             assert "file:///a" in said(await server.call_tool("ask", {"method": "roots/list"}))
             assert "-32601" in said(await server.call_tool("ask", {"method": "sampling/createMessage"}))
-    greeted = next(request.message for request in http.requests if request.method == "initialize")
-    assert greeted is not None
-    assert set(greeted["params"]["capabilities"]) == {"elicitation", "roots"}
+    initialized = next(request.message for request in http.requests if request.method == "initialize")
+    assert initialized is not None
+    assert set(initialized["params"]["capabilities"]) == {"elicitation", "roots"}
 
     app = MCPServer("asks")
 
@@ -396,7 +396,7 @@ async def test_elicitation_sampling_and_roots_in_both_eras() -> None:
 
     rounds: list[dict[str, Any]] = []
 
-    class Asking:
+    class RequestContext:
         """A 2026 server's input round, as the wire has it."""
 
         sharers = ()
@@ -412,10 +412,10 @@ async def test_elicitation_sampling_and_roots_in_both_eras() -> None:
     from holdfast.client import calls
 
     server = Server("asks", app=app, callbacks=Callbacks(elicit=elicit))
-    result = await calls._rounds(server, Asking(), "tools/call", {"name": "x"})  # type: ignore[arg-type]
+    result = await calls._rounds(server, RequestContext(), "tools/call", {"name": "x"})  # type: ignore[arg-type]
     assert "moss" in result["content"][0]["text"]
     assert rounds[1]["requestState"] == "sealed"
-    endless = Asking()
+    endless = RequestContext()
     endless.request = lambda *_, **__: asyncio.sleep(0, {"resultType": "input_required", "requestState": "x"})  # type: ignore[method-assign]
     with pytest.raises(holdfast.LimitReached):
         await calls._rounds(server, endless, "tools/call", {"name": "x"})  # type: ignore[arg-type]
@@ -472,7 +472,7 @@ async def test_a_durable_run_is_continued_by_another_and_ended_for_good(tmp_path
             async with holdfast.run("talk-7", store=store):
                 assert await count(server) == expected
             assert len(http.sessions.sessions) == 1  # detached, not deleted
-        assert http.sessions.greets == 1
+        assert http.sessions.handshakes == 1
         async with holdfast.run("talk-7", store=store) as run:
             assert await count(server) == 4
             await run.end()

@@ -104,7 +104,7 @@ async def test_a_servers_output_schema_makes_us_fetch_nothing_and_raises_ours() 
 async def test_input_rounds_are_bounded_by_the_timeout_and_raise_ours() -> None:
     server = Server("s", url="http://h/")
 
-    class Asking:
+    class RequestContext:
         sharers = ()
 
         def __init__(self, question: Any) -> None:
@@ -120,7 +120,7 @@ async def test_input_rounds_are_bounded_by_the_timeout_and_raise_ours() -> None:
         {"method": "elicitation/create", "params": {"x": 1}},
     ):
         with pytest.raises(holdfast.Rejected) as caught:
-            await calls._rounds(server, Asking(question), "tools/call", {"name": "x"}, timeout=0.3)  # type: ignore[arg-type]
+            await calls._rounds(server, RequestContext(question), "tools/call", {"name": "x"}, timeout=0.3)  # type: ignore[arg-type]
         assert caught.value.server == "s"
 
 

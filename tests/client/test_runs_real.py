@@ -113,7 +113,7 @@ async def test_a_link_that_idled_inside_a_long_run_is_asked_first(monkeypatch: p
             clock.advance(901)
             assert said(await keeps.call_tool("count")) == "7"  # state is never cut
             assert said(await plain.call_tool("count")) == "1"  # no state: a new session
-        assert http.sessions.greets == 3
+        assert http.sessions.handshakes == 3
 
 
 @pytest.mark.promise("run.durable")
@@ -156,7 +156,7 @@ async def test_ending_a_run_ends_what_an_earlier_process_left(tmp_path: Path) ->
         ended = await asyncio.to_thread(subprocess.run, command, cwd=tmp_path, capture_output=True, timeout=60)
         assert ended.returncode == 0, ended.stderr
         assert not http.sessions.sessions
-        assert http.sessions.greets == 2  # none was begun in order to end one
+        assert http.sessions.handshakes == 2  # none was begun in order to end one
         # A server that is gone keeps nobody from ending the run.
         async with holdfast.open_store(url) as store:
             async with holdfast.run("last", store=store):

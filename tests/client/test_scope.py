@@ -358,7 +358,7 @@ async def test_a_bound_server_answers_with_its_runs_callbacks_and_names_its_call
                 return said(await bound.call_tool("ask", ASK))
 
             assert "bound" in await asyncio.create_task(elsewhere(), context=contextvars.Context())
-        assert any(isinstance(event, events.LinkGreeted) for event in heard)
+        assert any(isinstance(event, events.HandshakeDone) for event in heard)
 
 
 # What a run is given

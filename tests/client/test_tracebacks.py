@@ -75,7 +75,7 @@ async def test_a_call_that_is_held_back_says_how_many_failures_and_how_long_to_g
     async with holdfast.run() as run:
         with pytest.raises(holdfast.ConnectFailed):
             await failing.ping()
-        circuit = (await run.link(failing))._caller.peer.circuit
+        circuit = (await run.link(failing))._calls.peer.circuit
         circuit.spacing = 0.0
         for _ in range(circuit.threshold):
             with pytest.raises(holdfast.HoldfastError) as caught:

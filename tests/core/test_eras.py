@@ -1,4 +1,4 @@
-"""The two eras: probes, envelopes, headers, results, saved greetings."""
+"""The two eras: probes, envelopes, headers, results, saved handshakes."""
 
 from typing import Any
 
@@ -20,8 +20,8 @@ from holdfast.core.eras import (
     stamp_2026,
     unstamp,
 )
-from holdfast.core.handshake import Greeting, Ours, Saved, includes, legal_session_id
-from holdfast.core.models import ANONYMOUS, BackSessionId, Principal
+from holdfast.core.handshake import Handshake, Ours, Saved, includes, legal_session_id
+from holdfast.core.models import ANONYMOUS, BackendSessionId, Principal
 
 
 @pytest.mark.promise("link.probe")
@@ -91,8 +91,8 @@ def test_a_result_is_shaped_for_who_reads_it() -> None:
 
 
 SAVED = Saved(
-    BackSessionId("abc"),
-    Greeting(Era.Y2025, "2025-11-25", {"capabilities": {"tools": {}}, "serverInfo": {"name": "s"}}),
+    BackendSessionId("abc"),
+    Handshake(Era.Y2025, "2025-11-25", {"capabilities": {"tools": {}}, "serverInfo": {"name": "s"}}),
     Ours({"name": "us"}, {"roots": {"listChanged": True}}),
     Principal("alice"),
     "info",

@@ -12,13 +12,13 @@ GRIDS: list[tuple[Lifecycle[Any, Any], str]] = [
     (
         LINK,
         """
-                 use      resolved opened  greeted session_lost transport_lost auth_needed failed  close   closed
-        closed   resolve  -        -       -       closed       closed         closed      -       closed  -
-        resolve  resolve  open     -       -       resolve      resolve        resolve     closed  closing -
-        open     open     -        greet   -       open         open           resolve     closed  closing -
-        greet    greet    -        -       ready   greet        open           resolve     closed  closing -
-        ready    ready    -        -       -       greet        open           resolve     -       closing -
-        closing  closing  closing  closing closing closing      closing        closing     closing closing closed
+            use       resolved opened    handshake_done session_lost transport_lost auth_needed failed  close   closed
+  closed    resolve   -        -         -              closed       closed         closed      -       closed  -
+  resolve   resolve   open     -         -              resolve      resolve        resolve     closed  closing -
+  open      open      -        handshake -              open         open           resolve     closed  closing -
+  handshake handshake -        -         ready          handshake    open           resolve     closed  closing -
+  ready     ready     -        -         -              handshake    open           resolve     -       closing -
+  closing   closing   closing  closing   closing        closing      closing        closing     closing closing closed
         """,
     ),
     (
@@ -82,11 +82,19 @@ def test_every_state_can_be_reached_and_left_or_is_final(lifecycle: Lifecycle[An
 
 
 STORIES = [
-    (LINK, "use resolved opened greeted session_lost greeted", "ready"),
-    (LINK, "use resolved opened greeted auth_needed auth_needed session_lost resolved opened greeted", "ready"),
-    (LINK, "use resolved opened greeted transport_lost session_lost transport_lost opened greeted", "ready"),
+    (LINK, "use resolved opened handshake_done session_lost handshake_done", "ready"),
+    (
+        LINK,
+        "use resolved opened handshake_done auth_needed auth_needed session_lost resolved opened handshake_done",
+        "ready",
+    ),
+    (
+        LINK,
+        "use resolved opened handshake_done transport_lost session_lost transport_lost opened handshake_done",
+        "ready",
+    ),
     (LINK, "use resolved close opened use closed use", "resolve"),
-    (LINK, "use resolved failed use resolved opened greeted close transport_lost closed close", "closed"),
+    (LINK, "use resolved failed use resolved opened handshake_done close transport_lost closed close", "closed"),
     (GATEWAY_SESSION, "started handed_over shut_down", "detached"),
     (GATEWAY_SESSION, "deleted started drained deleted", "ended"),
     (GATEWAY_SESSION, "started handed_over adopted started expired drained", "ended"),

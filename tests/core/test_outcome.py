@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.eras import Era
-from holdfast.core.outcome import ROWS, Broke, Row, Seen, Verdict, judge, row_of
+from holdfast.core.outcome import VERDICT_RULES, Broke, Seen, Verdict, VerdictRule, judge, rule_of
 
 Y5, Y6 = Era.Y2025, Era.Y2026
 V, B = Verdict, Broke
@@ -143,8 +143,8 @@ def test_every_shape_of_the_field_has_its_verdict(seen: Seen, verdict: Verdict) 
 
 @pytest.mark.promise("link.verdicts")
 def test_every_row_is_reached_by_some_shape() -> None:
-    reached = {row_of(seen).name for _, seen, _ in FIELD}
-    assert {row.name for row in ROWS} - reached == set()
+    reached = {rule_of(seen).name for _, seen, _ in FIELD}
+    assert {row.name for row in VERDICT_RULES} - reached == set()
 
 
 seen_anything = st.builds(
@@ -176,7 +176,7 @@ def test_a_timeout_a_401_and_a_5xx_are_never_news_of_the_session(seen: Seen) -> 
 
 @pytest.mark.promise("link.rows")
 def test_a_declared_row_comes_first() -> None:
-    row = Row("teapot", Verdict.SESSION_LOST, status=(418,), text="tea")
+    row = VerdictRule("teapot", Verdict.SESSION_LOST, status=(418,), text="tea")
     assert judge(Seen(Y5, True, status=418, text="out of tea")) is Verdict.REJECTED
     assert judge(Seen(Y5, True, status=418, text="out of tea"), (row,)) is Verdict.SESSION_LOST
     assert judge(Seen(Y5, True, status=418, text="coffee"), (row,)) is Verdict.REJECTED

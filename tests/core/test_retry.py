@@ -11,7 +11,7 @@ from holdfast.core.retry import (
     BACKOFF_CAP,
     Circumstances,
     Replacement,
-    Step,
+    RetryStep,
     backoff,
     decide,
     decide_replacement,
@@ -19,9 +19,9 @@ from holdfast.core.retry import (
     wait_for,
 )
 
-V, S = Verdict, Step
+V, S = Verdict, RetryStep
 
-TABLE: list[tuple[Verdict, Circumstances, Step]] = [
+TABLE: list[tuple[Verdict, Circumstances, RetryStep]] = [
     (V.ANSWER, Circumstances(False, 1), S.RETURN),
     (V.REJECTED, Circumstances(True, 1), S.RAISE),
     (V.NOT_SENT, Circumstances(False, 1), S.REPLAY),
@@ -46,7 +46,7 @@ TABLE: list[tuple[Verdict, Circumstances, Step]] = [
 
 @pytest.mark.promise("link.retry")
 @pytest.mark.parametrize(("verdict", "at", "step"), TABLE)
-def test_the_table_of_replays(verdict: Verdict, at: Circumstances, step: Step) -> None:
+def test_the_table_of_replays(verdict: Verdict, at: Circumstances, step: RetryStep) -> None:
     assert decide(verdict, at) is step
 
 
@@ -67,8 +67,8 @@ def test_the_table_of_replays(verdict: Verdict, at: Circumstances, step: Step) -
 def test_what_may_have_been_executed_is_repeated_only_if_safe(verdict: Verdict, at: Circumstances) -> None:
     step = decide(verdict, at)
     if verdict is Verdict.UNKNOWN and not at.safe:
-        assert step is Step.RAISE
-    if step is Step.REPLAY:
+        assert step is RetryStep.RAISE
+    if step is RetryStep.REPLAY:
         assert at.attempts <= at.replays
 
 

@@ -13,12 +13,12 @@ import aiohttp
 
 from holdfast.core.events import Sink
 from holdfast.core.sse import Parser
-from holdfast.gateway.config.file import Config, Entry, load_config
+from holdfast.gateway.config.file import Config, ServerEntry, load_config
 from holdfast.gateway.server import Program
 from tests.links.kit import FAST
 
 BOTH = "application/json, text/event-stream"
-PATIENT = replace(FAST, silence=20, greet=20, start=30)
+PATIENT = replace(FAST, silence=20, handshake=20, start=30)
 
 
 def config_of(folder: Path, servers: Mapping[str, Any], **settings: Any) -> Config:
@@ -28,7 +28,9 @@ def config_of(folder: Path, servers: Mapping[str, Any], **settings: Any) -> Conf
     file = folder / "gateway.json"
     file.write_text(json.dumps({**settings, "mcpServers": servers}))
     config = load_config(file)
-    entries = {name: Entry(entry.server.with_(limits=PATIENT), entry.policy) for name, entry in config.entries.items()}
+    entries = {
+        name: ServerEntry(entry.server.with_(limits=PATIENT), entry.policy) for name, entry in config.entries.items()
+    }
     return Config(config.settings, entries, None)
 
 

@@ -25,7 +25,7 @@ def answer(line: str, said: Mapping[str, str]) -> list[str]:
     if "id" not in message or "method" not in message:
         return []
     id, method = json.dumps(message["id"]), message["method"]
-    extra = said.get("greeting", "")
+    extra = said.get("handshake", "")
     if method == "initialize":
         result = (_INIT[0] % extra).replace('{"tools":{}}', said.get("capabilities", '{"tools":{}}'))
     elif method == "server/discover" and said.get("era") == "2026":

@@ -160,9 +160,9 @@ async def test_a_backend_killed_under_calls(tmp_path: Path) -> None:
 
 def _in_flight(gate: Any, name: str) -> int:
     return sum(
-        session.backs[name].link.statistics().in_flight
+        session.links[name].link.statistics().in_flight
         for session in gate.sessions.live.values()
-        if name in session.backs
+        if name in session.links
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.core.models import ANONYMOUS, Record
-from holdfast.gateway.auth import Callers, check_bind, hash_of, new_token
+from holdfast.gateway.auth import Authenticator, check_bind, hash_of, new_token
 from holdfast.gateway.config.file import load_config, read_config
 from holdfast.gateway.config.settings import Listen, Settings
 from holdfast.stores import open_store
@@ -251,7 +251,7 @@ def test_binding_beyond_loopback_needs_auth_or_a_word(tmp_path: Path) -> None:
 def test_host_origin_and_tokens() -> None:
     token, digest = new_token()
     auth = load_auth(digest)
-    callers = Callers(auth, Listen(hosts=("mcp.example",), origins=("https://app.example",)))
+    callers = Authenticator(auth, Listen(hosts=("mcp.example",), origins=("https://app.example",)))
     for host in ("localhost", "localhost:8808", "127.0.0.1:1", "[::1]:80", "mcp.example", "mcp.example:443"):
         assert callers.host_is_fine(host), host
     for host in (None, "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "[", ""):

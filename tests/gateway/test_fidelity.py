@@ -137,7 +137,7 @@ async def test_definitions_pass_digit_for_digit_also_from_the_store(
 ) -> None:
     schema = '{"type":"object","properties":{"x":{"type":"number","maximum":1e400,"default":1.50}}}'
     tool = f'{{"name":"t","description":"half \\ud83d","inputSchema":{schema}}}'
-    said = {"era": era, "tools": f'{{"tools":[{tool}]}}', "greeting": ',"instructions":"\\ud83d","_meta":{"x":1e400}'}
+    said = {"era": era, "tools": f'{{"tools":[{tool}]}}', "handshake": ',"instructions":"\\ud83d","_meta":{"x":1e400}'}
     store = f"sqlite:///{tmp_path}/g.db"
     envelope = (
         ',"params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
@@ -264,7 +264,7 @@ async def test_what_is_no_json_is_refused_and_not_sent_on(tmp_path: Path, body: 
 
 
 @pytest.mark.promise("gateway.fidelity")
-async def test_a_greeting_that_cannot_be_kept_is_refused_with_its_place(tmp_path: Path) -> None:
+async def test_a_handshake_that_cannot_be_kept_is_refused_with_its_place(tmp_path: Path) -> None:
     async with gateway(tmp_path, {}) as program, Raw(program.url) as client:
         for text in ("1e400", "1.50", '"\\ud83d"'):
             params = (

@@ -104,8 +104,8 @@ async def test_a_stdio_session_that_is_used_does_not_expire_and_what_was_asked_i
             async with asyncio.timeout(20):
                 return json.loads(await process.stdout.readline())
 
-        greeting = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-        assert (await ask(0, "initialize", greeting))["result"]["serverInfo"]["name"] == "holdfast"
+        handshake = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        assert (await ask(0, "initialize", handshake))["result"]["serverInfo"]["name"] == "holdfast"
         began = time.monotonic()
         counts: list[str] = []
         while time.monotonic() - began < 1.6:
@@ -265,20 +265,20 @@ def test_in_mode_none_a_name_keeps_its_holder() -> None:
 
 
 @pytest.mark.promise("gateway.hostile")
-async def test_a_greeting_that_can_not_be_kept_is_refused_before_anything_starts(tmp_path: Path) -> None:
+async def test_a_handshake_that_can_not_be_kept_is_refused_before_anything_starts(tmp_path: Path) -> None:
     async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
         async with Raw(program.url) as client:
             gate = program.gateway
             assert gate is not None
             await until(lambda: gate.table.tools)
-            greets = http.sessions.greets
+            handshakes = http.sessions.handshakes
             deep: Any = {}
             for _ in range(150):
                 deep = {"x": deep}
             for wrong in (deep, {"x": "y" * 20_000}):
                 answer = await client.initialize(wrong)
                 assert (answer.status, answer.error["code"]) == (400, -32602)
-            assert http.sessions.greets == greets
+            assert http.sessions.handshakes == handshakes
 
 
 @pytest.mark.promise("gateway.hostile")

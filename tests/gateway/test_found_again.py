@@ -63,9 +63,9 @@ async def test_a_reload_while_a_session_begins_leaves_it_on_no_old_server(tmp_pa
                 from holdfast.testing import Fault
 
                 old.plan(Fault.HANG, method="initialize")
-                greets = sum(request.method == "initialize" for request in old.requests)
+                handshakes = sum(request.method == "initialize" for request in old.requests)
                 beginning = asyncio.create_task(client.initialize())
-                await until(lambda: sum(request.method == "initialize" for request in old.requests) > greets)
+                await until(lambda: sum(request.method == "initialize" for request in old.requests) > handshakes)
                 await gate.reload(config_of(tmp_path, {"a": {"url": new.url}}, sessions={"start": 10}))
                 await beginning
                 before = sum(request.method == "tools/call" for request in old.requests)

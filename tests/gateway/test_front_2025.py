@@ -18,10 +18,16 @@ NAME = "counter__"
 async def test_a_session_from_initialize_to_delete(tmp_path: Path) -> None:
     async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
         async with Raw(program.url) as client:
-            greeted = await client.initialize()
-            assert greeted.status == 200
-            assert greeted.result["protocolVersion"] == "2025-11-25"
-            assert set(greeted.result["capabilities"]) == {"tools", "prompts", "resources", "completions", "logging"}
+            initialized = await client.initialize()
+            assert initialized.status == 200
+            assert initialized.result["protocolVersion"] == "2025-11-25"
+            assert set(initialized.result["capabilities"]) == {
+                "tools",
+                "prompts",
+                "resources",
+                "completions",
+                "logging",
+            }
             assert [(await client.call("counter__count")).text for _ in range(3)] == ["1", "2", "3"]
             assert (await client.ask("ping")).result == {}
             assert (await client.delete()).status == 204
@@ -157,10 +163,10 @@ async def test_a_backend_asks_the_client_on_the_calls_own_stream(tmp_path: Path,
                 result = await events.next(20)
                 assert "moss" in str(result["result"])
         if kind == "http":
-            greeted = [request.message for request in http.requests if request.method == "initialize"]
+            initialized = [request.message for request in http.requests if request.method == "initialize"]
             assert any(
                 message is not None and set(message["params"]["capabilities"]) == {"elicitation", "roots"}
-                for message in greeted
+                for message in initialized
             )
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fastmcp import Client as FastClient
@@ -72,13 +71,13 @@ async def test_a_wrong_envelope_gets_its_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("gateway.eras")
-@pytest.mark.parametrize("back", ["2025", "2026"])
+@pytest.mark.parametrize("backend_era", ["2025", "2026"])
 @pytest.mark.parametrize("front", ["2025", "2026"])
-async def test_lists_and_calls_in_all_four_cells(tmp_path: Path, front: str, back: Any) -> None:
+async def test_lists_and_calls_in_all_four_cells(tmp_path: Path, front: str, backend_era: str) -> None:
     from tests.links.real import RealServer
 
     async with RealServer("sdk") as real:
-        servers = {"real": {"url": real.url, "era": back}}
+        servers = {"real": {"url": real.url, "era": backend_era}}
         async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
             assert program.gateway is not None
             await until(lambda: program.gateway is not None and program.gateway.table.tools, 20)

@@ -301,8 +301,8 @@ async def test_sessions_beyond_the_live_ones_rest_in_the_store(tmp_path: Path) -
             await until(lambda: program.gateway is not None and len(program.gateway.sessions.live) <= 5)
             for client in clients:
                 assert (await client.call("counter__count")).text == "2"
-            greets = http.sessions.greets
-            assert greets == 21  # one each, and the gateway's own for lists
+            handshakes = http.sessions.handshakes
+            assert handshakes == 21  # one each, and the gateway's own for lists
             for client in clients:
                 assert (await client.delete()).status == 204
                 await client.__aexit__()
@@ -383,7 +383,7 @@ async def test_five_hundred_abandoned_sessions_leave_nothing(tmp_path: Path) -> 
                 await asyncio.gather(*(each.initialize() for each in clients))
                 await asyncio.gather(*(each.call("counter__count") for each in clients))
                 await asyncio.gather(*(each.__aexit__() for each in clients))
-            assert http.sessions.greets >= 500
+            assert http.sessions.handshakes >= 500
             await until(lambda: http.sessions.deletes == 500, 30)
             gate = program.gateway
             await until(lambda: not gate.sessions.live and len(http.sessions.sessions) <= 1, 10)
@@ -431,8 +431,8 @@ async def test_a_sighup_and_an_edited_file_change_the_servers_and_keep_the_sessi
 
 @pytest.mark.promise("gateway.leaks")
 async def test_fifty_thousand_calls_leave_everything_flat(tmp_path: Path) -> None:
-    """Fifty sessions on a real process; greets, descriptors and memory are counted from outside."""
-    from benchmarks.load import connect, greet
+    """Fifty sessions on a real process; handshakes, descriptors and memory are counted from outside."""
+    from benchmarks.load import connect, handshake
 
     async with FaultServer() as http:
         process = Process(tmp_path, {"counter": {"url": http.url}})
@@ -449,7 +449,7 @@ async def test_fifty_thousand_calls_leave_everything_flat(tmp_path: Path) -> Non
             {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "counter__count", "arguments": {}}}
         ).encode()
         connections = [await connect(url) for _ in range(50)]
-        extras = [await greet(each) for each in connections]
+        extras = [await handshake(each) for each in connections]
 
         async def call(number: int, times: int, first: int) -> None:
             for turn in range(times):
@@ -461,8 +461,8 @@ async def test_fifty_thousand_calls_leave_everything_flat(tmp_path: Path) -> Non
         before = files(), memory()
         await asyncio.gather(*(call(number, 800, 201) for number in range(50)))
         after = files(), memory()
-        greets = [request for request in http.requests if request.method == "initialize"]
-        assert len(greets) == 51  # one a session, and the gateway's own for lists
+        handshakes = [request for request in http.requests if request.method == "initialize"]
+        assert len(handshakes) == 51  # one a session, and the gateway's own for lists
         assert sum(request.method == "tools/call" for request in http.requests) == 50_000
         assert after[0] <= before[0] + 10
         assert after[1] - before[1] < 8_000  # KB, over forty thousand calls
@@ -541,7 +541,7 @@ async def test_a_program_that_died_while_its_session_rested_is_told(tmp_path: Pa
         await client.initialize()
         assert (await client.call("notebook__write", text="a")).text == "noted, 1 so far"
         [session] = gate.sessions.live.values()
-        link = session.backs["notebook"].link
+        link = session.links["notebook"].link
         [pid] = children_of(os.getpid(), "holdfast.gateway.demo.notebook")
         os.kill(pid, signal.SIGKILL)
         await until(lambda: not link.keeps_child)

@@ -56,5 +56,5 @@ async def test_a_link_that_was_given_stays_open_and_keeps_its_session() -> None:
         for turn in ("1", "2"):
             async with Client(holdfast_transport(link)) as client:
                 assert (await client.call_tool("count")).content[0].text == turn
-        assert server.sessions.greets == 1
+        assert server.sessions.handshakes == 1
         assert server.sessions.deletes == 0

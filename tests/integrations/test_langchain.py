@@ -132,7 +132,7 @@ async def test_a_graph_keeps_one_session_for_its_whole_run() -> None:
             graph.add_edge("tools", "model")
             result = await graph.compile().ainvoke({"messages": [("user", "count to three")]})
         assert result["messages"][-1].content == "1,2,3"
-        assert http.sessions.greets == 1
+        assert http.sessions.handshakes == 1
 
 
 @pytest.mark.promise("integrations.langchain")
@@ -146,7 +146,7 @@ async def test_the_prebuilt_agent_keeps_one_session_for_its_whole_run() -> None:
             agent = create_react_agent(Scripted(calls=4), await tools([server]))
             result = await agent.ainvoke({"messages": [("user", "count to four")]})
         assert result["messages"][-1].content == "1,2,3,4"
-        assert http.sessions.greets == 1
+        assert http.sessions.handshakes == 1
         assert not http.sessions.sessions
 
 

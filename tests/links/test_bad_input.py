@@ -8,8 +8,8 @@ import pytest
 import holdfast
 from holdfast import HttpTarget, Limits, Link, Options
 from holdfast.core.eras import Era
-from holdfast.core.handshake import Greeting, Ours, Saved
-from holdfast.core.models import BackSessionId
+from holdfast.core.handshake import Handshake, Ours, Saved
+from holdfast.core.models import BackendSessionId
 from holdfast.links.wires.base import Generation, Resolved
 from holdfast.testing import Fault, FaultServer
 from tests.links.kit import FAST, link_to, text_of, tool
@@ -91,7 +91,7 @@ async def test_a_server_that_is_not_mcp_at_all(fault: Fault, says: str) -> None:
         server.plan(fault, times=2)
         with pytest.raises(holdfast.Rejected, match=says) as caught:
             await link.request("tools/list")
-        assert (caught.value.server, caught.value.phase) == ("it", "greet")
+        assert (caught.value.server, caught.value.phase) == ("it", "handshake")
         assert "URL" in str(caught.value.remedy)
         server.lift()
         assert (await link.request("tools/list"))["tools"]
@@ -107,7 +107,7 @@ async def test_a_port_that_does_not_speak_http() -> None:
 
 @pytest.mark.promise("link.bad-input")
 @pytest.mark.parametrize("status", [400, 404, 405, 406])
-async def test_a_plain_refusal_of_the_greeting(status: int) -> None:
+async def test_a_plain_refusal_of_the_handshake(status: int) -> None:
     async with FaultServer() as server, link_to(server.url) as link:
         server.plan(Fault.STATUS, status=status, headers={"content-type": "text/plain"}, body=b"nothing here", times=2)
         with pytest.raises(holdfast.Rejected) as caught:
@@ -192,7 +192,7 @@ async def test_a_redirect_to_another_origin_is_not_followed_and_said_so() -> Non
         server.plan(Fault.REDIRECT, times=1)
         with pytest.raises(holdfast.Rejected, match=r"elsewhere\.example.*not followed") as caught:
             await link.request("tools/list")
-        assert caught.value.phase == "greet"
+        assert caught.value.phase == "handshake"
 
 
 @pytest.mark.promise("link.bad-input")
@@ -291,11 +291,11 @@ def test_no_secret_is_in_a_repr() -> None:
     target = holdfast.HttpTarget(url, headers, proxy="http://me:hunter2@proxy:1")
     server = holdfast.Server("it", url=url, headers=headers, proxy="http://me:hunter2@proxy:1")
     program = holdfast.Server("it", command="tool", args=["--api-key", "hunter2"], env={"TOKEN": "hunter2"})
-    session = BackSessionId("sk-12345")
-    greeting = Greeting(Era.Y2025, "2025-11-25", {})
-    generation = Generation(1, Era.Y2025, "2025-11-25", greeting, cast("Any", None), session, headers=headers)
+    session = BackendSessionId("sk-12345")
+    handshake = Handshake(Era.Y2025, "2025-11-25", {})
+    generation = Generation(1, Era.Y2025, "2025-11-25", handshake, cast("Any", None), session, headers=headers)
     resolved = Resolved(url, headers, {"TOKEN": "hunter2"})
-    saved = Saved(session, greeting, Ours({}))
+    saved = Saved(session, handshake, Ours({}))
     for shown in (target, server, program, holdfast.Link(url), holdfast.Link(target), generation, resolved, saved):
         for secret in ("sk-12345", "hunter2", "MjM0OS00", "frag"):
             assert secret not in repr(shown), shown

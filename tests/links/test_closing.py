@@ -55,7 +55,7 @@ async def test_ten_tasks_close_at_once() -> None:
 
 @pytest.mark.promise("link.close")
 @pytest.mark.parametrize("stage", ["server/discover", "initialize", "notifications/initialized", "tools/call"])
-async def test_close_during_open_greet_or_a_call(stage: str) -> None:
+async def test_close_during_open_handshake_or_a_call(stage: str) -> None:
     async with FaultServer(era="2026" if stage == "server/discover" else "2025") as server:
         link = link_to(server.url)
         server.plan(Fault.HANG, method=stage)

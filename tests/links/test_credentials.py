@@ -57,7 +57,7 @@ async def test_a_callable_is_asked_on_first_use_and_once_more_after_a_401() -> N
         assert sorted(int(text_of(each)) for each in counts) == list(range(2, 22))
         assert asked == 2
         assert link.session_id == session  # a 401 is no news of the session
-        assert server.sessions.greets == 1
+        assert server.sessions.handshakes == 1
         server.bearer = "never"
         with pytest.raises(holdfast.Unauthorized) as caught:
             await link.request("tools/call", tool("effect", call="x"))
@@ -70,7 +70,7 @@ async def test_a_callable_is_asked_on_first_use_and_once_more_after_a_401() -> N
 
 
 @pytest.mark.promise("link.credentials")
-async def test_a_401_at_the_greeting_is_no_era_and_asks_again() -> None:
+async def test_a_401_at_the_handshake_is_no_era_and_asks_again() -> None:
     tokens = iter(("wrong", "right"))
 
     async def headers() -> dict[str, str]:
@@ -195,7 +195,7 @@ async def test_client_credentials_are_driven_by_a_401_and_not_by_calls() -> None
         counts = await asyncio.gather(*(link.request("tools/call", tool("count")) for _ in range(10)))
         assert auth.issued == 2
         assert max(int(text_of(each)) for each in counts) == 21  # one session all along
-        assert server.sessions.greets == 1
+        assert server.sessions.handshakes == 1
 
 
 @pytest.mark.promise("link.oauth")
@@ -247,7 +247,7 @@ async def test_a_person_may_take_minutes_to_sign_in_and_that_has_a_limit_of_its_
                 assert not any(call.done() for call in calls)
             auth.signed_in.set()
             assert all(found["tools"] for found in await asyncio.gather(*calls))
-            assert server.sessions.greets == 1
+            assert server.sessions.handshakes == 1
         nobody = SignIn()
         async with link_to(HttpTarget(server.url, auth=nobody)) as link:
             call = asyncio.ensure_future(link.request("tools/list"))
@@ -398,7 +398,7 @@ async def answering(words: bytes) -> asyncio.Server:
 
 @pytest.mark.promise("link.tls")
 async def test_the_wrong_scheme_is_said_in_words(certificates: Path) -> None:
-    limits = Limits(replays=0, connect=0.3, greet=5)
+    limits = Limits(replays=0, connect=0.3, handshake=5)
 
     async def failure(url: str) -> str:
         async with link_to(url, limits=limits) as link:

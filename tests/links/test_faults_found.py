@@ -36,7 +36,7 @@ async def test_a_close_at_any_step_of_coming_up_leaves_a_link_that_works_and_no_
 
 
 @pytest.mark.promise("link.close")
-async def test_a_session_whose_greeting_was_never_finished_is_ended() -> None:
+async def test_a_session_whose_handshake_was_never_finished_is_ended() -> None:
     async with FaultServer() as server:
         link = link_to(server.url)
         server.plan(Fault.HANG, method="notifications/initialized")
@@ -196,7 +196,7 @@ async def test_a_malformed_result_is_answered_and_kills_nothing() -> None:
 @pytest.mark.promise("link.watch")
 @pytest.mark.parametrize("fault", [Fault.HANG, Fault.STATUS])
 async def test_a_watch_that_is_not_agreed_to_ends_in_time(fault: Fault) -> None:
-    limits = Limits(start=0.5, greet=0.5, close=1, stream_retry=0.02)
+    limits = Limits(start=0.5, handshake=0.5, close=1, stream_retry=0.02)
     async with FaultServer(era="2026") as server, link_to(server.url, limits=limits) as link:
         server.plan(fault, method="subscriptions/listen", times=1000)
         with pytest.raises(holdfast.HoldfastError):
@@ -243,14 +243,14 @@ async def test_the_stream_of_an_idle_link_renews_credentials() -> None:
 async def test_a_server_that_speaks_first_is_not_flooded() -> None:
     accepted = 0
 
-    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal accepted
         accepted += 1
         writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
         await writer.drain()
         writer.close()
 
-    listener = await asyncio.start_server(greet, "127.0.0.1", 0)
+    listener = await asyncio.start_server(handshake, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
     async with link_to(f"http://127.0.0.1:{port}/mcp") as link:
         with pytest.raises(holdfast.HoldfastError):

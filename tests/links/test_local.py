@@ -59,7 +59,7 @@ async def test_a_server_object_is_served_like_any_other(make: Any, era: Any) -> 
         assert [text_of(result) for result in results] == [str(n + 1) for n in range(20)]
         assert link.era is not None
         assert link.era.value == ("2025" if era == "auto" else era)
-        assert (link.statistics().opens, link.statistics().greets) == (1, 1)
+        assert (link.statistics().opens, link.statistics().handshakes) == (1, 1)
         with pytest.raises(holdfast.ErrorAnswer):
             await link.request("no/such/method", {})
         await link.close()

@@ -130,7 +130,7 @@ async def test_the_answer_to_a_call_is_one_under_any_success(status: int, kind: 
 async def test_no_other_refusal_costs_the_session(refusal: Refusal, era: Any) -> None:
     async with FaultServer(era=era) as server, link_to(server.url) as link:
         await link.request("tools/list")
-        session, greets = link.session_id, server.sessions.greets
+        session, handshakes = link.session_id, server.sessions.handshakes
         server.plan(Fault.STATUS, method="tools/call", refusal=refusal)
         outcome = await _one_call(link, "x", False)
         expected = {401: "Rejected", 403: "Rejected", 429: "answer"}.get(refusal.status, "OutcomeUnknown")
@@ -138,7 +138,7 @@ async def test_no_other_refusal_costs_the_session(refusal: Refusal, era: Any) ->
             expected = "answer"  # busy, waited, sent again
         assert outcome == expected
         assert await _one_call(link, "y", False) == "answer"
-        assert (link.session_id, server.sessions.greets) == (session, greets)
+        assert (link.session_id, server.sessions.handshakes) == (session, handshakes)
 
 
 @pytest.mark.promise("link.matrix")

@@ -101,15 +101,15 @@ async def test_a_saved_session_is_adopted_with_no_round_trip(memories: Any, era:
         if era == "2025":
             assert text_of(result) == "2"
             assert second.session_id == session
-        assert second.greeting is not None
-        assert second.greeting.capabilities["tools"] == {"listChanged": True}
-        [greeted] = [event for event in heard if isinstance(event, events.LinkGreeted)]
-        assert greeted.adopted
+        assert second.handshake is not None
+        assert second.handshake.capabilities["tools"] == {"listChanged": True}
+        [handshake_done] = [event for event in heard if isinstance(event, events.HandshakeDone)]
+        assert handshake_done.adopted
         assert second.statistics().adoptions == 1
         await second.close(end=True)
         third = link_to(server.url, memory=memories(), stream=False)
         await third.request("tools/list")
-        assert third.statistics().greets == 1
+        assert third.statistics().handshakes == 1
         await third.close(end=True)
 
 
@@ -135,7 +135,7 @@ async def test_links_that_lose_one_session_agree_on_one_new_session(memories: An
         links = [link_to(server.url, memory=memories(), stream=False) for _ in range(8)]
         await links[0].request("tools/list")
         await asyncio.gather(*(link.request("tools/list") for link in links))
-        assert server.sessions.greets == 1
+        assert server.sessions.handshakes == 1
         server.sessions.sessions.clear()
         await asyncio.gather(*(link.request("tools/list") for link in links))
         await until(lambda: len(server.sessions.sessions) == 1)  # what lost the race was ended

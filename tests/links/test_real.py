@@ -37,7 +37,7 @@ async def test_a_real_server_restarted_under_fifty_calls(kind: Literal["sdk", "f
                 assert isinstance(outcome, FAMILIES), outcome
                 assert n % 2, f"a safe call was not replayed: {outcome!r}"
         assert text_of(await link.request("tools/call", tool("add", a=2, b=3), safe=True)) == "5"
-        assert (link.statistics().opens, link.statistics().greets) == (1, 2)
+        assert (link.statistics().opens, link.statistics().handshakes) == (1, 2)
 
 
 @pytest.mark.promise("link.restart")
@@ -120,7 +120,7 @@ async def test_two_links_share_one_session_and_every_caller_gets_its_own_answer(
             *(call(link, f"{name}{n}") for n in range(500) for name, link in (("a", first), ("b", second)))
         )
         assert first.session_id == second.session_id
-        assert server.sessions.greets == 1
+        assert server.sessions.handshakes == 1
         await first.close()
         await second.close(end=True)
         assert server.sessions.deletes == 1

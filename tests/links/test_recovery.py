@@ -8,7 +8,7 @@ import pytest
 import holdfast
 from holdfast import Options
 from holdfast.core import events
-from holdfast.core.outcome import Row, Verdict
+from holdfast.core.outcome import Verdict, VerdictRule
 from holdfast.testing import LOST_SESSION, Fault, FaultServer
 from tests.links.kit import FAST, link_to, text_of, tool, until
 
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.promise("link.single-flight")
-async def test_fifty_first_calls_make_one_open_and_one_greet() -> None:
+async def test_fifty_first_calls_make_one_open_and_one_handshake() -> None:
     async with FaultServer() as server, link_to(server.url) as link:
         results = await asyncio.gather(*(link.request("tools/call", tool("echo", text=str(n))) for n in range(50)))
         assert [text_of(result) for result in results] == [str(n) for n in range(50)]
-        assert server.sessions.greets == 1
-        assert (link.statistics().opens, link.statistics().greets) == (1, 1)
+        assert server.sessions.handshakes == 1
+        assert (link.statistics().opens, link.statistics().handshakes) == (1, 1)
 
 
 @pytest.mark.promise("link.single-flight")
@@ -31,7 +31,7 @@ async def test_fifty_calls_that_learn_of_a_lost_session_make_one_recovery() -> N
         server.sessions.sessions.clear()
         results = await asyncio.gather(*(link.request("tools/call", tool("echo", text=str(n))) for n in range(50)))
         assert [text_of(result) for result in results] == [str(n) for n in range(50)]
-        assert server.sessions.greets == 2
+        assert server.sessions.handshakes == 2
         assert link.statistics().replacements == 1
 
 
@@ -251,7 +251,7 @@ async def test_a_recovery_does_not_cut_calls_of_the_old_generation() -> None:
 
 @pytest.mark.promise("link.eras")
 @pytest.mark.parametrize("era", ["2025", "2026"])
-async def test_a_server_that_comes_back_in_the_other_era_is_greeted_in_it(era: Any) -> None:
+async def test_a_server_that_comes_back_in_the_other_era_gets_its_handshake_in_that_era(era: Any) -> None:
     async with FaultServer(era=era) as server, link_to(server.url) as link:
         await link.request("tools/list")
         assert link.era is not None
@@ -264,7 +264,7 @@ async def test_a_server_that_comes_back_in_the_other_era_is_greeted_in_it(era: A
 
 @pytest.mark.promise("link.rows")
 async def test_a_server_declaration_may_add_a_shape() -> None:
-    odd = Row("418 is how it forgets", Verdict.SESSION_LOST, status=(418,))
+    odd = VerdictRule("418 is how it forgets", Verdict.SESSION_LOST, status=(418,))
     refusal = LOST_SESSION[2]
     async with FaultServer(lost=type(refusal)("teapot", 418)) as server:
         async with link_to(server.url) as plain:
@@ -272,7 +272,7 @@ async def test_a_server_declaration_may_add_a_shape() -> None:
             server.sessions.sessions.clear()
             with pytest.raises(holdfast.Rejected):
                 await plain.request("tools/list")
-        async with link_to(server.url, rows=(odd,)) as link:
+        async with link_to(server.url, verdict_rules=(odd,)) as link:
             await link.request("tools/list")
             server.sessions.sessions.clear()
             assert (await link.request("tools/list"))["tools"]

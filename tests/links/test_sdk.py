@@ -35,8 +35,8 @@ ASK = {"params": {"message": "name?", "requestedSchema": {"type": "object", "pro
 
 @pytest.mark.promise("link.sdk")
 @pytest.mark.parametrize("era", ["2025", "2026"])
-@pytest.mark.parametrize("greets", ["initialize", "discover"])
-async def test_a_session_over_a_link_works_whatever_era_it_believes_in(era: Any, greets: str) -> None:
+@pytest.mark.parametrize("handshakes", ["initialize", "discover"])
+async def test_a_session_over_a_link_works_whatever_era_it_believes_in(era: Any, handshakes: str) -> None:
     steps: list[float] = []
 
     async def progress(done: float, total: float | None, message: str | None) -> None:
@@ -44,22 +44,22 @@ async def test_a_session_over_a_link_works_whatever_era_it_believes_in(era: Any,
 
     async with FaultServer(era=era, answers="sse") as server, link_to(server.url) as link:
         async with ClientSession(dispatcher=LinkDispatcher(link), elicitation_callback=accept) as session:
-            if greets == "discover" and era == "2025":
+            if handshakes == "discover" and era == "2025":
                 with pytest.raises(MCPError):
                     await session.discover()
                 await session.initialize()
             else:
-                await getattr(session, greets)()
+                await getattr(session, handshakes)()
             assert (await session.list_tools()).tools[0].name == "echo"
             assert said(await session.call_tool("echo", {"text": "hi"})) == "hi"
             await session.call_tool("progress", {"steps": 2}, progress_callback=progress)
             assert steps == [1, 2]
             if era == "2025":
                 assert "accept" in said(await session.call_tool("ask", ASK))
-                greeted = next(r.message for r in server.requests if r.method == "initialize")
-                assert greeted is not None
-                assert "elicitation" in greeted["params"]["capabilities"]
-        assert link.statistics().greets == 1
+                initialized = next(r.message for r in server.requests if r.method == "initialize")
+                assert initialized is not None
+                assert "elicitation" in initialized["params"]["capabilities"]
+        assert link.statistics().handshakes == 1
 
 
 @pytest.mark.promise("link.sdk")
@@ -141,7 +141,7 @@ async def test_a_server_restarted_under_twenty_session_calls() -> None:
             await server.restart()
             results = await asyncio.gather(*(session.call_tool("add", {"a": n, "b": 1}) for n in range(20)))
             assert [said(result) for result in results] == [str(n + 1) for n in range(20)]
-            assert (link.statistics().opens, link.statistics().greets) == (1, 2)
+            assert (link.statistics().opens, link.statistics().handshakes) == (1, 2)
 
 
 @pytest.mark.promise("link.sdk")

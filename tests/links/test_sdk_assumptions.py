@@ -94,7 +94,7 @@ async def test_header_values_are_encoded_as_the_sdk_does() -> None:
 
 
 @pytest.mark.promise("link.sdk-assumptions")
-async def test_a_session_takes_a_dispatcher_starts_it_and_greets_through_it() -> None:
+async def test_a_session_takes_a_dispatcher_starts_it_and_makes_its_handshake_through_it() -> None:
     recorder = Recorder({"initialize": INITIALIZED, "tools/call": CALLED, "tools/list": {"tools": []}})
     async with ClientSession(dispatcher=recorder) as session:
         assert len(recorder.handlers) == 3
@@ -104,7 +104,7 @@ async def test_a_session_takes_a_dispatcher_starts_it_and_greets_through_it() ->
         assert {"clientInfo", "capabilities", "protocolVersion"} <= recorder.asked[0][1].keys()
         assert recorder.told == ["notifications/initialized"]
         await session.initialize()
-        assert len(recorder.asked) == 1  # a second handshake is impossible, so the link must greet
+        assert len(recorder.asked) == 1  # a second handshake is impossible, so the link must make the handshake
 
 
 @pytest.mark.promise("link.sdk-assumptions")

@@ -31,7 +31,7 @@ from tests.links.kit import FAST, link_to, text_of, tool, until
 pytestmark = pytest.mark.anyio
 
 QUICK = Limits(
-    connect=2, greet=5, start=20, silence=5, close=2, exit=0.5, tell=2, backoff=0.01, stream_retry=0.02,
+    connect=2, handshake=5, start=20, silence=5, close=2, exit=0.5, tell=2, backoff=0.01, stream_retry=0.02,
     message_bytes=1_000_000,
 )  # fmt: skip
 
@@ -49,7 +49,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-class Heard:
+class NoticeOrGap:
     """Events, and what they tell about children."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Heard:
 @pytest.mark.parametrize("era", ["2025", "2026"])
 @pytest.mark.parametrize("asked", ["auto", "pinned"])
 async def test_a_program_is_served_in_its_era_and_ends_with_the_link(era: Any, asked: str) -> None:
-    heard = Heard()
+    heard = NoticeOrGap()
     link = link_to(stdio_target(era=era), era=era if asked == "pinned" else "auto", limits=QUICK, on_event=heard)
     results = await asyncio.gather(*(link.request("tools/call", tool("echo", text=str(n))) for n in range(20)))
     assert [text_of(result) for result in results] == [str(n) for n in range(20)]
@@ -91,7 +91,7 @@ async def test_a_program_is_served_in_its_era_and_ends_with_the_link(era: Any, a
 
 @pytest.mark.promise("stdio.serve")
 async def test_five_parallel_first_calls_start_one_child_and_state_is_kept() -> None:
-    heard = Heard()
+    heard = NoticeOrGap()
     async with link_to(stdio_target(), limits=QUICK, on_event=heard) as link:
         counts = await asyncio.gather(*(link.request("tools/call", tool("count")) for _ in range(5)))
         assert sorted(text_of(each) for each in counts) == ["1", "2", "3", "4", "5"]
@@ -132,7 +132,7 @@ async def test_progress_questions_and_cancellation_over_stdio() -> None:
 async def test_a_child_that_dies_in_a_call_is_told_with_its_last_words(
     fault: Any, code: int, says: str, tmp_path: Path
 ) -> None:
-    effects, heard = tmp_path / "effects", Heard()
+    effects, heard = tmp_path / "effects", NoticeOrGap()
     target = stdio_target(fault, effects=effects, once=tmp_path / "once", say="the disk is full")
     async with link_to(target, limits=QUICK, on_event=heard) as link:
         await link.request("tools/list")
@@ -162,8 +162,8 @@ async def test_a_program_that_closes_its_stdout_and_lives_on_is_noticed_on_every
 @pytest.mark.promise("stdio.close")
 @EVERY_LOOP
 async def test_a_program_inherits_its_three_pipes_and_nothing_else(anyio_backend: Any) -> None:
-    heard = Heard()
-    link = link_to(CommandTarget("sleep", ["60"]), limits=replace(QUICK, greet=60, start=60), on_event=heard)
+    heard = NoticeOrGap()
+    link = link_to(CommandTarget("sleep", ["60"]), limits=replace(QUICK, handshake=60, start=60), on_event=heard)
     call = asyncio.ensure_future(link.request("tools/list"))
     await until(lambda: heard.pids)
     opened = Path(f"/proc/{heard.pids[0]}/fd")
@@ -176,7 +176,7 @@ async def test_a_program_inherits_its_three_pipes_and_nothing_else(anyio_backend
 
 @pytest.mark.promise("stdio.death")
 async def test_a_death_between_calls_makes_one_respawn_for_fifty_waiting_calls() -> None:
-    heard = Heard()
+    heard = NoticeOrGap()
     async with link_to(stdio_target(), limits=QUICK, on_event=heard) as link:
         await link.request("tools/list")
         os.kill(heard.pids[0], signal.SIGKILL)
@@ -190,7 +190,7 @@ async def test_a_death_between_calls_makes_one_respawn_for_fifty_waiting_calls()
 
 @pytest.mark.promise("stdio.death")
 async def test_a_child_that_dies_at_every_start_opens_the_circuit_and_says_why() -> None:
-    heard = Heard()
+    heard = NoticeOrGap()
     target = stdio_target("exit-at-start", say="no licence key")
     async with link_to(target, limits=QUICK, on_event=heard) as link:
         with pytest.raises(holdfast.ConnectFailed) as caught:
@@ -213,7 +213,7 @@ async def test_a_child_that_dies_at_every_start_opens_the_circuit_and_says_why()
 
 
 @pytest.mark.promise("stdio.death")
-async def test_a_2025_program_that_ends_at_a_probe_is_greeted_by_handshake_next() -> None:
+async def test_a_2025_program_that_ends_at_a_probe_gets_a_2025_handshake_next() -> None:
     code = (
         "import sys, json\n"
         "for line in sys.stdin:\n"
@@ -225,13 +225,13 @@ async def test_a_2025_program_that_ends_at_a_probe_is_greeted_by_handshake_next(
     )
     async with link_to(CommandTarget(sys.executable, ["-I", "-S", "-c", code]), limits=QUICK) as link:
         assert await link.request("tools/list") == {"tools": []}
-        assert link.greeting is not None
-        assert link.greeting.version == "2025-06-18"
+        assert link.handshake is not None
+        assert link.handshake.version == "2025-06-18"
 
 
 @pytest.mark.promise("stdio.framing")
 async def test_stray_text_on_stdout_is_skipped_counted_and_said_once() -> None:
-    heard = Heard()
+    heard = NoticeOrGap()
     async with link_to(stdio_target("garbage"), limits=QUICK, on_event=heard) as link:
         assert text_of(await link.request("tools/call", tool("echo", text="x"))) == "x"
         said = [event for event in heard.events if isinstance(event, events.StrayMessage)]
@@ -287,7 +287,7 @@ async def test_a_child_that_does_not_read_holds_up_its_own_call_only_until_its_d
     ["ignore-signals", "grandchild", "detached-grandchild", "bare-grandchild", "hang-in-call", "close-stdout"],
 )
 async def test_closing_leaves_nothing_grandchildren_included(fault: Any) -> None:
-    heard = Heard()
+    heard = NoticeOrGap()
     link = link_to(stdio_target(fault), limits=QUICK, on_event=heard)
     await link.request("tools/list")
     call = asyncio.ensure_future(link.request("tools/call", tool("echo"), timeout=1))
@@ -321,7 +321,7 @@ async def test_two_hundred_starts_and_stops_leave_no_zombie_descriptor_or_task()
 
 @pytest.mark.promise("stdio.close")
 async def test_a_close_while_the_child_starts_slowly() -> None:
-    heard = Heard()
+    heard = NoticeOrGap()
     link = link_to(stdio_target("slow-start"), limits=QUICK, on_event=heard)
     call = asyncio.ensure_future(link.request("tools/list"))
     await until(lambda: heard.pids)
@@ -374,7 +374,7 @@ async def test_when_we_are_killed_every_child_and_grandchild_is_gone_in_two_seco
 
 @pytest.mark.promise("stdio.warden")
 async def test_a_warden_that_was_killed_is_replaced_and_knows_the_children() -> None:
-    heard = Heard()
+    heard = NoticeOrGap()
     async with link_to(stdio_target(), limits=QUICK, on_event=heard) as link:
         await link.request("tools/list")
         process = warden._process
@@ -391,7 +391,7 @@ async def test_a_warden_that_was_killed_is_replaced_and_knows_the_children() -> 
 @pytest.mark.promise("stdio.warden")
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent of a process is read from /proc")
 async def test_a_program_whose_keeper_was_killed_is_ended_and_told_as_dead() -> None:
-    heard = Heard()
+    heard = NoticeOrGap()
     async with link_to(stdio_target("grandchild"), limits=QUICK, on_event=heard) as link:
         await link.request("tools/list")
         call = asyncio.ensure_future(link.request("tools/call", tool("wait"), timeout=20))
@@ -491,7 +491,7 @@ async def test_a_command_that_can_not_run_says_what_where_and_why(tmp_path: Path
 async def test_a_program_that_is_not_mcp_at_all_is_told() -> None:
     for code, says in (("print('hello'); input()", None), ("print('usage: x')", "usage: x")):
         target = CommandTarget(sys.executable, ["-u", "-c", code])
-        async with link_to(target, limits=Limits(greet=0.5, close=1, exit=0.3, backoff=0.01)) as link:
+        async with link_to(target, limits=Limits(handshake=0.5, close=1, exit=0.3, backoff=0.01)) as link:
             with pytest.raises(holdfast.Unavailable) as caught:
                 await link.request("tools/list")
             assert says is None or says in str(caught.value)
@@ -570,9 +570,9 @@ async def test_the_wrong_era_is_told() -> None:
 
 
 @pytest.mark.promise("stdio.serve")
-async def test_a_program_that_says_nothing_to_the_greeting_ends_in_time_with_its_stderr() -> None:
-    limits = Limits(greet=0.5, close=1, exit=0.3)
-    async with link_to(stdio_target("hang-at-greeting", say="thinking"), limits=limits) as link:
+async def test_a_program_that_says_nothing_to_the_handshake_ends_in_time_with_its_stderr() -> None:
+    limits = Limits(handshake=0.5, close=1, exit=0.3)
+    async with link_to(stdio_target("hang-at-handshake", say="thinking"), limits=limits) as link:
         with pytest.raises(holdfast.StartTimeout) as caught:
             await link.request("tools/list")
         assert "thinking" in str(caught.value)

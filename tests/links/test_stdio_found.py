@@ -11,14 +11,14 @@ import pytest
 import holdfast
 from holdfast import CommandTarget, Limits
 from holdfast.core import events
-from holdfast.links.background import Owner
+from holdfast.links.background import BackgroundTasks
 from holdfast.links.calls.inbound import ANSWERS_BYTES, Inbound
 from holdfast.links.wires.base import Generation, Message, Reply
 from holdfast.links.wires.duplex import WORDS_BYTES
 from holdfast.links.wires.stdio.child import Child
 from holdfast.links.wires.stdio.command import masked
 from tests.links.kit import link_to, until
-from tests.links.test_stdio import EVERY_LOOP, QUICK, Heard, alive
+from tests.links.test_stdio import EVERY_LOOP, QUICK, NoticeOrGap, alive
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +69,7 @@ async def test_last_words_are_whole_however_quick_the_death() -> None:
                 await link.request("tools/list")
             assert caught.value.stderr_tail == "bad token"
             codes.append(caught.value.exit_code)
-        link._caller.peer.circuit.succeeded()
+        link._calls.peer.circuit.succeeded()
     # A busy kernel may tell of an exit later than we wait for it.
     assert set(codes) <= {3, None}
     assert codes.count(3) >= 22
@@ -97,7 +97,7 @@ async def test_a_relative_path_is_this_programs_and_no_others(tmp_path: Path, mo
 
 @pytest.mark.promise("stdio.env")
 async def test_the_environment_is_found_out_at_every_start() -> None:
-    asked, heard = 0, Heard()
+    asked, heard = 0, NoticeOrGap()
 
     async def token() -> str:
         nonlocal asked
@@ -110,14 +110,14 @@ async def test_the_environment_is_found_out_at_every_start() -> None:
             import os
 
             os.kill(heard.pids[-1], 9)
-            await until(lambda: link.session_id is None and link.greeting is None)
+            await until(lambda: link.session_id is None and link.handshake is None)
 
 
 @pytest.mark.promise("stdio.death")
 async def test_a_tenant_with_a_bad_token_shuts_out_no_other_and_the_circuit_says_why() -> None:
-    heard = Heard()
+    heard = NoticeOrGap()
     script = ["-c", 'test "$TOKEN" = good || { echo bad token >&2; exit 3; }; exec sleep 5']
-    limits = Limits(close=1, exit=0.2, greet=1, backoff=0.01)
+    limits = Limits(close=1, exit=0.2, handshake=1, backoff=0.01)
     async with link_to(CommandTarget("sh", script, env={"TOKEN": "bad"}), limits=limits, on_event=heard) as bad:
         end = time.monotonic() + 20
         while True:
@@ -192,7 +192,7 @@ async def test_a_child_that_closes_its_stdin_is_noticed(anyio_backend: Any) -> N
 
 @pytest.mark.promise("stdio.flood")
 async def test_progress_that_waits_for_a_slow_caller_is_bounded_in_bytes() -> None:
-    heard, taken, go_on = Heard(), [], asyncio.Event()
+    heard, taken, go_on = NoticeOrGap(), [], asyncio.Event()
 
     async def slow(progress: float, total: float | None, message: str | None) -> None:
         await go_on.wait()
@@ -224,7 +224,7 @@ async def test_requests_that_wait_for_answers_are_bounded_in_bytes_whatever_ids_
         answered += 1
         return Reply()
 
-    inbound = Inbound(Owner(lambda what, error: None), tell)
+    inbound = Inbound(BackgroundTasks(lambda what, error: None), tell)
     inbound.on_request = ask
     asked = {"jsonrpc": "2.0", "id": "same", "method": "roots/list", "params": {"text": "x" * 900_000}}
     reading = [asyncio.create_task(inbound.receive(cast("Generation", None), asked)) for _ in range(200)]
@@ -263,7 +263,7 @@ class _Pipe:
 
 
 @pytest.mark.promise("stdio.serve")
-async def test_a_ping_before_the_greeting_is_done_is_answered() -> None:
+async def test_a_ping_before_the_handshake_is_done_is_answered() -> None:
     async with link_to(program("ping"), era="2025", limits=QUICK) as link:
         assert (await link.request("tools/list"))["tools"] == []
 
@@ -282,7 +282,7 @@ def test_secrets_inside_arguments_are_masked_too() -> None:
 
 
 @pytest.mark.promise("stdio.close")
-async def test_a_close_during_a_failing_greeting_is_told_as_one() -> None:
+async def test_a_close_during_a_failing_handshake_is_told_as_one() -> None:
     for pause in (0, 0.03, 0.08, 0.12):
         link = link_to(CommandTarget("sh", ["-c", "sleep 0.1; exit 4"]), limits=QUICK)
         call = asyncio.ensure_future(link.request("tools/list"))

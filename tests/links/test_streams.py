@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
 
 
-class Ears:
+class CallHandlers:
     """Takes notifications."""
 
     def __init__(self) -> None:
@@ -34,19 +34,19 @@ class Ears:
 
 @pytest.mark.promise("link.server-stream")
 async def test_the_server_stream_brings_notifications_and_is_opened_again_after_a_drop() -> None:
-    ears, heard = Ears(), list[events.Event]()
+    handlers, heard = CallHandlers(), list[events.Event]()
     async with FaultServer(resumable=True) as server:
-        async with link_to(server.url, on_notification=ears, on_event=heard.append) as link:
+        async with link_to(server.url, on_notification=handlers, on_event=heard.append) as link:
             await link.request("tools/list")
             await until(lambda: server.streams == 1)
             server.push(CHANGED)
-            await until(lambda: ears.count("notifications/tools/list_changed") == 1)
+            await until(lambda: handlers.count("notifications/tools/list_changed") == 1)
             server.drop_streams()
             await until(lambda: len([r for r in server.requests if r.verb == "GET"]) == 2)
             assert server.requests[-1].headers["last-event-id"] == "e1"
             await until(lambda: server.streams == 1)
             server.push(CHANGED)
-            await until(lambda: ears.count("notifications/tools/list_changed") == 2)
+            await until(lambda: handlers.count("notifications/tools/list_changed") == 2)
             [drop] = [event for event in heard if isinstance(event, events.StreamDropped)]
             assert drop.resumable
             assert link.generation == 1
@@ -126,9 +126,9 @@ async def test_a_server_may_ask_in_the_middle_of_a_call(method: str) -> None:
         )
         assert {text_of(result) for result in results} == {"{'said': 'yes'}"}
         assert sorted(params["n"] for _, params in asked) == [0, 1, 2, 3, 4]
-        greeted = next(r.message for r in server.requests if r.method == "initialize")
-        assert greeted is not None
-        assert greeted["params"]["capabilities"] == capabilities
+        initialized = next(r.message for r in server.requests if r.method == "initialize")
+        assert initialized is not None
+        assert initialized["params"]["capabilities"] == capabilities
 
 
 @pytest.mark.promise("link.reverse")
@@ -199,10 +199,10 @@ async def test_a_progress_callback_that_raises_harms_no_call() -> None:
 @pytest.mark.promise("link.notifications")
 @pytest.mark.parametrize("era", ["2025", "2026"])
 async def test_notifications_on_an_answer_stream_are_handed_on(era: Any) -> None:
-    ears = Ears()
-    async with FaultServer(era=era, answers="sse") as server, link_to(server.url, on_notification=ears) as link:
+    handlers = CallHandlers()
+    async with FaultServer(era=era, answers="sse") as server, link_to(server.url, on_notification=handlers) as link:
         await link.request("tools/call", tool("log", text="hello"))
-        assert ears.heard == [("notifications/message", {"level": "info", "data": "hello"})]
+        assert handlers.heard == [("notifications/message", {"level": "info", "data": "hello"})]
 
 
 @pytest.mark.promise("link.cancel")
@@ -241,22 +241,25 @@ async def test_cancelling_a_2026_call_tells_the_server_by_closing(form: Any) -> 
 
 @pytest.mark.promise("link.watch")
 async def test_a_2026_watch_listens_again_after_a_drop_and_tells_the_gap() -> None:
-    ears = Ears()
-    async with FaultServer(era="2026") as server, link_to(server.url, on_notification=ears) as link:
+    handlers = CallHandlers()
+    async with FaultServer(era="2026") as server, link_to(server.url, on_notification=handlers) as link:
         watch = await link.watch(tools=True, uris=["a:1"])
         listen = next(r.message for r in server.requests if r.method == "subscriptions/listen")
         assert listen is not None
         assert listen["params"]["notifications"] == {"toolsListChanged": True, "resourceSubscriptions": ["a:1"]}
         server.push(CHANGED)
-        await until(lambda: ears.count("notifications/tools/list_changed") == 1)
+        await until(lambda: handlers.count("notifications/tools/list_changed") == 1)
         waiting = asyncio.ensure_future(link.request("tools/call", tool("wait", call="w")))
         await until(lambda: server.effects["w"])
         server.drop_streams()
-        await until(lambda: ears.count("notifications/resources/updated") == 1)
-        assert ears.heard[-1] == ("notifications/resources/updated", {"uri": "a:1", "_meta": {"holdfast/gap": True}})
+        await until(lambda: handlers.count("notifications/resources/updated") == 1)
+        assert handlers.heard[-1] == (
+            "notifications/resources/updated",
+            {"uri": "a:1", "_meta": {"holdfast/gap": True}},
+        )
         await until(lambda: server.streams == 1)
         server.push(CHANGED)
-        await until(lambda: ears.count("notifications/tools/list_changed") == 3)
+        await until(lambda: handlers.count("notifications/tools/list_changed") == 3)
         server.sessions.release.set()
         await waiting  # the dropped stream harmed no call
         watch.close()
@@ -265,20 +268,20 @@ async def test_a_2026_watch_listens_again_after_a_drop_and_tells_the_gap() -> No
 
 @pytest.mark.promise("link.watch")
 async def test_a_2025_watch_subscribes_and_survives_a_lost_session() -> None:
-    ears = Ears()
-    async with FaultServer() as server, link_to(server.url, on_notification=ears) as link:
+    handlers = CallHandlers()
+    async with FaultServer() as server, link_to(server.url, on_notification=handlers) as link:
         await link.watch(tools=True, uris=["a:1"])
         await until(lambda: server.streams == 1)
         [session] = server.sessions.sessions.values()
         assert session.subscribed == {"a:1"}
         server.sessions.sessions.clear()
         server.drop_streams()
-        await until(lambda: ears.count("notifications/tools/list_changed") == 1)
+        await until(lambda: handlers.count("notifications/tools/list_changed") == 1)
         [session] = server.sessions.sessions.values()
         assert session.subscribed == {"a:1"}
         await until(lambda: server.streams == 1)
         server.push(CHANGED)
-        await until(lambda: ears.count("notifications/tools/list_changed") == 2)
+        await until(lambda: handlers.count("notifications/tools/list_changed") == 2)
 
 
 @pytest.mark.promise("link.watch")
@@ -306,9 +309,9 @@ async def test_an_answer_of_five_megabytes(form: Any) -> None:
 async def test_a_stream_may_last_longer_than_every_default_timeout() -> None:
     # Every time-out at a thousandth of its default: five minutes of silence become 0.3 s, and the stream lasts longer.
     limits = holdfast.Limits().scaled(0.001)
-    limits = type(limits)(silence=limits.silence, connect=2, greet=2, start=5, close=2, tell=2, stream_retry=0.02)
-    ears = Ears()
-    async with FaultServer(era="2026") as server, link_to(server.url, limits=limits, on_notification=ears) as link:
+    limits = type(limits)(silence=limits.silence, connect=2, handshake=2, start=5, close=2, tell=2, stream_retry=0.02)
+    handlers = CallHandlers()
+    async with FaultServer(era="2026") as server, link_to(server.url, limits=limits, on_notification=handlers) as link:
         answers = asyncio.ensure_future(link.request("subscriptions/listen", {"notifications": {}}))
         await until(lambda: server.streams == 1)
         begun = asyncio.get_running_loop().time()

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import holdfast
 from holdfast.cli import app
 from holdfast.core.models import ANONYMOUS, Principal
-from holdfast.state.identity import Caller, Chain, Key, Named
+from holdfast.state.identity import Chain, Identity, Key, Named
 
 pytestmark = pytest.mark.anyio
 
@@ -34,15 +34,15 @@ class Basket(holdfast.SessionState):
 @pytest.mark.promise("state.identity")
 def test_the_first_place_that_says_anything_decides() -> None:
     chain = Chain([ARGUMENT, META, SESSION, PRINCIPAL])
-    whole = Caller(ALICE, {"basket": "s_1"}, {"com.shop/basket": "s_2"}, "c1")
+    whole = Identity(ALICE, {"basket": "s_1"}, {"com.shop/basket": "s_2"}, "c1")
     assert chain.find(whole, "Basket") == Named("s_1")
-    assert chain.find(Caller(ALICE, {}, whole.meta, "c1"), "Basket") == Named("s_2")
-    by_session = chain.find(Caller(ALICE, {"basket": ""}, {}, "c1"), "Basket")
-    by_principal = chain.find(Caller(ALICE), "Basket")
+    assert chain.find(Identity(ALICE, {}, whole.meta, "c1"), "Basket") == Named("s_2")
+    by_session = chain.find(Identity(ALICE, {"basket": ""}, {}, "c1"), "Basket")
+    by_principal = chain.find(Identity(ALICE), "Basket")
     assert isinstance(by_session, Key)
     assert isinstance(by_principal, Key)
     assert by_session.digest != by_principal.digest
-    assert chain.find(Caller(), "Basket") is None
+    assert chain.find(Identity(), "Basket") is None
     assert Chain([META, ARGUMENT]).find(whole, "Basket") == Named("s_2")
 
 
@@ -53,12 +53,12 @@ def test_what_stands_for_a_session_differs_by_caller_connection_and_kind() -> No
         chain.find(caller, kind)
         for kind in ("Basket", "Draft")
         for caller in (
-            Caller(ALICE),
-            Caller(Principal("bob")),
-            Caller(ALICE, session_2025="c1"),
-            Caller(Principal("bob"), session_2025="c1"),  # the same id with another caller is another session
-            Caller(ANONYMOUS, session_2025="c1"),
-            Caller(ALICE, session_2025="c2"),
+            Identity(ALICE),
+            Identity(Principal("bob")),
+            Identity(ALICE, session_2025="c1"),
+            Identity(Principal("bob"), session_2025="c1"),  # the same id with another caller is another session
+            Identity(ANONYMOUS, session_2025="c1"),
+            Identity(ALICE, session_2025="c2"),
         )
     ]
     assert len({each.digest for each in found if isinstance(each, Key)}) == len(found) == 12
@@ -156,7 +156,7 @@ async def test_meta_names_a_session_out_of_the_models_sight() -> None:
 @pytest.mark.promise("state.identity")
 async def test_everyone_shares_what_is_persistent() -> None:
     shelf = holdfast.Sessions(Basket, identity=[holdfast.ForEveryone("shelf")], idle=None, max_age=None)
-    found = [await shelf.find_for(Caller(principal)) for principal in (ALICE, ANONYMOUS, Principal("bob"))]
+    found = [await shelf.find_for(Identity(principal)) for principal in (ALICE, ANONYMOUS, Principal("bob"))]
     assert len({session.handle for session in found}) == 1
     assert found[0].expires is None
 
@@ -193,16 +193,16 @@ async def test_a_caller_whose_pointer_was_damaged_begins_anew_once_it_is_ended(t
     url = f"sqlite:///{tmp_path}/s.db"
     everyone = [holdfast.ForEveryone()]
     sessions = [holdfast.Sessions(Basket, url, identity=everyone) for _ in range(2)]
-    lost = await sessions[0].find_for(Caller())
+    lost = await sessions[0].find_for(Identity())
     await sessions[0].close()
     with closing(sqlite3.connect(tmp_path / "s.db")) as file, file:
         file.execute("UPDATE holdfast_records SET rev = 'x' WHERE kind = 'state-key'")
         [(id,)] = file.execute("SELECT id FROM holdfast_records WHERE kind = 'state-key'")
     with pytest.raises(holdfast.CorruptRecord, match="holdfast store end URL KIND ID"):
-        await sessions[1].find_for(Caller())
+        await sessions[1].find_for(Identity())
     for code, said in ((0, "ended state-key/"), (1, "there is no live or expired record")):
         done = await asyncio.to_thread(CliRunner().invoke, app, ["store", "end", url, "state-key", id])
         assert (done.exit_code, said in done.output) == (code, True), done.output
-    found = await asyncio.gather(*(sessions[1].find_for(Caller()) for _ in range(8)))
+    found = await asyncio.gather(*(sessions[1].find_for(Identity()) for _ in range(8)))
     assert len({each.handle for each in found} - {lost.handle}) == 1
     await sessions[1].close()

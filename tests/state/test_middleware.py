@@ -21,7 +21,7 @@ import holdfast
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.state.frameworks.fastmcp import LifecycleProvider
 from holdfast.state.frameworks.middleware import IDEMPOTENCY_KEY
-from holdfast.state.identity import Caller
+from holdfast.state.identity import Identity
 from holdfast.state.log import KIND
 from holdfast.state.session import Session
 
@@ -300,7 +300,7 @@ async def test_once_on_everyones_session_belongs_to_its_caller() -> None:
     sessions = holdfast.Sessions(Basket, identity=[holdfast.ForEveryone()])
 
     async def order(user: Principal) -> int:
-        session = await sessions.find_for(Caller(user))
+        session = await sessions.find_for(Identity(user))
         return await session.once("order-1", lambda state: state.items.append(user) or len(state.items))
 
     assert [await order(Principal(user)) for user in ("alice", "bob", "alice")] == [1, 2, 1]

@@ -169,7 +169,7 @@ async def test_a_certificate_that_nobody_vouches_for(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     _self_signed(tmp_path / "other")
 
-    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, ssl.SSLError, asyncio.IncompleteReadError):
             if (await reader.readexactly(1)) == b"\x00":  # PostgreSQL asks first; Redis begins with the handshake
                 await reader.readexactly(7)
@@ -177,7 +177,7 @@ async def test_a_certificate_that_nobody_vouches_for(tmp_path: Path) -> None:
                 await writer.start_tls(context)
         writer.close()
 
-    async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(handshake, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         with _named(holdfast.ConfigError, "TLS with", "certificate verify failed"):
             await _open(

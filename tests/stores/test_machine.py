@@ -16,11 +16,11 @@ SETTINGS = settings(max_examples=30, stateful_step_count=30, deadline=None, supp
 
 
 def _machine(url: str, **given: Any) -> type[StoreMachine]:
-    class Machine(StoreMachine):
+    class LinkLifecycle(StoreMachine):
         def open(self, clock: Clock):
             return holdfast.open_store(url, clock=clock, **given)
 
-    return Machine
+    return LinkLifecycle
 
 
 @pytest.mark.promise("store.model")

@@ -6,12 +6,12 @@ import itertools
 import pytest
 
 import holdfast
-from holdfast.stores.pool import Slots
+from holdfast.stores.pool import ConnectionPool
 
 pytestmark = pytest.mark.anyio
 
 
-def _slots(size: int, timeout: float = 5.0, fail: int = 0) -> Slots[int]:
+def _connections(size: int, timeout: float = 5.0, fail: int = 0) -> ConnectionPool[int]:
     numbers = itertools.count()
     failing = iter([True] * fail)
 
@@ -21,12 +21,12 @@ def _slots(size: int, timeout: float = 5.0, fail: int = 0) -> Slots[int]:
             raise holdfast.StoreDown("no")
         return next(numbers)
 
-    return Slots("test", size, timeout, connect, lambda _: None)
+    return ConnectionPool("test", size, timeout, connect, lambda _: None)
 
 
 @pytest.mark.promise("store.slots")
 async def test_a_hundred_tasks_share_three_connections_in_order() -> None:
-    slots = _slots(3)
+    slots = _connections(3)
     served: list[int] = []
     most = using = 0
 
@@ -50,7 +50,7 @@ async def test_a_hundred_tasks_share_three_connections_in_order() -> None:
 
 @pytest.mark.promise("store.slots")
 async def test_whoever_waits_too_long_is_told_and_its_place_is_not_lost() -> None:
-    slots = _slots(1, timeout=0.05)
+    slots = _connections(1, timeout=0.05)
     held = await slots.take()
     with pytest.raises(holdfast.StoreDown, match=r"gave no connection within 0\.05 s; 1 may be in use"):
         await slots.take()
@@ -61,7 +61,7 @@ async def test_whoever_waits_too_long_is_told_and_its_place_is_not_lost() -> Non
 @pytest.mark.promise("store.slots")
 async def test_a_cancelled_waiter_passes_its_turn_on() -> None:
     for late in (False, True):
-        slots = _slots(1)
+        slots = _connections(1)
         held = await slots.take()
         waiting = asyncio.create_task(slots.take())
         await asyncio.sleep(0)
@@ -79,7 +79,7 @@ async def test_a_cancelled_waiter_passes_its_turn_on() -> None:
 
 @pytest.mark.promise("store.slots")
 async def test_lost_connections_and_failed_connects_free_their_place() -> None:
-    slots = _slots(2, fail=3)
+    slots = _connections(2, fail=3)
     for _ in range(3):
         with pytest.raises(holdfast.StoreDown):
             await slots.take()
@@ -102,7 +102,7 @@ async def test_an_exchange_that_takes_too_long_is_cut() -> None:
         cut.append(connection)
         done.set()
 
-    slots = Slots("test", 2, 0.05, connect, note)
+    slots = ConnectionPool("test", 2, 0.05, connect, note)
     slots.begin(1, 0.01)
     slots.begin(2, 60)
     async with asyncio.timeout(5):
@@ -115,7 +115,7 @@ async def test_an_exchange_that_takes_too_long_is_cut() -> None:
 
 @pytest.mark.promise("store.slots")
 async def test_closing_refuses_the_waiting_and_waits_for_those_in_use() -> None:
-    slots = _slots(1)
+    slots = _connections(1)
     held = await slots.take()
     waiting = asyncio.create_task(slots.take())
     await asyncio.sleep(0)

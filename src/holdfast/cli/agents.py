@@ -195,20 +195,20 @@ def doctor(file: File, timeout: Timeout = 30.0, json: JsonFlag = False) -> None:
         start = time.perf_counter()
         try:
             async with asyncio.timeout(timeout), leased(server.with_(reuse="call"), None) as link:
-                greeting = await link.open(timeout=timeout)
+                handshake = await link.open(timeout=timeout)
                 milliseconds = (time.perf_counter() - start) * 1000
-                info = greeting.server_info or {}
+                info = handshake.server_info or {}
                 told = link.statistics()
                 expected = server.era == "auto" and server.stateful and told.era == "2026"
                 return {
                     "server": server.name,
                     "ok": True,
-                    "era": greeting.era.value,
+                    "era": handshake.era.value,
                     "why_era": told.why,
                     "finding": f"{SESSIONLESS}; {SESSIONLESS_REMEDY}" if expected else None,
-                    "version": greeting.version,
+                    "version": handshake.version,
                     "name": f"{info.get('name', '')} {info.get('version', '')}".strip(),
-                    "capabilities": sorted(greeting.capabilities),
+                    "capabilities": sorted(handshake.capabilities),
                     "milliseconds": round(milliseconds),
                 }
         except TimeoutError:

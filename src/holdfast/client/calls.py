@@ -65,8 +65,8 @@ def _known_of(link: Link) -> Known:
 
 
 def _version(link: Link) -> object:
-    """What the server calls itself; None before it was greeted."""
-    return None if link.greeting is None else (link.greeting.server_info or {})
+    """What the server calls itself; None before the handshake."""
+    return None if link.handshake is None else (link.handshake.server_info or {})
 
 
 def _may_repeat(server: Server, link: Link, name: str, definition: types.Tool | None) -> bool:
@@ -255,7 +255,7 @@ async def _rounds(
     """A request, and again with answers for as long as the server asks for input inside its answer."""
     end = None if timeout is None else time.monotonic() + timeout
     nested = nested_callbacks(server, link)
-    ears = None if nested is None else ears_of(server, link, nested)
+    handlers = None if nested is None else ears_of(server, link, nested)
     sharer = run_of(server) if link.sharers else None
     if nested is not None:  # a 2026 call says itself what the server may ask, and which logs it wants
         meta: dict[str, Any] = {CLIENT_CAPABILITIES: nested.capabilities}
@@ -272,7 +272,7 @@ async def _rounds(
             timeout=left,
             silence=silence,
             on_progress=on_progress,
-            ears=ears,
+            handlers=handlers,
             sharer=sharer,
         )
         if result.get("resultType") != "input_required":
@@ -478,7 +478,7 @@ async def session(server: Server) -> ClientSession:
             _sessions.pop(id(link), None)
             ready.set()
 
-    link.owner.start(hold(), f"session {server.name}")
+    link.background.start(hold(), f"session {server.name}")
     await ready.wait()
     if not opened:
         raise UsageError(f"the session of {server.name!r} could not be opened", server=server.name)

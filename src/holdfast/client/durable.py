@@ -13,7 +13,7 @@ from holdfast.core.models import Principal, Record, RunId
 from holdfast.core.values import JSON
 from holdfast.errors import Conflict, Ended, NotFound, SessionExpired, StoreDown, UsageError
 from holdfast.links.memory.store import KIND as LINKS
-from holdfast.links.memory.store import Kept, StoreMemory
+from holdfast.links.memory.store import MemoryEntry, StoreMemory
 from holdfast.stores.contract import Store
 
 KIND = "run"  # the kind of a durable run's record
@@ -133,13 +133,13 @@ class RunMemory(StoreMemory):
         self._run = run
         self._server = server
 
-    async def load(self) -> Kept:
+    async def load(self) -> MemoryEntry:
         known = self._server in self._run.servers
         try:
             kept = await super().load()
         except StoreDown as error:
             # What is there is not known; if it can be saved to again, that is found out by the save's conflict.
-            return Kept(None, 0, lost=known, unreadable=str(error))
+            return MemoryEntry(None, 0, lost=known, unreadable=str(error))
         return kept._replace(lost=True) if kept.token == 0 and known else kept
 
     async def save(self, saved: Saved, token: object) -> object:

@@ -1,8 +1,8 @@
 """Which tools may be called again after a fault: what a server's listing said of them, kept for the whole process.
 
 It owns these hints, by server and principal: they outlive the session and the run that listed the tools. They end when
-the server says that its tools changed, greets as another version, or after `HINT_SECONDS`. It refuses to keep anything
-else of a listing.
+the server says that its tools changed, names another version in its handshake, or after `HINT_SECONDS`. It refuses to
+keep anything else of a listing.
 """
 
 from collections import OrderedDict
@@ -59,7 +59,7 @@ def forget(server: Server, principal: Principal) -> None:
 
 
 def of(server: Server, principal: Principal, version: object, now: float) -> Hints | None:
-    """What is known of a server's tools. `version` is what it calls itself now; None if it was not greeted yet."""
+    """What is known of a server's tools. `version` is what it calls itself now; None before a handshake."""
     key = (server, principal)
     hints = _kept.get(key)
     if hints is None:

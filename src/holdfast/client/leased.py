@@ -16,7 +16,7 @@ from holdfast.core.eras import Era
 from holdfast.core.handshake import includes
 from holdfast.core.lifecycle import LinkState
 from holdfast.errors import ConfigError, LeaseClosed, UsageError
-from holdfast.links.calls.inbound import Ears
+from holdfast.links.calls.inbound import CallHandlers
 from holdfast.links.link import Link
 
 log = logging.getLogger("holdfast.client")
@@ -136,9 +136,9 @@ def nested_callbacks(server: Server, link: Link) -> Callbacks | None:
     return asked
 
 
-def ears_of(server: Server, link: Link, callbacks: Callbacks) -> Ears:
+def ears_of(server: Server, link: Link, callbacks: Callbacks) -> CallHandlers:
     """These callbacks for what a server says on one call's own stream."""
-    return Ears(partial(callbacks.answer, server=server.name), hearing(server, link.principal, callbacks.heard))
+    return CallHandlers(partial(callbacks.answer, server=server.name), hearing(server, link.principal, callbacks.heard))
 
 
 def _promise(scope: Scope, server: Server, link: Link, asked: Callbacks) -> None:

@@ -444,7 +444,7 @@ def _said(error: Exception) -> str:
 
 
 async def end_sessions(servers: Sequence[Server], record: RunRecord) -> None:
-    """End what an earlier process left at these servers: adopted by id, without a greeting, then ended."""
+    """End what an earlier process left at these servers: adopted by id, without a handshake, then ended."""
 
     async def end(server: Server) -> None:
         saved = (await record.memory(server.name).load()).saved
@@ -516,7 +516,7 @@ def link_of(
         principal=principal,
         memory=memory,
         limits=server.limits,
-        rows=server.rows,
+        verdict_rules=server.verdict_rules,
         on_request=on_request,
         on_notification=hearing(server, principal, on_notification),
         on_event=on_event,

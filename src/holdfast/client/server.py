@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from holdfast.client.callbacks import Callbacks
 from holdfast.client.tracebacks import shortened
 from holdfast.core.models import Principal, check_seconds
-from holdfast.core.outcome import Row
+from holdfast.core.outcome import VerdictRule
 from holdfast.errors import ConfigError
 from holdfast.links.limits import Limits
 from holdfast.links.memory.store import Memory
@@ -83,7 +83,7 @@ class Server:
     max_links: int | None = None
     """Links at once. Without it, 16 to a program, since each is a process; over HTTP and to an object, any number."""
     limits: Limits = field(default_factory=Limits)
-    rows: Sequence[Row] = ()
+    verdict_rules: Sequence[VerdictRule] = ()
     callbacks: Callbacks | None = field(default=None, repr=False)
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
 

@@ -73,7 +73,7 @@ class LinkOpened:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkGreeted:
+class HandshakeDone:
     """A generation is ready; `adopted` if it goes on with a saved session, without a round trip."""
 
     at: float
@@ -335,7 +335,7 @@ Event: TypeAlias = (
     | RecordsReaped
     | ListenerFailed
     | LinkOpened
-    | LinkGreeted
+    | HandshakeDone
     | SessionNotOffered
     | LinkFailed
     | LinkClosed

@@ -1,6 +1,6 @@
 """What both sides said at the start, frozen, and as the plain JSON in which a memory keeps it.
 
-It owns the question whether a saved greeting still fits us. It refuses what it did not write.
+It owns the question whether a saved handshake still fits us. It refuses what it did not write.
 """
 
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from holdfast.core.eras import SERVER_INFO, Era
-from holdfast.core.models import ANONYMOUS, BackSessionId, Principal
+from holdfast.core.models import ANONYMOUS, BackendSessionId, Principal
 from holdfast.core.values import JSON, members
 
 
@@ -25,7 +25,7 @@ class Ours:
 
 
 @dataclass(frozen=True, slots=True)
-class Greeting:
+class Handshake:
     """What the server said: its whole `initialize` or `server/discover` result, and what was agreed."""
 
     era: Era
@@ -56,8 +56,8 @@ def _members_or_none(value: object) -> Mapping[str, Any] | None:
 class Saved:
     """A session as a memory keeps it: enough to go on with it without a round trip."""
 
-    session: BackSessionId | None = field(repr=False)
-    greeting: Greeting
+    session: BackendSessionId | None = field(repr=False)
+    handshake: Handshake
     ours: Ours
     principal: Principal = ANONYMOUS
     log_level: str | None = None
@@ -72,9 +72,9 @@ class Saved:
     def to_json(self) -> dict[str, JSON]:
         return {
             "session": self.session,
-            "era": self.greeting.era.value,
-            "version": self.greeting.version,
-            "greeting": cast("JSON", dict(self.greeting.result)),
+            "era": self.handshake.era.value,
+            "version": self.handshake.version,
+            "greeting": cast("JSON", dict(self.handshake.result)),
             "info": cast("JSON", dict(self.ours.info)),
             "capabilities": cast("JSON", dict(self.ours.capabilities)),
             "principal": self.principal,
@@ -109,7 +109,7 @@ class Saved:
             raise ValueError("subscriptions is not a list of URIs")
         return cls(
             session=session,
-            greeting=Greeting(era, version, document["greeting"]),
+            handshake=Handshake(era, version, document["greeting"]),
             ours=Ours(document["info"], document["capabilities"]),
             principal=Principal(str(document.get("principal") or ANONYMOUS)),
             log_level=level if isinstance(level, str) else None,
@@ -121,10 +121,10 @@ class Saved:
 
     def fits(self, ours: Ours, principal: Principal, era: Era | None) -> bool:
         """May we go on with it? Only as the same principal, in an era that we may speak, and if we can still do all
-        that we once said we could: the server froze that at the greeting."""
+        that we once said we could: the server froze that at the handshake."""
         return (
             self.principal == principal
-            and (era is None or self.greeting.era is era)
+            and (era is None or self.handshake.era is era)
             and includes(ours.capabilities, self.ours.capabilities)
         )
 

@@ -16,7 +16,7 @@ class LinkState(Enum):
     CLOSED = "closed"
     RESOLVE = "resolve"
     OPEN = "open"
-    GREET = "greet"
+    HANDSHAKE = "handshake"
     READY = "ready"
     CLOSING = "closing"
 
@@ -27,7 +27,7 @@ class LinkEvent(Enum):
     USE = "use"
     RESOLVED = "resolved"
     OPENED = "opened"
-    GREETED = "greeted"
+    HANDSHAKE_DONE = "handshake done"
     SESSION_LOST = "session lost"
     TRANSPORT_LOST = "transport lost"
     AUTH_NEEDED = "auth needed"
@@ -36,7 +36,7 @@ class LinkEvent(Enum):
     CLOSED = "closed"
 
 
-class SessionState(Enum):
+class GatewaySessionState(Enum):
     """Where a gateway session stands in one process. The record outlives all of these but ENDED."""
 
     STARTING = "starting"
@@ -46,7 +46,7 @@ class SessionState(Enum):
     ENDED = "ended"
 
 
-class SessionEvent(Enum):
+class GatewaySessionEvent(Enum):
     """What ends or moves a gateway session."""
 
     STARTED = "started"
@@ -127,17 +127,17 @@ LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
         },
         _L.OPEN: {
             _V.USE: _L.OPEN,
-            _V.OPENED: _L.GREET,
+            _V.OPENED: _L.HANDSHAKE,
             _V.AUTH_NEEDED: _L.RESOLVE,
             _V.SESSION_LOST: _L.OPEN,
             _V.TRANSPORT_LOST: _L.OPEN,
             _V.FAILED: _L.CLOSED,
             _V.CLOSE: _L.CLOSING,
         },
-        _L.GREET: {
-            _V.USE: _L.GREET,
-            _V.GREETED: _L.READY,
-            _V.SESSION_LOST: _L.GREET,
+        _L.HANDSHAKE: {
+            _V.USE: _L.HANDSHAKE,
+            _V.HANDSHAKE_DONE: _L.READY,
+            _V.SESSION_LOST: _L.HANDSHAKE,
             _V.TRANSPORT_LOST: _L.OPEN,
             _V.AUTH_NEEDED: _L.RESOLVE,
             _V.FAILED: _L.CLOSED,
@@ -146,7 +146,7 @@ LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
         # Recovery re-enters at the shallowest phase that can heal.
         _L.READY: {
             _V.USE: _L.READY,
-            _V.SESSION_LOST: _L.GREET,
+            _V.SESSION_LOST: _L.HANDSHAKE,
             _V.TRANSPORT_LOST: _L.OPEN,
             _V.AUTH_NEEDED: _L.RESOLVE,
             _V.CLOSE: _L.CLOSING,
@@ -156,7 +156,7 @@ LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
             _V.USE: _L.CLOSING,
             _V.RESOLVED: _L.CLOSING,
             _V.OPENED: _L.CLOSING,
-            _V.GREETED: _L.CLOSING,
+            _V.HANDSHAKE_DONE: _L.CLOSING,
             _V.CLOSE: _L.CLOSING,
             _V.CLOSED: _L.CLOSED,
             _V.SESSION_LOST: _L.CLOSING,
@@ -167,9 +167,9 @@ LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
     },
 )
 
-_G, _W = SessionState, SessionEvent
+_G, _W = GatewaySessionState, GatewaySessionEvent
 
-GATEWAY_SESSION: Lifecycle[SessionState, SessionEvent] = Lifecycle(
+GATEWAY_SESSION: Lifecycle[GatewaySessionState, GatewaySessionEvent] = Lifecycle(
     "gateway session",
     _G.STARTING,
     {

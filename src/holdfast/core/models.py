@@ -14,7 +14,7 @@ Principal = NewType("Principal", str)
 """The authenticated caller (issuer, subject, client id)."""
 FrontSessionId = NewType("FrontSessionId", str)
 """The id under which a client knows its gateway session."""
-BackSessionId = NewType("BackSessionId", str)
+BackendSessionId = NewType("BackendSessionId", str)
 """The id under which a server knows our session."""
 RunId = NewType("RunId", str)
 """Names a durable run."""
@@ -174,4 +174,4 @@ class Gap:
     """Notices were lost here; whoever relies on them reads the store anew."""
 
 
-Heard: TypeAlias = Notice | Gap
+NoticeOrGap: TypeAlias = Notice | Gap

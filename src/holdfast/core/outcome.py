@@ -54,7 +54,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class VerdictRule:
     """One shape and its verdict. A field that is None matches everything."""
 
     name: str
@@ -108,59 +108,59 @@ SESSION_LOST_AS_ANSWER = (
 _Y2025, _Y2026 = Era.Y2025, Era.Y2026
 _V, _B = Verdict, Broke
 
-ROWS: tuple[Row, ...] = (
+VERDICT_RULES: tuple[VerdictRule, ...] = (
     # Where the exchange itself broke, nothing that came before the break is a verdict on anything else.
-    Row("connection refused, unresolved or timed out; or the pooled socket had ended", _V.NOT_SENT, _B.CONNECT),
-    Row("reset or ended after the request was written", _V.UNKNOWN, _B.AFTER_SEND),
-    Row("ended in the middle of the answer, and not resumed", _V.UNKNOWN, _B.IN_ANSWER),
-    Row("no answer in time", _V.UNKNOWN, _B.NO_ANSWER_IN_TIME),
-    Row("the server's process ended with the call under way", _V.UNKNOWN, _B.CHILD_DIED),
-    Row("a 200 that is no answer: HTML, broken JSON, another id", _V.UNKNOWN, _B.NOT_AN_ANSWER),
-    Row("an answer over the cap", _V.REJECTED, _B.TOO_LARGE),
-    Row("a redirect that was not followed", _V.REJECTED, _B.REDIRECTED),
+    VerdictRule("connection refused, unresolved or timed out; or the pooled socket had ended", _V.NOT_SENT, _B.CONNECT),
+    VerdictRule("reset or ended after the request was written", _V.UNKNOWN, _B.AFTER_SEND),
+    VerdictRule("ended in the middle of the answer, and not resumed", _V.UNKNOWN, _B.IN_ANSWER),
+    VerdictRule("no answer in time", _V.UNKNOWN, _B.NO_ANSWER_IN_TIME),
+    VerdictRule("the server's process ended with the call under way", _V.UNKNOWN, _B.CHILD_DIED),
+    VerdictRule("a 200 that is no answer: HTML, broken JSON, another id", _V.UNKNOWN, _B.NOT_AN_ANSWER),
+    VerdictRule("an answer over the cap", _V.REJECTED, _B.TOO_LARGE),
+    VerdictRule("a redirect that was not followed", _V.REJECTED, _B.REDIRECTED),
     # Who we are, and how busy they are: known before anything about the session.
-    Row("401", _V.AUTH_NEEDED, status=(401,)),
-    Row("403 that asks for more scope", _V.AUTH_NEEDED, status=(403,), step_up=True),
-    Row("429", _V.BUSY, status=(429,)),
-    Row("503 with Retry-After", _V.BUSY, status=(503,), retry_after=True),
-    Row("any other 5xx, with or without a JSON-RPC body", _V.UNKNOWN, status=range(500, 600)),
+    VerdictRule("401", _V.AUTH_NEEDED, status=(401,)),
+    VerdictRule("403 that asks for more scope", _V.AUTH_NEEDED, status=(403,), step_up=True),
+    VerdictRule("429", _V.BUSY, status=(429,)),
+    VerdictRule("503 with Retry-After", _V.BUSY, status=(503,), retry_after=True),
+    VerdictRule("any other 5xx, with or without a JSON-RPC body", _V.UNKNOWN, status=range(500, 600)),
     # 2025: the session is gone. With an id on the request a 404 says so, whatever its body says.
-    Row("404 to a request with an id: Python, TypeScript, Go or empty body", _V.SESSION_LOST, era=_Y2025, session_sent=True, status=(404,)),  # noqa: E501
-    Row("410 to a request with an id", _V.SESSION_LOST, era=_Y2025, session_sent=True, status=(410,)),
-    Row("400 that names the session: TypeScript's example after a restart", _V.SESSION_LOST, era=_Y2025, session_sent=True, status=(400,), codes=_OF_TRANSPORT, text=NO_SUCH_SESSION),  # noqa: E501
-    Row("400 that asks for a session where none was given at the greeting", _V.SESSION_LOST, era=_Y2025, session_sent=False, status=(400,), codes=_OF_TRANSPORT, text=NO_SUCH_SESSION),  # noqa: E501
-    Row("400 that no longer speaks our version: the server came back in 2026", _V.SESSION_LOST, era=_Y2025, status=(400,), codes=(UNSUPPORTED_VERSION,)),  # noqa: E501
-    Row("400 that wants a 2026 envelope", _V.SESSION_LOST, era=_Y2025, status=(400,), text=r"io\.modelcontextprotocol/|mcp-method"),  # noqa: E501
-    Row("200 whose error is that the session is not known: a proxy or framework that always says 200", _V.SESSION_LOST, era=_Y2025, session_sent=True, status=range(200, 300), codes=(-32600, -32000), text=SESSION_LOST_AS_ANSWER),  # noqa: E501
+    VerdictRule("404 to a request with an id: Python, TypeScript, Go or empty body", _V.SESSION_LOST, era=_Y2025, session_sent=True, status=(404,)),  # noqa: E501
+    VerdictRule("410 to a request with an id", _V.SESSION_LOST, era=_Y2025, session_sent=True, status=(410,)),
+    VerdictRule("400 that names the session: TypeScript's example after a restart", _V.SESSION_LOST, era=_Y2025, session_sent=True, status=(400,), codes=_OF_TRANSPORT, text=NO_SUCH_SESSION),  # noqa: E501
+    VerdictRule("400 that asks for a session where none was given at the handshake", _V.SESSION_LOST, era=_Y2025, session_sent=False, status=(400,), codes=_OF_TRANSPORT, text=NO_SUCH_SESSION),  # noqa: E501
+    VerdictRule("400 that no longer speaks our version: the server came back in 2026", _V.SESSION_LOST, era=_Y2025, status=(400,), codes=(UNSUPPORTED_VERSION,)),  # noqa: E501
+    VerdictRule("400 that wants a 2026 envelope", _V.SESSION_LOST, era=_Y2025, status=(400,), text=r"io\.modelcontextprotocol/|mcp-method"),  # noqa: E501
+    VerdictRule("200 whose error is that the session is not known: a proxy or framework that always says 200", _V.SESSION_LOST, era=_Y2025, session_sent=True, status=range(200, 300), codes=(-32600, -32000), text=SESSION_LOST_AS_ANSWER),  # noqa: E501
     # 2026: the server came back in 2025 and asks for what only that era has.
-    Row("400 that asks a 2026 request for a session", _V.SESSION_LOST, era=_Y2026, status=(400, 404), codes=_OF_TRANSPORT, text=NO_SUCH_SESSION),  # noqa: E501
-    Row("400 that no longer speaks our version", _V.SESSION_LOST, era=_Y2026, status=(400,), codes=(UNSUPPORTED_VERSION,)),  # noqa: E501
-    Row("400 that says the version is not supported, in words", _V.SESSION_LOST, era=_Y2026, status=(400,), codes=(-32600, -32000), text=r"unsupported protocol version"),  # noqa: E501
+    VerdictRule("400 that asks a 2026 request for a session", _V.SESSION_LOST, era=_Y2026, status=(400, 404), codes=_OF_TRANSPORT, text=NO_SUCH_SESSION),  # noqa: E501
+    VerdictRule("400 that no longer speaks our version", _V.SESSION_LOST, era=_Y2026, status=(400,), codes=(UNSUPPORTED_VERSION,)),  # noqa: E501
+    VerdictRule("400 that says the version is not supported, in words", _V.SESSION_LOST, era=_Y2026, status=(400,), codes=(-32600, -32000), text=r"unsupported protocol version"),  # noqa: E501
     # What is left with a JSON-RPC body is the server's own word about this request.
-    Row("a JSON-RPC error below 500: the server's word on this request", _V.ANSWER, status=range(200, 500), has_code=True),  # noqa: E501
-    Row("any other status below 500 without a JSON-RPC body", _V.REJECTED, status=range(100, 500)),
-    Row("-32000 Connection closed from a program or object: the SDK's server ends", _V.UNKNOWN, codes=(-32000,), text="^connection closed$"),  # noqa: E501
-    Row("a JSON-RPC error from a program or object", _V.ANSWER, has_code=True),
+    VerdictRule("a JSON-RPC error below 500: the server's word on this request", _V.ANSWER, status=range(200, 500), has_code=True),  # noqa: E501
+    VerdictRule("any other status below 500 without a JSON-RPC body", _V.REJECTED, status=range(100, 500)),
+    VerdictRule("-32000 Connection closed from a program or object: the SDK's server ends", _V.UNKNOWN, codes=(-32000,), text="^connection closed$"),  # noqa: E501
+    VerdictRule("a JSON-RPC error from a program or object", _V.ANSWER, has_code=True),
 )  # fmt: skip
 
 
-def judge(seen: Seen, more: Sequence[Row] = ()) -> Verdict:
+def judge(seen: Seen, more: Sequence[VerdictRule] = ()) -> Verdict:
     """The verdict of the first row that matches; rows that a server's declaration adds come first."""
-    return row_of(seen, more).verdict
+    return rule_of(seen, more).verdict
 
 
-def row_of(seen: Seen, more: Sequence[Row] = ()) -> Row:
+def rule_of(seen: Seen, more: Sequence[VerdictRule] = ()) -> VerdictRule:
     """The row itself, for a message that says why."""
     for row in more:
         if row.matches(seen):
             return row
-    for row in ROWS:
+    for row in VERDICT_RULES:
         if row.matches(seen):
             return row
     return _NO_ROW
 
 
-_NO_ROW = Row("nothing that the table knows", Verdict.UNKNOWN)
+_NO_ROW = VerdictRule("nothing that the table knows", Verdict.UNKNOWN)
 
 
 _UNREACHABLE = (502, 503, 504)

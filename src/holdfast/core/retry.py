@@ -35,14 +35,14 @@ BACKOFF_CAP = 5.0  # seconds: beyond it waiting tells us nothing new
 LONGEST_WAIT = 30.0  # seconds of Retry-After that we wait out ourselves; a longer rest is the caller's to plan
 
 
-class Step(Enum):
+class RetryStep(Enum):
     """What comes next for a call."""
 
     RETURN = "return the answer"
     RAISE = "raise"
     REPLAY = "wait, then send it again"
     RENEW = "resolve credentials, then send it again"
-    REPLACE = "greet again, then decide whether it may be sent again"
+    REPLACE = "shake hands again, then decide whether it may be sent again"
 
 
 class Replacement(Enum):
@@ -65,25 +65,25 @@ class Circumstances:
     time_left: float | None = None
 
 
-def decide(verdict: Verdict, at: Circumstances) -> Step:
+def decide(verdict: Verdict, at: Circumstances) -> RetryStep:
     """The next step after `at.attempts` tries."""
     if verdict is Verdict.ANSWER:
-        return Step.RETURN
+        return RetryStep.RETURN
     if verdict is Verdict.AUTH_NEEDED:
         # Not counted as a replay: the request was turned away at the door, and new credentials come once per call.
-        return Step.RENEW if at.renewable and not at.renewed else Step.RAISE
+        return RetryStep.RENEW if at.renewable and not at.renewed else RetryStep.RAISE
     if verdict is Verdict.SESSION_LOST:
         # The link is healed for the next call even when this one has used up its tries.
-        return Step.REPLACE
+        return RetryStep.REPLACE
     if at.attempts > at.replays or verdict is Verdict.REJECTED:
-        return Step.RAISE
+        return RetryStep.RAISE
     if verdict is Verdict.UNKNOWN and not at.safe:
-        return Step.RAISE
+        return RetryStep.RAISE
     if verdict is Verdict.BUSY:
         wait = at.retry_after or 0.0
         if wait > LONGEST_WAIT or (at.time_left is not None and wait >= at.time_left):
-            return Step.RAISE
-    return Step.REPLAY
+            return RetryStep.RAISE
+    return RetryStep.REPLAY
 
 
 def decide_replacement(

@@ -46,7 +46,7 @@ def check_bind(settings: Settings, insecure: bool) -> None:
         )
 
 
-class Callers:
+class Authenticator:
     """The callers that a configuration knows."""
 
     def __init__(self, auth: "Auth | str", listen: Listen) -> None:

@@ -34,14 +34,14 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.gateway.backends.backend import LISTS, Backend
-from holdfast.gateway.backends.link import Back
+from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.backends.passed_headers import HasHeaders
 from holdfast.gateway.backends.routing import BadCursor, Route, Routes, Table, page
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS
 from holdfast.gateway.results import OWN_SESSION, tool_error, with_notice, with_refusal
 from holdfast.gateway.sessions import handles
-from holdfast.gateway.sessions.session import Client, Session, Voice
-from holdfast.links.calls.inbound import Ears, PassOn
+from holdfast.gateway.sessions.session import Client, ReplyChannel, Session
+from holdfast.links.calls.inbound import CallHandlers, RawProgress
 from holdfast.links.link import Link
 from holdfast.links.wires.base import Loss
 
@@ -58,7 +58,7 @@ ROUNDS = 10  # of input that a 2026 backend may ask of a 2025 client for one cal
 
 
 @dataclass(slots=True)
-class Asking:
+class RequestContext:
     """Who asks, in which session, and how to reach them meanwhile."""
 
     principal: Principal
@@ -67,7 +67,7 @@ class Asking:
     client: Client = field(default_factory=Client)
     headers: HasHeaders | None = None
     """Of the request, by their names in lower case."""
-    voice: Voice | None = None
+    reply_channel: ReplyChannel | None = None
     reporting: tuple[Link, Loss] | None = None
     """A loss that the answer tells of."""
 
@@ -106,15 +106,15 @@ class Methods:
             "resources/unsubscribe": self._unsubscribe,
         }
 
-    async def answer(self, asking: Asking, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def answer(self, context: RequestContext, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """The result, or `ErrorAnswer`."""
         handler = self._table.get(method)
-        if handler is None or (asking.era is Era.Y2026 and method in _ONLY_2025):
+        if handler is None or (context.era is Era.Y2026 and method in _ONLY_2025):
             raise ErrorAnswer(f"no method {method!r:.80}", message="Method not found", code=METHOD_NOT_FOUND)
         calls = self._gateway.calls
         task = calls.begin()
         try:
-            result: dict[str, Any] = await handler(asking, params)
+            result: dict[str, Any] = await handler(context, params)
         except ErrorAnswer:
             raise
         except HoldfastError as error:
@@ -126,19 +126,19 @@ class Methods:
             raise Unavailable(f"{method}: the gateway went down", remedy="try again in a while") from None
         finally:
             calls.end(task)
-        return result_in(asking.era, method, result) if asking.era is Era.Y2026 else result
+        return result_in(context.era, method, result) if context.era is Era.Y2026 else result
 
     # Lists
 
-    async def _ping(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
+    async def _ping(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
         return {}
 
     def _list(
-        self, asking: Asking, routes: Routes, key: str, params: dict[str, Any], tools: bool = False
+        self, context: RequestContext, routes: Routes, key: str, params: dict[str, Any], tools: bool = False
     ) -> dict[str, Any]:
         show = None
         extra: list[Mapping[str, Any]] = []
-        if tools and asking.era is Era.Y2026 and self._gateway.settings.sessions.handles:
+        if tools and context.era is Era.Y2026 and self._gateway.settings.sessions.handles:
             show = functools.partial(self._with_handle, routes)
             extra = handles.tools(self._gateway.settings.sessions) if params.get("cursor") is None else []
         try:
@@ -155,31 +155,31 @@ class Methods:
         keeps = route is not None and self._gateway.backends[route.backend].keeps_sessions
         return handles.with_handle(item) if keeps else item
 
-    async def _list_tools(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
-        return self._list(asking, (await self._table_of(asking)).tools, "tools", params, tools=True)
+    async def _list_tools(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
+        return self._list(context, (await self._table_of(context)).tools, "tools", params, tools=True)
 
-    async def _list_prompts(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
-        return self._list(asking, (await self._table_of(asking)).prompts, "prompts", params)
+    async def _list_prompts(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
+        return self._list(context, (await self._table_of(context)).prompts, "prompts", params)
 
-    async def _list_resources(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
-        return self._list(asking, (await self._table_of(asking)).resources, "resources", params)
+    async def _list_resources(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
+        return self._list(context, (await self._table_of(context)).resources, "resources", params)
 
-    async def _list_templates(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
-        return self._list(asking, (await self._table_of(asking)).templates, "resourceTemplates", params)
+    async def _list_templates(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
+        return self._list(context, (await self._table_of(context)).templates, "resourceTemplates", params)
 
-    async def _table_of(self, asking: Asking) -> Table:
+    async def _table_of(self, context: RequestContext) -> Table:
         """What the caller is offered, once servers that come up for the first time have been waited for."""
         await self._gateway.settled()
         own = self._gateway.caller_lists
-        return await own.table(asking) if own.needed else self._routes(asking)
+        return await own.table(context) if own.needed else self._routes(context)
 
-    def _routes(self, asking: Asking) -> Table:
-        session = asking.session
+    def _routes(self, context: RequestContext) -> Table:
+        session = context.session
         return session.table if session is not None and session.table is not None else self._gateway.table
 
     # Calls
 
-    async def _call_tool(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
+    async def _call_tool(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
         name = params.get("name")
         if not isinstance(name, str):
             raise invalid("tools/call needs the name of a tool")
@@ -187,35 +187,37 @@ class Methods:
         if arguments is not None and not isinstance(arguments, dict):
             raise invalid("the arguments of a tool are an object")
         settings = self._gateway.settings.sessions
-        if asking.era is Era.Y2026 and settings.handles:
+        if context.era is Era.Y2026 and settings.handles:
             if name in handles.NAMES:
-                return await handles.call(self._gateway.sessions, asking, name, cast("dict[str, Any]", arguments or {}))
+                return await handles.call(
+                    self._gateway.sessions, context, name, cast("dict[str, Any]", arguments or {})
+                )
             if isinstance(arguments, dict) and handles.ARGUMENT in arguments:
                 known = dict(cast("dict[str, Any]", arguments))
                 handle = known.pop(handles.ARGUMENT)
-                session = await handles.find(self._gateway.sessions, asking.principal, handle)
+                session = await handles.find(self._gateway.sessions, context.principal, handle)
                 if session is None:
                     return handles.unknown(settings)
-                asking.session, params = session, {**params, "arguments": known}
+                context.session, params = session, {**params, "arguments": known}
                 with self._gateway.sessions.calling(session):
-                    return await self._call_named(asking, name, params)
-        return await self._call_named(asking, name, params)
+                    return await self._call_named(context, name, params)
+        return await self._call_named(context, name, params)
 
-    async def _call_named(self, asking: Asking, name: str, params: dict[str, Any]) -> dict[str, Any]:
-        route = await self._route(asking, "tool", name)
+    async def _call_named(self, context: RequestContext, name: str, params: dict[str, Any]) -> dict[str, Any]:
+        route = await self._route(context, "tool", name)
         try:
-            return await self._through(asking, route, "tools/call", {**params, "name": route.name}, route.safe)
+            return await self._send_by_route(context, route, "tools/call", {**params, "name": route.name}, route.safe)
         except ErrorAnswer:
             raise
         except HoldfastError as error:
             self._gateway.report(error)
             return tool_error(error)
 
-    async def _route(self, asking: Asking, kind: Literal["tool", "prompt"], name: str) -> Route:
+    async def _route(self, context: RequestContext, kind: Literal["tool", "prompt"], name: str) -> Route:
         """Who has a name; a backend that is still coming up for the first time is waited for."""
         own = self._gateway.caller_lists
         for turn in range(2):
-            table = self._routes(asking) if turn == 0 and not own.needed else await self._table_of(asking)
+            table = self._routes(context) if turn == 0 and not own.needed else await self._table_of(context)
             route = (table.tools if kind == "tool" else table.prompts).get(name)
             if route is not None:
                 return route
@@ -223,39 +225,39 @@ class Methods:
                 break
         raise invalid(f"Unknown {kind}: {name[:200]}")
 
-    async def _get_prompt(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
+    async def _get_prompt(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
         name = params.get("name")
         if not isinstance(name, str):
             raise invalid("prompts/get needs the name of a prompt")
-        route = await self._route(asking, "prompt", name)
-        return await self._through(asking, route, "prompts/get", {**params, "name": route.name}, True)
+        route = await self._route(context, "prompt", name)
+        return await self._send_by_route(context, route, "prompts/get", {**params, "name": route.name}, True)
 
-    async def _read_resource(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
-        route = await self._route_of_uri(asking, params.get("uri"))
-        return await self._through(asking, route, "resources/read", params, True)
+    async def _read_resource(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
+        route = await self._route_of_uri(context, params.get("uri"))
+        return await self._send_by_route(context, route, "resources/read", params, True)
 
-    async def _route_of_uri(self, asking: Asking, uri: object) -> Route:
+    async def _route_of_uri(self, context: RequestContext, uri: object) -> Route:
         if not isinstance(uri, str) or len(uri) > LONGEST_URI:
             raise invalid(f"a resource is named by its uri, of at most {LONGEST_URI} characters")
         if not is_unicode(uri):
             raise invalid("uri has a lone surrogate, half a character, which no URI may have")
-        backend = self._routes(asking).backend_of_uri(uri)
+        backend = self._routes(context).backend_of_uri(uri)
         if backend is None:
-            backend = (await self._table_of(asking)).backend_of_uri(uri)
+            backend = (await self._table_of(context)).backend_of_uri(uri)
         if backend is None:
-            code = INVALID_PARAMS if asking.era is Era.Y2026 else -32002
+            code = INVALID_PARAMS if context.era is Era.Y2026 else -32002
             raise ErrorAnswer(
                 f"no backend has {uri[:200]!r}", message="Resource not found", code=code, data={"uri": uri}
             )
         return Route(backend, uri, {}, True)
 
-    async def _complete(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
+    async def _complete(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
         ref = params.get("ref")
         if not isinstance(ref, dict):
             raise invalid("completion/complete needs a ref")
         known = cast("dict[str, Any]", ref)
         own = self._gateway.caller_lists
-        table = await own.table(asking) if own.needed else self._routes(asking)
+        table = await own.table(context) if own.needed else self._routes(context)
         if known.get("type") == "ref/prompt":
             route = table.prompts.get(str(known.get("name")))
             changed = {**known, "name": route.name} if route is not None else known
@@ -266,45 +268,45 @@ class Methods:
             route, changed = (Route(backend, uri, {}, True) if backend is not None else None), known
         if route is None:
             raise invalid("there is nothing like that to complete")
-        return await self._through(asking, route, "completion/complete", {**params, "ref": changed}, True)
+        return await self._send_by_route(context, route, "completion/complete", {**params, "ref": changed}, True)
 
     # Session settings (2025)
 
-    async def _set_level(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
-        session, level = asking.session, params.get("level")
+    async def _set_level(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
+        session, level = context.session, params.get("level")
         if session is None or level not in _LEVELS:
             raise invalid(f"level is one of {', '.join(_LEVELS)}")
         await session.set_level(level)
         told: list[Awaitable[Any]] = []
-        for back in session.backs.values():
-            back.link.log_level = level
-            greeting = back.link.greeting
-            if greeting is not None and greeting.era is Era.Y2025 and "logging" in greeting.capabilities:
-                told.append(back.link.request("logging/setLevel", {"level": level}, timeout=10.0))
+        for backend_link in session.links.values():
+            backend_link.link.log_level = level
+            handshake = backend_link.link.handshake
+            if handshake is not None and handshake.era is Era.Y2025 and "logging" in handshake.capabilities:
+                told.append(backend_link.link.request("logging/setLevel", {"level": level}, timeout=10.0))
         for failed in await asyncio.gather(*told, return_exceptions=True):
             if isinstance(failed, HoldfastError):  # its next session is told anyway
                 log.info("a log level was not set: %s", failed.what)
         return {}
 
-    async def _subscribe(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
-        session = asking.session
+    async def _subscribe(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
+        session = context.session
         if session is None:
             raise invalid("subscriptions need a session")
-        route = await self._route_of_uri(asking, params.get("uri"))
+        route = await self._route_of_uri(context, params.get("uri"))
         if len(session.subscriptions) >= LISTEN_URIS and route.name not in session.subscriptions:
             raise invalid(f"a session subscribes to at most {LISTEN_URIS} resources; unsubscribe from some")
-        back = await self._back(asking, self._gateway.backends[route.backend], session)
-        await self._started(back, self._gateway.backends[route.backend])
+        backend_link = await self._backend_link(context, self._gateway.backends[route.backend], session)
+        await self._started(backend_link, self._gateway.backends[route.backend])
         await session.subscribed(route.name, route.backend)
-        if back.link.era is Era.Y2025:
-            await back.link.request("resources/subscribe", {"uri": route.name}, timeout=30.0)
-            back.link.listen()
+        if backend_link.link.era is Era.Y2025:
+            await backend_link.link.request("resources/subscribe", {"uri": route.name}, timeout=30.0)
+            backend_link.link.listen()
         else:
-            await session.watch(route.backend, back.link, route.name)
+            await session.watch(route.backend, backend_link.link, route.name)
         return {}
 
-    async def _unsubscribe(self, asking: Asking, params: dict[str, Any]) -> dict[str, Any]:
-        session, uri = asking.session, params.get("uri")
+    async def _unsubscribe(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
+        session, uri = context.session, params.get("uri")
         if session is None or not isinstance(uri, str):
             raise invalid("a subscription is named by its uri")
         backend = session.subscriptions.get(uri)
@@ -312,55 +314,57 @@ class Methods:
         subscriptions = session.watches.get(backend) if isinstance(backend, str) else None
         if subscriptions is not None and uri in subscriptions:
             subscriptions.remove([uri])
-        back = session.backs.get(backend) if isinstance(backend, str) else None
-        if back is not None and back.link.era is Era.Y2025:
-            await back.link.request("resources/unsubscribe", {"uri": uri}, timeout=30.0)
+        backend_link = session.links.get(backend) if isinstance(backend, str) else None
+        if backend_link is not None and backend_link.link.era is Era.Y2025:
+            await backend_link.link.request("resources/unsubscribe", {"uri": uri}, timeout=30.0)
         return {}
 
     # The way to a backend
 
-    async def _through(
-        self, asking: Asking, route: Route, method: str, params: dict[str, Any], safe: bool
+    async def _send_by_route(
+        self, context: RequestContext, route: Route, method: str, params: dict[str, Any], safe: bool
     ) -> dict[str, Any]:
         """One request to one backend, over the link that this caller's calls belong to."""
         backend = self._gateway.backends.get(route.backend)
         if backend is None:
             raise invalid(f"backend {route.backend!r} is no longer configured")
-        session = asking.session
+        session = context.session
         reuse = backend.policy.reuse
-        mine = session is not None and (reuse == "session" or (reuse == "principal" and asking.is_anonymous))
-        back = session.backs.get(backend.name) if session is not None and mine else None
-        if back is not None and back.is_up:
-            return await self._over(asking, backend, back, route, method, params, safe)
+        mine = session is not None and (reuse == "session" or (reuse == "principal" and context.is_anonymous))
+        backend_link = session.links.get(backend.name) if session is not None and mine else None
+        if backend_link is not None and backend_link.is_up:
+            return await self._send(context, backend, backend_link, route, method, params, safe)
         if mine and session is not None:
-            back = await self._back(asking, backend, session)
-        elif reuse == "principal" and not asking.is_anonymous:
-            back = backend.of_principal(
-                asking.principal, self._gateway.settings.sessions.idle, backend.passed(asking.headers)
+            backend_link = await self._backend_link(context, backend, session)
+        elif reuse == "principal" and not context.is_anonymous:
+            backend_link = backend.of_principal(
+                context.principal, self._gateway.settings.sessions.idle, backend.passed(context.headers)
             )
         elif reuse == "shared" or await self._keeps_nothing(backend):
-            back = backend.common()
-        elif asking.era is Era.Y2026 and reuse != "call":
-            back = await self._stateless(backend)
-        if back is not None:
-            await self._started(back, backend)
-            return await self._over(asking, backend, back, route, method, params, safe)
-        return await self._alone(asking, backend, route, method, params, safe)
+            backend_link = backend.common()
+        elif context.era is Era.Y2026 and reuse != "call":
+            backend_link = await self._stateless(backend)
+        if backend_link is not None:
+            await self._started(backend_link, backend)
+            return await self._send(context, backend, backend_link, route, method, params, safe)
+        return await self._send_in_new_session(context, backend, route, method, params, safe)
 
-    async def _back(self, asking: Asking, backend: Backend, session: Session) -> Back:
+    async def _backend_link(self, context: RequestContext, backend: Backend, session: Session) -> BackendLink:
         """The session's own link."""
-        if backend.name not in session.backs:
+        if backend.name not in session.links:
             await backend.spare_comes()
-        return session.back(backend, backend.passed(asking.headers))
+        return session.backend_link(backend, backend.passed(context.headers))
 
-    async def link_for_lists(self, asking: Asking, backend: Backend, passed: Mapping[str, str]) -> tuple[Back, bool]:
+    async def link_for_lists(
+        self, context: RequestContext, backend: Backend, passed: Mapping[str, str]
+    ) -> tuple[BackendLink, bool]:
         """The link over which a caller's own lists are fetched; True if it is for that alone."""
-        session, reuse = asking.session, backend.policy.reuse
-        if session is not None and (reuse == "session" or (reuse == "principal" and asking.is_anonymous)):
-            return await self._back(asking, backend, session), False
-        if reuse == "principal" and not asking.is_anonymous:
-            return backend.of_principal(asking.principal, self._gateway.settings.sessions.idle, passed), False
-        return backend.new(principal=asking.principal, caller=asking.principal, passed=passed), True
+        session, reuse = context.session, backend.policy.reuse
+        if session is not None and (reuse == "session" or (reuse == "principal" and context.is_anonymous)):
+            return await self._backend_link(context, backend, session), False
+        if reuse == "principal" and not context.is_anonymous:
+            return backend.of_principal(context.principal, self._gateway.settings.sessions.idle, passed), False
+        return backend.new(principal=context.principal, caller=context.principal, passed=passed), True
 
     async def _keeps_nothing(self, backend: Backend) -> bool:
         """May calls of different callers meet there? Only if the backend remembers nothing of them."""
@@ -374,69 +378,69 @@ class Methods:
             await backend.refresh(common.link)  # it was not known, or offers more than when it was looked at
         return not backend.keeps_sessions
 
-    async def _stateless(self, backend: Backend) -> Back | None:
+    async def _stateless(self, backend: Backend) -> BackendLink | None:
         try:
             return await backend.stateless()
         except Unavailable as error:
             raise backend.unavailable(error) from error
 
-    async def _started(self, back: Back, backend: Backend) -> None:
-        if not back.is_up:
+    async def _started(self, backend_link: BackendLink, backend: Backend) -> None:
+        if not backend_link.is_up:
             try:
-                await back.start()
+                await backend_link.start()
             except (RunsElsewhere, NoBackend, StoreDown):
                 raise
             except Unavailable as error:
                 raise backend.unavailable(error) from error
-            await back.link.wait_listening(LISTEN_SECONDS)
+            await backend_link.link.wait_listening(LISTEN_SECONDS)
 
-    async def _alone(
-        self, asking: Asking, backend: Backend, route: Route, method: str, params: dict[str, Any], safe: bool
+    async def _send_in_new_session(
+        self, context: RequestContext, backend: Backend, route: Route, method: str, params: dict[str, Any], safe: bool
     ) -> dict[str, Any]:
         """A session for this one call. If the backend would have kept something, the result says that it is gone."""
         # Over HTTP, a 2026 client comes here only where the backend was found to offer 2025 alone.
         may_be_2026 = backend.is_child or backend.is_per_caller or backend.policy.reuse == "call"
-        wanted = asking.era is Era.Y2025 or not may_be_2026
-        back = backend.new(
-            principal=asking.principal,
-            caller=asking.principal,
-            passed=backend.passed(asking.headers),
+        wanted = context.era is Era.Y2025 or not may_be_2026
+        backend_link = backend.new(
+            principal=context.principal,
+            caller=context.principal,
+            passed=backend.passed(context.headers),
             session_wanted=wanted,
             stream=True,
         )
         try:
-            await self._started(back, backend)
-            lost = back.link.keeps_state or (backend.is_child and backend.keeps_sessions)
+            await self._started(backend_link, backend)
+            lost = backend_link.link.keeps_state or (backend.is_child and backend.keeps_sessions)
             keeps = lost and backend.policy.stateful and backend.policy.reuse != "call"
-            result = await self._over(asking, backend, back, route, method, params, safe)
+            result = await self._send(context, backend, backend_link, route, method, params, safe)
         finally:
-            await back.close("one call", end=True)
+            await backend_link.close("one call", end=True)
         return with_notice(result, method, OWN_SESSION.format(backend=backend.name)) if keeps else result
 
-    async def _over(
+    async def _send(
         self,
-        asking: Asking,
+        context: RequestContext,
         backend: Backend,
-        back: Back,
+        backend_link: BackendLink,
         route: Route,
         method: str,
         params: dict[str, Any],
         safe: bool,
     ) -> dict[str, Any]:
-        link, session = back.link, asking.session
-        back.used = time.monotonic()
-        headers = self._headers(asking, back, route, params)
+        link, session = backend_link.link, context.session
+        backend_link.used = time.monotonic()
+        headers = self._headers(context, backend_link, route, params)
         if backend.is_per_caller:
-            back.passed = backend.passed(asking.headers)
-        voice = asking.voice
-        ears = None
+            backend_link.passed = backend.passed(context.headers)
+        reply_channel = context.reply_channel
+        handlers = None
         on_progress = None
-        if voice is not None:
+        if reply_channel is not None:
             meta = members(params.get("_meta"))
-            ears = self._ears(asking, backend, voice, meta)
+            handlers = self._handlers(context, backend, reply_channel, meta)
             token = meta.get("progressToken")
             if token is not None:
-                on_progress = _progress(voice, token)
+                on_progress = _progress(reply_channel, token)
         try:
             server = backend.entry.server
             result = await link.request(
@@ -447,12 +451,12 @@ class Methods:
                 timeout=server.timeout,
                 silence=server.silence,
                 on_progress=on_progress,
-                ears=ears,
+                handlers=handlers,
             )
-            if result.get("resultType") == "input_required" and asking.era is Era.Y2025:
-                result = await self._rounds(asking, back, method, params, result, safe, headers)
+            if result.get("resultType") == "input_required" and context.era is Era.Y2025:
+                result = await self._rounds(context, backend_link, method, params, result, safe, headers)
         except ErrorAnswer as error:
-            if (refused := back.took_refusal()) is not None:
+            if (refused := backend_link.took_refusal()) is not None:
                 raise refused from error
             raise
         except asyncio.CancelledError:
@@ -464,23 +468,27 @@ class Methods:
                 phase="call",
             ) from None
         except (ConnectFailed, StartTimeout, CircuitOpen) as error:
-            backend.noted(error, back.session)
+            backend.noted(error, backend_link.session)
             raise backend.unavailable(error) from error
         except SessionReplaced as error:
             error.remedy = CALL_AGAIN
             if not safe and (loss := link.unreported_loss) is not None:
-                asking.reporting = link, loss
+                context.reporting = link, loss
             raise
-        if back.refused is not None and (refused := back.took_refusal()) is not None and result.get("isError") is True:
+        if (
+            backend_link.refused is not None
+            and (refused := backend_link.took_refusal()) is not None
+            and result.get("isError") is True
+        ):
             result = with_refusal(result, refused)
-        if asking.era is Era.Y2025 and "resultType" in result:
+        if context.era is Era.Y2025 and "resultType" in result:
             return {key: value for key, value in result.items() if key not in _ONLY_2026}
         return result
 
     async def _rounds(
         self,
-        asking: Asking,
-        back: Back,
+        context: RequestContext,
+        backend_link: BackendLink,
         method: str,
         params: dict[str, Any],
         result: dict[str, Any],
@@ -488,7 +496,7 @@ class Methods:
         headers: Mapping[str, str] | None,
     ) -> dict[str, Any]:
         """A 2026 backend asks inside its answer; a 2025 client is asked on the call's stream."""
-        session = asking.session
+        session = context.session
         for _ in range(ROUNDS):
             if result.get("resultType") != "input_required":
                 return result
@@ -505,40 +513,46 @@ class Methods:
                     answers[key] = await session.ask(
                         str(known.get("method")),
                         cast("dict[str, Any]", inner) if isinstance(inner, dict) else None,
-                        asking.voice,
+                        context.reply_channel,
                     )
             again = {**params, "inputResponses": answers} if answers else dict(params)
             if isinstance(result.get("requestState"), str):
                 again["requestState"] = result["requestState"]
-            server = back.backend.entry.server
-            result = await back.link.request(
+            server = backend_link.backend.entry.server
+            result = await backend_link.link.request(
                 method, again, safe=safe, headers=headers, timeout=server.timeout, silence=server.silence
             )
         raise LimitReached(
-            f"{method}: {back.link.name!r} asked for input {ROUNDS} times in a row", limit=ROUNDS, server=back.link.name
+            f"{method}: {backend_link.link.name!r} asked for input {ROUNDS} times in a row",
+            limit=ROUNDS,
+            server=backend_link.link.name,
         )
 
-    def _headers(self, asking: Asking, back: Back, route: Route, params: dict[str, Any]) -> dict[str, str] | None:
+    def _headers(
+        self, context: RequestContext, backend_link: BackendLink, route: Route, params: dict[str, Any]
+    ) -> dict[str, str] | None:
         """Trace context, what the operator passes through, and what a 2026 tool wants of its parameters."""
         headers: dict[str, str] | None = None
-        given, backend = asking.headers, back.backend
+        given, backend = context.headers, backend_link.backend
         if given is not None:
             for name in (*TRACE, *backend.policy.pass_headers):
                 value = given.get(name)
                 if value is not None:
                     headers = headers or {}
                     headers[name] = value
-        if route.params_in_headers and back.link.era is Era.Y2026:
+        if route.params_in_headers and backend_link.link.era is Era.Y2026:
             known = backend.catalogue
             tool = known.tools_by_name.get(route.name) if known is not None else route.item
             if tool is not None and (mapped := x_mcp_header_map(tool.get("inputSchema"))):
                 headers = {**(headers or {}), **mcp_param_headers(mapped, plain(params.get("arguments") or {}))}
         return headers
 
-    def _ears(self, asking: Asking, backend: Backend, voice: Voice, meta: Mapping[str, Any]) -> Ears:
-        session, era = asking.session, asking.era
+    def _handlers(
+        self, context: RequestContext, backend: Backend, reply_channel: ReplyChannel, meta: Mapping[str, Any]
+    ) -> CallHandlers:
+        session, era = context.session, context.era
         # A program's pipe is for all its calls, which may be of several clients.
-        keep_up = None if backend.is_child and not voice.is_alone else voice.keep_up
+        keep_up = None if backend.is_child and not reply_channel.is_alone else reply_channel.keep_up
         wants_log = era is Era.Y2025 or LOG_LEVEL in meta
 
         def heard(method: str, params: Mapping[str, Any] | None) -> None:
@@ -547,11 +561,11 @@ class Methods:
                 return
             if method == "notifications/message" and not wants_log:
                 return
-            voice.say({"jsonrpc": "2.0", "method": method, "params": dict(params or {})})
+            reply_channel.say({"jsonrpc": "2.0", "method": method, "params": dict(params or {})})
 
         if session is None or era is Era.Y2026:
-            return Ears(on_notification=heard, keep_up=keep_up)
-        return Ears(lambda method, params, _: session.ask(method, params, voice), heard, keep_up)
+            return CallHandlers(on_notification=heard, keep_up=keep_up)
+        return CallHandlers(lambda method, params, _: session.ask(method, params, reply_channel), heard, keep_up)
 
 
 _ONLY_2025 = frozenset({"ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
@@ -559,9 +573,9 @@ _ONLY_2026 = frozenset({"resultType", "ttlMs", "cacheScope"})
 _LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
 
-def _progress(voice: Voice, token: Any) -> PassOn:
+def _progress(reply_channel: ReplyChannel, token: Any) -> RawProgress:
     def told(params: Mapping[str, Any]) -> None:
         said = {**params, "progressToken": token}
-        voice.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": said})
+        reply_channel.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": said})
 
-    return PassOn(told)
+    return RawProgress(told)

@@ -9,7 +9,7 @@ import asyncio
 from holdfast.errors import Unavailable
 
 
-class UnderWay:
+class CallsInProgress:
     """The calls of one gateway."""
 
     def __init__(self) -> None:

@@ -23,13 +23,13 @@ from holdfast.errors import ConfigError, Conflict, Ended, HoldfastError, NotFoun
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.caller_lists import CallerLists
 from holdfast.gateway.backends.children import Children
-from holdfast.gateway.backends.link import Back
+from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.backends.ownership import PROCESSES, Programs, has_ended, whereabouts
 from holdfast.gateway.backends.routing import Offer, Table, build
-from holdfast.gateway.config.file import Config, Entry
+from holdfast.gateway.config.file import Config, ServerEntry
 from holdfast.gateway.config.settings import Settings
 from holdfast.gateway.dispatch import Methods
-from holdfast.gateway.drain import UnderWay
+from holdfast.gateway.drain import CallsInProgress
 from holdfast.gateway.failure_log import FailureLog
 from holdfast.gateway.fronts.steering import Steering
 from holdfast.gateway.fronts.streams import Room, Stream, Streams
@@ -115,7 +115,7 @@ class Gateway:
         )
         self.room = Room(config.settings.clients.total_bytes)
         self.sessions.new_streams = lambda: Streams(self.settings.clients, self.room)
-        self.calls = UnderWay()
+        self.calls = CallsInProgress()
         self.methods = Methods(self)
         self._steering = Steering()
         self.caller_lists = CallerLists(self)
@@ -123,7 +123,7 @@ class Gateway:
         self.failures = FailureLog("the gateway")
         self._beat: Record | None = None
 
-    def _backend(self, name: str, entry: Entry) -> Backend:
+    def _backend(self, name: str, entry: ServerEntry) -> Backend:
         backend = Backend(
             name,
             entry,
@@ -487,10 +487,10 @@ class Gateway:
         closing: list[Coroutine[Any, Any, None]] = []
         for session in self.sessions.live.values():
             for backend in gone:
-                back = session.backs.pop(backend.name, None)
+                backend_link = session.links.pop(backend.name, None)
                 session.overrides.pop(backend.name, None)
-                if back is not None:
-                    closing.append(self._drained(back, end=not goes_on(backend)))
+                if backend_link is not None:
+                    closing.append(self._drained(backend_link, end=not goes_on(backend)))
         self._rebuild()
         self._looked.clear()
         self._run(self._look(), "look again")  # before the old ones have drained
@@ -500,10 +500,10 @@ class Gateway:
             await backend.close_pool()
         log.info("the configuration was read again")
 
-    async def _drained(self, back: Back, *, end: bool) -> None:
+    async def _drained(self, backend_link: BackendLink, *, end: bool) -> None:
         """Close a link when its calls are over, or when they have had their time."""
-        await self._quiet(lambda: back.link.statistics().in_flight)
-        await back.close("reconfigured", end=end, leaves_loss=True)
+        await self._quiet(lambda: backend_link.link.statistics().in_flight)
+        await backend_link.close("reconfigured", end=end, leaves_loss=True)
 
     async def _quiet(self, in_flight: Callable[[], int]) -> None:
         """Calls on links that are no longer configured are over, or have had their time."""

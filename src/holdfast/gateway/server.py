@@ -17,7 +17,7 @@ import uvicorn
 
 from holdfast.core.events import Sink
 from holdfast.errors import HoldfastError
-from holdfast.gateway.auth import Callers, check_bind
+from holdfast.gateway.auth import Authenticator, check_bind
 from holdfast.gateway.config.file import Config, load_config
 from holdfast.gateway.config.settings import ClientLimits
 from holdfast.gateway.fronts.connections import Connections
@@ -167,7 +167,7 @@ class Program:
         ]
         read = Config(kept, config.entries, path)
         self.connections.limits = kept.clients
-        self.front.callers = Callers(kept.auth, kept.listen)  # first: who may no longer call waits for nothing
+        self.front.callers = Authenticator(kept.auth, kept.listen)  # first: who may no longer call waits for nothing
         try:
             async with self._reloading:
                 await gateway.reload(read)

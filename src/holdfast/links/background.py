@@ -18,7 +18,7 @@ def cancelling() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-class Owner:
+class BackgroundTasks:
     """A set of tasks that belong to nobody else."""
 
     def __init__(self, on_failure: Callable[[str, BaseException], None]) -> None:

@@ -20,7 +20,7 @@ class Limits:
     """For an OAuth flow (`auth=`): a person may have to sign in. That time does not count as `start`."""
     connect: float = 10.0
     """A machine that does not take a connection for ten seconds is down or filtered."""
-    greet: float = 30.0
+    handshake: float = 30.0
     """Serverless platforms need that long to wake up."""
     start: float = 60.0
     """From first use to ready, retries included: what a call waits before it says `StartTimeout`."""
@@ -58,7 +58,7 @@ class Limits:
     def scaled(self, factor: float) -> "Limits":
         """All times by a factor, for tests that can't wait for minutes."""
         spans = (
-            "resolve", "authorize", "connect", "greet", "start", "silence", "close", "exit", "tell", "backoff",
+            "resolve", "authorize", "connect", "handshake", "start", "silence", "close", "exit", "tell", "backoff",
             "stream_retry",
         )  # fmt: skip
         return replace(self, **{name: getattr(self, name) * factor for name in spans})

@@ -8,7 +8,7 @@ from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.eras import Era
 from holdfast.core.events import Sink
 from holdfast.core.models import ANONYMOUS, Principal
-from holdfast.core.outcome import Row
+from holdfast.core.outcome import VerdictRule
 from holdfast.errors import ConfigError
 from holdfast.links.calls.inbound import OnNotification, OnRequest
 from holdfast.links.lifecycle.reseed import Reseeding
@@ -43,7 +43,7 @@ class Options:
     principal: Principal = ANONYMOUS
     memory: Memory | None = None
     limits: Limits = field(default_factory=Limits)
-    rows: Sequence[Row] = ()
+    verdict_rules: Sequence[VerdictRule] = ()
     """More shapes for the verdict table, looked at first."""
     stream: bool = True
     """Open the server's own stream in 2025; else `Link.listen()` does, when it is wanted."""
@@ -85,7 +85,7 @@ class LinkStatistics:
 
     calls: int = 0
     opens: int = 0
-    greets: int = 0
+    handshakes: int = 0
     adoptions: int = 0
     replacements: int = 0
     replays: int = 0
@@ -94,6 +94,6 @@ class LinkStatistics:
     strays: int = 0
     in_flight: int = 0
     era: str | None = None
-    """The era that was taken at the last greeting."""
+    """The era that was taken at the last handshake."""
     why: str | None = None
     """Why that era."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.core.clock import Clock
 from holdfast.core.eras import Why
-from holdfast.core.events import Event, LinkGreeted, MemoryFailed, SessionNotOffered, Sink, StrayMessage
+from holdfast.core.events import Event, HandshakeDone, MemoryFailed, SessionNotOffered, Sink, StrayMessage
 from holdfast.links.options import LinkStatistics
 from holdfast.links.wires.base import Generation
 
@@ -21,7 +21,7 @@ SESSIONLESS_REMEDY = (
 )
 
 
-class Telling:
+class LinkReporter:
     """One link's voice."""
 
     def __init__(self, server: str, sink: Sink | None, clock: Clock) -> None:
@@ -45,12 +45,12 @@ class Telling:
     def warn(self, what: str) -> None:
         log.warning("%s: %s", self.server, what)
 
-    def greeted(self, generation: Generation) -> None:
+    def handshake_done(self, generation: Generation) -> None:
         """A generation is ready."""
-        self.count["adoptions" if generation.adopted else "greets"] += 1
+        self.count["adoptions" if generation.adopted else "handshakes"] += 1
         self.era = (generation.era.value, generation.why.value)
         self.event(
-            LinkGreeted,
+            HandshakeDone,
             generation=generation.number,
             era=generation.era.value,
             version=generation.version,

@@ -1,8 +1,8 @@
 """The door to the SDK's client side: a link as `Dispatcher` for `ClientSession`, and as `Transport` for `mcp.Client`.
 
-It owns the translation: the link has greeted already, so a session's own greeting is answered from what it knows, in
-the era that the session believes in. It lets nothing out but `MCPError`, with ours as its cause: anything else would
-kill the SDK's session. `tests/links/test_sdk_assumptions.py` says what it relies on.
+It owns the translation: the link has made the handshake already, so a session's own handshake is answered from what it
+knows, in the era that the session believes in. It lets nothing out but `MCPError`, with ours as
+its cause: anything else would kill the SDK's session. `tests/links/test_sdk_assumptions.py` says what it relies on.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from mcp_types import (
 )
 
 from holdfast.core.eras import CLIENT_CAPABILITIES, CLIENT_INFO, PROTOCOL_VERSION, VERSIONS, Era, result_in
-from holdfast.core.handshake import Greeting
+from holdfast.core.handshake import Handshake
 from holdfast.errors import (
     AnswerTimeout,
     BadAnswer,
@@ -102,7 +102,7 @@ class Bridge:
             )
         except HoldfastError as error:
             raise as_mcp_error(error) from error
-        except (TypeError, ValueError, AttributeError, KeyError) as error:  # a greeting that is not what it should be
+        except (TypeError, ValueError, AttributeError, KeyError) as error:  # a handshake that is not what it should be
             bad = BadAnswer(
                 f"the handshake with {self.link.name!r} can't be read: {error!r:.200}", server=self.link.name
             )
@@ -140,18 +140,18 @@ class Bridge:
     async def _initialize(self, params: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
         self.link.introduce(params.get("clientInfo") or {}, params.get("capabilities") or {})
         self.link.prefer(Era.Y2025)
-        greeting = await self.link.open(timeout=timeout)
-        return dict(greeting.result) if greeting.era is Era.Y2025 else _as_2025(greeting, self.link.name)
+        handshake = await self.link.open(timeout=timeout)
+        return dict(handshake.result) if handshake.era is Era.Y2025 else _as_2025(handshake, self.link.name)
 
     async def _discover(self, params: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
         meta = cast("Mapping[str, Any]", params.get("_meta") or {})
         self.link.introduce(meta.get(CLIENT_INFO) or {}, meta.get(CLIENT_CAPABILITIES) or {})
         if not self._probes:
             self.link.prefer(Era.Y2026)
-        greeting = await self.link.open(timeout=timeout)
-        if greeting.era is Era.Y2025:
-            raise MCPError(METHOD_NOT_FOUND, f"{self.link.name!r} speaks {greeting.version}")
-        return dict(greeting.result)
+        handshake = await self.link.open(timeout=timeout)
+        if handshake.era is Era.Y2025:
+            raise MCPError(METHOD_NOT_FOUND, f"{self.link.name!r} speaks {handshake.version}")
+        return dict(handshake.result)
 
     async def tell(self, method: str, params: Params) -> None:
         """A session's notification. The link has said `initialized` itself."""
@@ -167,15 +167,15 @@ def _members(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _as_2025(greeting: Greeting, name: str) -> dict[str, Any]:
-    """A 2026 server's greeting for a session that asked for a handshake."""
+def _as_2025(handshake: Handshake, name: str) -> dict[str, Any]:
+    """A 2026 server's handshake for a session that asked for a handshake."""
     result = {
         "protocolVersion": VERSIONS[Era.Y2025][0],
-        "capabilities": dict(greeting.capabilities),
-        "serverInfo": dict(greeting.server_info or {"name": name, "version": ""}),
+        "capabilities": dict(handshake.capabilities),
+        "serverInfo": dict(handshake.server_info or {"name": name, "version": ""}),
     }
-    if greeting.instructions is not None:
-        result["instructions"] = greeting.instructions
+    if handshake.instructions is not None:
+        result["instructions"] = handshake.instructions
     return result
 
 

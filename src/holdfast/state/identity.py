@@ -14,7 +14,7 @@ from holdfast.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class Identity:
     """What is known of a call: who makes it, what it was given, and the connection that the server itself opened."""
 
     principal: Principal = ANONYMOUS
@@ -50,7 +50,7 @@ class FromArgument:
 
     name: str = "session_id"
 
-    def find(self, caller: Caller, kind: str) -> Found | None:
+    def find(self, caller: Identity, kind: str) -> Found | None:
         return _handle(caller.arguments.get(self.name), f"the argument {self.name!r}")
 
     @property
@@ -64,7 +64,7 @@ class FromMeta:
 
     key: str
 
-    def find(self, caller: Caller, kind: str) -> Found | None:
+    def find(self, caller: Identity, kind: str) -> Found | None:
         return _handle(caller.meta.get(self.key), f"_meta[{self.key!r}]")
 
     @property
@@ -76,7 +76,7 @@ class FromMeta:
 class From2025Session:
     """The connection of a client that speaks 2025: over HTTP its session, on stdio its process."""
 
-    def find(self, caller: Caller, kind: str) -> Found | None:
+    def find(self, caller: Identity, kind: str) -> Found | None:
         if caller.session_2025 is None:
             return None
         return Key(_digest("2025", kind, caller.principal, caller.session_2025), caller.principal)
@@ -90,7 +90,7 @@ class From2025Session:
 class FromPrincipal:
     """One session for each authenticated caller."""
 
-    def find(self, caller: Caller, kind: str) -> Found | None:
+    def find(self, caller: Identity, kind: str) -> Found | None:
         if caller.principal == ANONYMOUS:
             return None
         return Key(_digest("principal", kind, caller.principal), caller.principal)
@@ -106,7 +106,7 @@ class ForEveryone:
 
     name: str = "everyone"
 
-    def find(self, caller: Caller, kind: str) -> Found | None:
+    def find(self, caller: Identity, kind: str) -> Found | None:
         return Key(_digest("everyone", kind, self.name), ANONYMOUS, shared=True)
 
     @property
@@ -114,19 +114,19 @@ class ForEveryone:
         return ""
 
 
-Identity: TypeAlias = FromArgument | FromMeta | From2025Session | FromPrincipal | ForEveryone
-DEFAULT: tuple[Identity, ...] = (FromArgument(), From2025Session(), FromPrincipal())
+IdentitySource: TypeAlias = FromArgument | FromMeta | From2025Session | FromPrincipal | ForEveryone
+DEFAULT: tuple[IdentitySource, ...] = (FromArgument(), From2025Session(), FromPrincipal())
 
 
 class Chain:
     """The places in order; the first that says anything decides."""
 
-    def __init__(self, places: Sequence[Identity]) -> None:
+    def __init__(self, places: Sequence[IdentitySource]) -> None:
         self.places = tuple(places)
         if not self.places:
             raise UsageError("identity=[] can never find a session", remedy="name at least one place to look")
         for number, place in enumerate(self.places):
-            if not isinstance(place, Identity):  # pyright: ignore[reportUnnecessaryIsInstance]
+            if not isinstance(place, IdentitySource):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise UsageError(
                     f"identity[{number}] is {place!r:.80}, not a place to look",
                     remedy="use FromArgument(…), FromMeta(…), From2025Session(), FromPrincipal() or ForEveryone(…)",
@@ -141,7 +141,7 @@ class Chain:
             if not isinstance(name, str) or not name:
                 raise UsageError(f"identity[{number}] has no name", remedy="give the name of the argument or key")
 
-    def find(self, caller: Caller, kind: str) -> Found | None:
+    def find(self, caller: Identity, kind: str) -> Found | None:
         for place in self.places:
             found = place.find(caller, kind)
             if found is not None:

@@ -18,7 +18,7 @@ PAGE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class HistoryEntry:
     """One step: `label` says what was done, `data` what was noted with it, `rev` the revision that it made."""
 
     seq: int
@@ -30,14 +30,14 @@ class Entry:
     """The revision that an undo went back to."""
 
     @classmethod
-    def of(cls, entry: LogEntry) -> "Entry":
+    def of(cls, entry: LogEntry) -> "HistoryEntry":
         body = members(entry.data)
         back = body.get("undo")
         label = str(body.get("label", ""))
         return cls(entry.seq, entry.rev, entry.at, label, body.get("data"), back if isinstance(back, int) else None)
 
 
-class Kept(Protocol):
+class SessionWithLog(Protocol):
     """What a log needs of its session."""
 
     async def entries(self, *, after: int = 0, limit: int = PAGE, newest_first: bool = False) -> list[LogEntry]: ...
@@ -50,16 +50,16 @@ class Kept(Protocol):
 class Log:
     """`await session.log.last(5)`, `async for entry in session.log`, `await session.log.add("note", {…})`."""
 
-    def __init__(self, session: Kept) -> None:
+    def __init__(self, session: SessionWithLog) -> None:
         self._session = session
 
-    async def last(self, count: int = 20, *, label: str | None = None) -> list[Entry]:
+    async def last(self, count: int = 20, *, label: str | None = None) -> list[HistoryEntry]:
         """The newest entries, oldest of them first; with `label`, the newest of that kind."""
-        found: list[Entry] = []
+        found: list[HistoryEntry] = []
         if count < 1:
             return found
         async for entry in self._session.newest():
-            told = Entry.of(entry)
+            told = HistoryEntry.of(entry)
             if label is None or told.label == label:
                 found.append(told)
             if len(found) == count:
@@ -70,12 +70,12 @@ class Log:
         """Note something that changes no state."""
         await self._session.append(label, data)
 
-    async def __aiter__(self) -> AsyncIterator[Entry]:
+    async def __aiter__(self) -> AsyncIterator[HistoryEntry]:
         after = 0
         while True:
             page = await self._session.entries(after=after, limit=PAGE)
             for entry in page:
-                yield Entry.of(entry)
+                yield HistoryEntry.of(entry)
             if len(page) < PAGE:
                 return
             after = page[-1].seq

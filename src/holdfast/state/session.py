@@ -109,7 +109,7 @@ class Session(Generic[S]):
 
     async def read(self) -> S:
         """The state as it is now. Reading is use: the idle time starts over."""
-        with self._telling():
+        with self._reporter():
             await self._refresh()
             await self._sessions.slide(self._record)
         return self.state
@@ -118,7 +118,7 @@ class Session(Generic[S]):
     def draft(self) -> S:
         """The state to change in place where middleware saves it after the call."""
         if self._draft is None:
-            with self._telling():
+            with self._reporter():
                 raise UsageError(
                     "no middleware saves this session after the call",
                     remedy="sessions.install(server, save=True), or change it in `async with session.edit()`",
@@ -133,16 +133,16 @@ class Session(Generic[S]):
             before, draft = self._draft, self._draft.model_copy(deep=True)
             yield draft
             if self._draft is not before:  # two edits at once within one call
-                with self._telling():
+                with self._reporter():
                     raise Conflict(f"{label}: another edit of this call was faster", id=self.handle)
             self._join(draft, label)
             return
-        with self._telling():
+        with self._reporter():
             self._sessions.write_at_once()
             await self._current()
         base, draft = self.base, self.state
         yield draft
-        with self._telling():
+        with self._reporter():
             await self._commit(draft, label, base=base)
 
     async def update(self, change: Callable[[S], S | None], label: str = "update") -> S:
@@ -166,7 +166,7 @@ class Session(Generic[S]):
         if self._draft is not None:
             self._join(work(self._draft.model_copy(deep=True)), label)
             return self._draft.model_copy(deep=True)
-        with self._telling():
+        with self._reporter():
             self._sessions.write_at_once()
             await self._retried(lambda: self._commit(work(self.state), label))
         return self.state
@@ -177,7 +177,7 @@ class Session(Generic[S]):
         if not isinstance(key, str) or not key:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError("an idempotency key is text of at least one character")
         self._not_joined("once()")
-        with self._telling():
+        with self._reporter():
             name = self.key_name(key)
         result: list[R] = []
 
@@ -190,7 +190,7 @@ class Session(Generic[S]):
             result[:] = [work(draft)]
             await self._commit(draft, label, once={name: {"result": cast("JSON", result[0])}})
 
-        with self._telling():
+        with self._reporter():
             await self._retried(attempt)
         return result[0]
 
@@ -218,18 +218,18 @@ class Session(Generic[S]):
         async with self.holding(ttl) as fence:
             base, draft = self.base, self.state
             yield draft
-            with self._telling():
+            with self._reporter():
                 await self._commit(draft, label, base=base, fence=fence)
 
     @asynccontextmanager
     async def holding(self, ttl: float) -> AsyncGenerator[int]:
         """The sole right to a long turn, renewed while the block lasts; yields the fence that a write must carry."""
-        with self._telling():
+        with self._reporter():
             store = await self._sessions.opened()
             claim = await self._claimed(store, ttl)
         renewing = asyncio.get_running_loop().create_task(self._renew(claim, ttl), name="renew lease")
         try:
-            with self._telling():
+            with self._reporter():
                 await self._refresh()
             yield claim.token
         finally:
@@ -266,7 +266,7 @@ class Session(Generic[S]):
 
     async def end(self) -> bool:
         """For good: no later write, from anywhere, brings it back."""
-        with self._telling():
+        with self._reporter():
             self._draft = None
             return await self._sessions.end(self.handle)
 
@@ -274,7 +274,7 @@ class Session(Generic[S]):
 
     async def at(self, rev: int) -> S:
         """The state as it was at an earlier revision."""
-        with self._telling():
+        with self._reporter():
             await self._refresh()
             return await self._at(rev)
 
@@ -293,7 +293,7 @@ class Session(Generic[S]):
         """Go back to before the last change; that is a new revision, so another undo takes it back. Notes in the log do
         not count as changes. `adjust` has the last word on the state."""
         self._not_joined("undo()")
-        with self._telling():
+        with self._reporter():
             await self._refresh()
             base, target = self.base, self.rev - 1
             async for entry in self.newest():
@@ -308,7 +308,7 @@ class Session(Generic[S]):
 
     async def fork(self, rev: int | None = None, title: str = "") -> "Session[S]":
         """Another session that begins with this one's state, now or at an earlier revision. History is not copied."""
-        with self._telling():
+        with self._reporter():
             self._not_pending("fork()")
             await self._refresh()
             number = rev if rev is not None else self.rev
@@ -321,14 +321,14 @@ class Session(Generic[S]):
 
     async def entries(self, *, after: int = 0, limit: int = PAGE, newest_first: bool = False) -> list[LogEntry]:
         """The log as the store has it."""
-        with self._telling():
+        with self._reporter():
             self._not_pending("the log")
             store = await self._sessions.opened()
             return await store.log(KIND, self.handle, after=after, limit=limit, newest_first=newest_first)
 
     async def newest(self) -> AsyncGenerator[LogEntry]:
         """The log backwards, a page at a time."""
-        with self._telling():
+        with self._reporter():
             self._not_pending("the log")
             async for entry in records.newest(await self._sessions.opened(), self.handle):
                 yield entry
@@ -339,7 +339,7 @@ class Session(Generic[S]):
         async def attempt() -> None:
             await self._write(members(self._record.data), [{"label": label, "data": data, "was": {}}])
 
-        with self._telling():
+        with self._reporter():
             if self._draft is not None:  # goes with what is saved after the call, or not at all
                 self._notes.append((label, data))
                 return
@@ -357,12 +357,12 @@ class Session(Generic[S]):
         base: "Base[S] | None" = None,
     ) -> None:
         """Commit a state over the reading that it was made from, with what was noted on the way, in one write."""
-        with self._telling():
+        with self._reporter():
             await self._commit(draft, label, base=base, fence=fence, notes=notes, data=data)
 
     async def refresh(self) -> None:
         """Read it again, unless that was done for this very call."""
-        with self._telling():
+        with self._reporter():
             await self._current()
 
     # How
@@ -482,12 +482,12 @@ class Session(Generic[S]):
         self._labels, self._notes = [], []
 
     def _join(self, draft: S, label: str) -> None:
-        with self._telling():
+        with self._reporter():
             self._draft, _ = model.checked(draft, self._sessions.kind, label, self.handle)
         self._labels.append(label)
 
     def _not_joined(self, what: str) -> None:
-        with self._telling():
+        with self._reporter():
             if self._draft is not None:
                 raise UsageError(f"{what} and saving by middleware can't be mixed", remedy="use session.draft here")
             self._sessions.write_at_once()
@@ -519,7 +519,7 @@ class Session(Generic[S]):
         """Write what was gathered: all of it or, after somebody else's write, nothing and `Conflict`."""
         draft, self._draft = self._draft, None
         if draft is not None:
-            with self._telling():
+            with self._reporter():
                 name = "; ".join(self._labels) or label
                 await self._commit(draft, name, base=self._draft_base, once=once, notes=self._notes)
 
@@ -529,7 +529,7 @@ class Session(Generic[S]):
         return members(kept) if kept is not None else None
 
     @contextmanager
-    def _telling(self) -> Generator[None]:
+    def _reporter(self) -> Generator[None]:
         """Errors of ours in a class that the server's framework shows its caller."""
         try:
             yield

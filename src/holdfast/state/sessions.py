@@ -31,12 +31,12 @@ from holdfast.state import model, records
 from holdfast.state.frameworks.injection import Injectable
 from holdfast.state.frameworks.lifecycle_tools import install
 from holdfast.state.frameworks.middleware import StateMiddleware
-from holdfast.state.identity import DEFAULT, Caller, Chain, Found, Identity, Key, Named
+from holdfast.state.identity import DEFAULT, Chain, Found, Identity, IdentitySource, Key, Named
 from holdfast.state.log import COMPANIONS, KIND
 from holdfast.state.model import SessionState
 from holdfast.state.records import new_handle
 from holdfast.state.session import Session
-from holdfast.state.work import ENDS_SO, known_as, work_of
+from holdfast.state.work import ENDS_SO, call_state_of, known_as
 from holdfast.stores import open_store
 from holdfast.stores.contract import MAX_RECORD_BYTES, Store
 from holdfast.stores.update import UPDATE_SECONDS
@@ -57,7 +57,7 @@ class Sessions(Injectable[S]):
         kind: type[S],
         store: str | Store = "memory:",
         *,
-        identity: Sequence[Identity] = DEFAULT,
+        identity: Sequence[IdentitySource] = DEFAULT,
         idle: float | None = DAY,
         max_age: float | None = 30 * DAY,
         quota: int | None = None,
@@ -323,7 +323,7 @@ class Sessions(Injectable[S]):
     def write_at_once(self) -> None:
         """A session that the call under way did not take is about to be written: refused where another one of this kind
         is saved after the call."""
-        work = work_of(self)
+        work = call_state_of(self)
         if work is not None:
             work.write_beside("a change of a session that the call did not take")
 
@@ -355,7 +355,7 @@ class Sessions(Injectable[S]):
 
     # Whose
 
-    async def find_for(self, caller: Caller, found: Found | None = None) -> Session[S]:
+    async def find_for(self, caller: Identity, found: Found | None = None) -> Session[S]:
         """The session that a call means; `found` if that was looked up already."""
         found = found or self.chain.find(caller, self.name)
         match found:

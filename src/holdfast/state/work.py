@@ -15,7 +15,7 @@ from holdfast.state.identity import Found
 from holdfast.state.session import Session
 
 
-class Work:
+class CallState:
     """The sessions that one call has taken, saved together with its result. Over when the call is."""
 
     def __init__(self, request: object) -> None:
@@ -111,11 +111,11 @@ class Scope:
         return inner
 
 
-WORK: ContextVar[Mapping[object, Work]] = ContextVar("holdfast_work", default=MappingProxyType({}))
+WORK: ContextVar[Mapping[object, CallState]] = ContextVar("holdfast_work", default=MappingProxyType({}))
 """By the `Sessions` that the work is of."""
 
 
-def work_of(owner: object) -> Work | None:
+def call_state_of(owner: object) -> CallState | None:
     """The work of the call under way; what was left by a call that is over is nobody's."""
     work = WORK.get().get(owner)
     return work if work is not None and work.is_open else None

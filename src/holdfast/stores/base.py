@@ -28,7 +28,7 @@ Look: TypeAlias = tuple[float, Row | None]
 _log = logging.getLogger("holdfast")
 
 
-class Frame:
+class BaseStore:
     """The base of each store: subclasses say how to `_open` and `_close`, which never raises."""
 
     def __init__(self, url: str, *, clock: Clock | None, codec: Codec, on_event: Sink | None) -> None:

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Protocol, Self
 
-from holdfast.core.models import Claim, Heard, LogEntry, Page, Reaped, Record
+from holdfast.core.models import Claim, LogEntry, NoticeOrGap, Page, Reaped, Record
 from holdfast.core.records import State
 from holdfast.core.values import JSON
 
@@ -135,6 +135,6 @@ class Store(Protocol):
         """Tell every listener of the topic, in all processes. A hint: it may be lost."""
         ...
 
-    def listen(self, *topics: str) -> AbstractAsyncContextManager[AsyncIterator[Heard]]:
+    def listen(self, *topics: str) -> AbstractAsyncContextManager[AsyncIterator[NoticeOrGap]]:
         """Hear what is published on these topics from now on. A `Gap` marks a place where notices may be missing."""
         ...

@@ -13,7 +13,17 @@ from functools import partial
 from holdfast.core import values
 from holdfast.core.clock import Clock
 from holdfast.core.events import RecordsReaped, Sink, StoreOpened
-from holdfast.core.models import Claim, Heard, LogEntry, Page, Reaped, Record, check_key, check_name, check_seconds
+from holdfast.core.models import (
+    Claim,
+    LogEntry,
+    NoticeOrGap,
+    Page,
+    Reaped,
+    Record,
+    check_key,
+    check_name,
+    check_seconds,
+)
 from holdfast.core.records import (
     LogRow,
     Row,
@@ -28,7 +38,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.values import JSON
 from holdfast.stores.archive import Damaged, Place
-from holdfast.stores.base import Frame
+from holdfast.stores.base import BaseStore
 from holdfast.stores.codec import Codec, check_fence
 from holdfast.stores.contract import PAGE, TOMBSTONE_SECONDS
 from holdfast.stores.paging import Reading, check_after, check_ages, check_filters, check_limit, cursor, position
@@ -36,7 +46,7 @@ from holdfast.stores.paging import Reading, check_after, check_ages, check_filte
 _Key = tuple[str, str]
 
 
-class MemoryStore(Frame):
+class MemoryStore(BaseStore):
     """See `Store` for the contract."""
 
     def __init__(self, *, clock: Clock | None = None, codec: Codec, on_event: Sink | None = None) -> None:
@@ -189,10 +199,10 @@ class MemoryStore(Frame):
         self._listeners.deliver(topic, self._codec.notice(topic, data))
 
     @asynccontextmanager
-    async def listen(self, *topics: str) -> AsyncGenerator[AsyncIterator[Heard], None]:
+    async def listen(self, *topics: str) -> AsyncGenerator[AsyncIterator[NoticeOrGap], None]:
         self._check_open()
-        with self._listeners.register(topics) as ear:
-            yield ear
+        with self._listeners.register(topics) as listener:
+            yield listener
 
     def archive(self) -> "MemoryArchive":
         """For `copy_store` and `reseal_store`."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from holdfast.core.models import Heard
+from holdfast.core.models import NoticeOrGap
 from holdfast.errors import ConfigError, HoldfastError, StoreDown
 from holdfast.stores.notices import Listeners
 
@@ -17,7 +17,7 @@ PROOF_SECONDS = 5.0  # how often a listening connection must prove that it is al
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
-class Ear:
+class NoticeListener:
     """One task, started by the first listener. A subclass says how to connect, listen, and let go."""
 
     def __init__(self, url: str, listeners: Listeners, failed: Callable[[str], None]) -> None:
@@ -42,10 +42,10 @@ class Ear:
     async def _drop(self, connection: Any) -> None: ...
 
     @asynccontextmanager
-    async def listen(self, topics: tuple[str, ...], timeout: float) -> AsyncGenerator[AsyncIterator[Heard], None]:
-        with self._listeners.register(topics) as ear:
+    async def listen(self, topics: tuple[str, ...], timeout: float) -> AsyncGenerator[AsyncIterator[NoticeOrGap], None]:
+        with self._listeners.register(topics) as listener:
             await self._ready(timeout)
-            yield ear
+            yield listener
 
     async def _ready(self, timeout: float) -> None:
         """Return when what is published from now on will be heard."""

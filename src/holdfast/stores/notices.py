@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 
 from holdfast.core import values
-from holdfast.core.models import Gap, Heard, Notice, check_name
+from holdfast.core.models import Gap, Notice, NoticeOrGap, check_name
 from holdfast.errors import LeaseClosed, UsageError
 
 MAX_PENDING = 16_384  # notices a listener may lag behind: some megabytes at worst
@@ -21,11 +21,11 @@ class Listener:
     def __init__(self, topics: frozenset[str], since: int) -> None:
         self.topics = topics
         self.since = since
-        self._heard: deque[Heard] = deque()
+        self._heard: deque[NoticeOrGap] = deque()
         self._ring = asyncio.Event()
         self._closed = False
 
-    def put(self, heard: Heard) -> None:
+    def put(self, heard: NoticeOrGap) -> None:
         if len(self._heard) >= MAX_PENDING:
             self._heard.clear()
             heard = Gap()
@@ -37,10 +37,10 @@ class Listener:
         self._closed = True
         self._ring.set()
 
-    def __aiter__(self) -> AsyncIterator[Heard]:
+    def __aiter__(self) -> AsyncIterator[NoticeOrGap]:
         return self
 
-    async def __anext__(self) -> Heard:
+    async def __anext__(self) -> NoticeOrGap:
         while not self._heard:
             if self._closed:
                 raise LeaseClosed("the store was closed while it was listened to")
@@ -53,36 +53,36 @@ class Listeners:
     """All ears of one store."""
 
     def __init__(self) -> None:
-        self._ears: set[Listener] = set()
+        self._listeners: set[Listener] = set()
 
     def __bool__(self) -> bool:
-        return bool(self._ears)
+        return bool(self._listeners)
 
     @contextmanager
     def register(self, topics: tuple[str, ...], since: int = -1) -> Generator[Listener, None, None]:
         """An ear for what comes after number `since`, where the store numbers its notices."""
         if not topics:
             raise UsageError("listen needs at least one topic")
-        ear = Listener(frozenset(check_name(topic, "topic") for topic in topics), since)
-        self._ears.add(ear)
+        listener = Listener(frozenset(check_name(topic, "topic") for topic in topics), since)
+        self._listeners.add(listener)
         try:
-            yield ear
+            yield listener
         finally:
-            self._ears.discard(ear)
+            self._listeners.discard(listener)
 
     def deliver(self, topic: str, body: bytes, number: int = 0) -> None:
         """Each listener gets a copy of its own. A body that can't be read is as good as lost, and said to be."""
-        for ear in self._ears:
-            if topic in ear.topics and number > ear.since:
+        for listener in self._listeners:
+            if topic in listener.topics and number > listener.since:
                 try:
-                    ear.put(Notice(topic, values.decode(body)))
+                    listener.put(Notice(topic, values.decode(body)))
                 except (ValueError, RecursionError):
-                    ear.put(Gap())
+                    listener.put(Gap())
 
     def gap(self) -> None:
-        for ear in self._ears:
-            ear.put(Gap())
+        for listener in self._listeners:
+            listener.put(Gap())
 
     def close(self) -> None:
-        for ear in self._ears:
-            ear.close()
+        for listener in self._listeners:
+            listener.close()

@@ -16,7 +16,7 @@ C = TypeVar("C")
 LOOKS = 20  # a timeout: how often overdue exchanges are looked for, so they end at most a twentieth late
 
 
-class Slots(Generic[C]):
+class ConnectionPool(Generic[C]):
     """At most `size` connections at a time. Taking one that is idle does not wait, not even for the event loop."""
 
     def __init__(

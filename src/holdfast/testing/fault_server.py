@@ -295,7 +295,7 @@ class FaultServer:
         if self.sessions.era == "2026" or both:
             return await self._post_2026(request, message, writer)
         if method == "initialize":
-            answer, session_id = self.sessions.greet(message)
+            answer, session_id = self.sessions.handshake(message)
             return self._write_json(writer, answer, {"mcp-session-id": session_id} if session_id else {})
         if request.headers.get("mcp-protocol-version") == VERSION_2026:
             return self._write(writer, 400, _JSON, error_body(-32600, "Bad Request: Missing session ID"))

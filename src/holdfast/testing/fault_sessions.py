@@ -33,7 +33,7 @@ class Sessions:
         self.era = era
         self.sessions: dict[str, Session] = {}
         self.effects: Counter[str] = Counter()
-        self.greets = 0
+        self.handshakes = 0
         self.deletes = 0
         self.cancelled: list[Any] = []
         self.asked: dict[str, asyncio.Future[Message]] = {}
@@ -46,9 +46,9 @@ class Sessions:
         """Tools that the listing calls read-only."""
         self.version = "1"
 
-    def greet(self, message: Message) -> tuple[Message, str | None]:
+    def handshake(self, message: Message) -> tuple[Message, str | None]:
         """The answer to `initialize`, and the new session's id."""
-        self.greets += 1
+        self.handshakes += 1
         session = Session(secrets.token_hex(8))
         if self.gives_sessions:
             self.sessions[session.id] = session
@@ -60,7 +60,7 @@ class Sessions:
         return _result(message, result), self.bad_session_id or (session.id if self.gives_sessions else None)
 
     def discover(self, message: Message) -> Message:
-        self.greets += 1
+        self.handshakes += 1
         result = {
             "resultType": "complete",
             "supportedVersions": [VERSION_2026],

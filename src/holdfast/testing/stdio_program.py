@@ -67,7 +67,7 @@ class Program:
     async def answer(self, message: dict[str, Any]) -> None:
         method = message["method"]
         if method in ("initialize", "server/discover"):
-            self.greet(message)
+            self.handshake(message)
             return
         if self.sessions.era == "2025" and self.session is None:
             self.refuse(message, -32602, "Received request before initialization was complete")
@@ -77,13 +77,13 @@ class Program:
         async for part in self.sessions.answer(message, self.session):
             self.write(part)
 
-    def greet(self, message: dict[str, Any]) -> None:
-        if self.fault == "exit-at-greeting":
+    def handshake(self, message: dict[str, Any]) -> None:
+        if self.fault == "exit-at-handshake":
             os._exit(4)
-        if self.fault == "hang-at-greeting":
+        if self.fault == "hang-at-handshake":
             return
         if message["method"] == "initialize" and self.sessions.era == "2025":
-            answer, id = self.sessions.greet(message)
+            answer, id = self.sessions.handshake(message)
             self.session = self.sessions.sessions[id or ""]
             self.write(answer)
         elif message["method"] == "server/discover" and self.sessions.era == "2026":

@@ -22,24 +22,24 @@ from holdfast.core.events import (
     BackendItemLeftOut,
     BackendReplaced,
     Event,
-    LinkGreeted,
+    HandshakeDone,
     SessionWasReplaced,
     Sink,
 )
-from holdfast.core.handshake import Greeting
+from holdfast.core.handshake import Handshake
 from holdfast.core.models import ANONYMOUS, Principal, Record
 from holdfast.core.retry import backoff
 from holdfast.core.values import members
 from holdfast.errors import Conflict, ErrorAnswer, HoldfastError, NoBackend, RunsElsewhere
 from holdfast.gateway.backends.catalogue import Catalogue, fetch, told_in
 from holdfast.gateway.backends.children import Children
-from holdfast.gateway.backends.link import Back
+from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.backends.ownership import Programs
 from holdfast.gateway.backends.passed_headers import HasHeaders, passed, with_passed
 from holdfast.gateway.backends.refetch import Refetch
 from holdfast.gateway.backends.stateless import Stateless
 from holdfast.gateway.backends.subscriptions import Subscriptions
-from holdfast.gateway.config.file import Entry
+from holdfast.gateway.config.file import ServerEntry
 from holdfast.gateway.config.settings import Health
 from holdfast.gateway.failure_log import FailureLog
 from holdfast.gateway.sessions.memories import SessionMemory, SharedMemory, principal_link
@@ -70,7 +70,7 @@ class Backend:
     def __init__(
         self,
         name: str,
-        entry: Entry,
+        entry: ServerEntry,
         store: Store,
         children: Children,
         sink: Sink | None,
@@ -106,12 +106,12 @@ class Backend:
         self._watching: Watch | None = None
         self._subscriptions: Subscriptions | None = None
         self._clock = clock
-        self._common: Back | None = None
+        self._common: BackendLink | None = None
         self._stateless = Stateless(lambda: self.new(era="2026"))
-        self._spares: list[tuple[Mapping[str, Any], Back]] = []
+        self._spares: list[tuple[Mapping[str, Any], BackendLink]] = []
         self._warming: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
-        self._principals: dict[Principal, Back] = {}
+        self._principals: dict[Principal, BackendLink] = {}
         self._fetching: asyncio.Task[Catalogue] | None = None
         target = entry.server.target
         self.is_child = isinstance(target, CommandTarget)
@@ -202,16 +202,16 @@ class Backend:
         passed: Mapping[str, str] | None = None,
         era: EraChoice | None = None,
         session_wanted: bool = True,
-    ) -> Back:
+    ) -> BackendLink:
         """A link that its caller owns. `program`: the name under which one gateway process at a time may run it.
         `passed` goes with every request of it, the handshake included. A server that offers both eras is taken in 2025
         where a session is wanted."""
         server = self.entry.server
-        back: Back | None = None
+        backend_link: BackendLink | None = None
 
         def on_event(event: Event) -> None:
-            if back is not None:
-                self._heard(event, back)
+            if backend_link is not None:
+                self._heard(event, backend_link)
 
         options = Options(
             era=era or server.era,
@@ -222,7 +222,7 @@ class Backend:
             principal=principal,
             memory=memory,
             limits=self._limits,
-            rows=server.rows,
+            verdict_rules=server.verdict_rules,
             confirm_losses=True,
             stream=stream,
             pool=self._pool,
@@ -233,13 +233,14 @@ class Backend:
         )
         target = server.target
         if isinstance(target, HttpTarget) and self.is_per_caller:
-            target = with_passed(target, lambda: back.passed if back is not None else {})
+            target = with_passed(target, lambda: backend_link.passed if backend_link is not None else {})
         owns = self.programs.claim(program, self.name) if program is not None and self.is_child else None
-        back = Back(self, Link(target, options, name=self.name), session, self.is_child, memory, owns, caller)
-        back.passed = passed or {}
+        link = Link(target, options, name=self.name)
+        backend_link = BackendLink(self, link, session, self.is_child, memory, owns, caller)
+        backend_link.passed = passed or {}
         if on_request is None:
-            back.link.handle(back.refuse, on_notification)
-        return back
+            backend_link.link.handle(backend_link.refuse, on_notification)
+        return backend_link
 
     @property
     def is_per_caller(self) -> bool:
@@ -250,24 +251,24 @@ class Backend:
         """Those of a request's headers that go on to this server."""
         return passed(headers, self.policy.pass_headers)
 
-    def _heard(self, event: Event, back: Back) -> None:
+    def _heard(self, event: Event, backend_link: BackendLink) -> None:
         if isinstance(event, SessionWasReplaced):
-            self.tell(BackendReplaced(event.at, self.name, back.session, event.kept_state))
-        elif isinstance(event, LinkGreeted) and event.generation > 1 and not event.adopted and not self.is_child:
+            self.tell(BackendReplaced(event.at, self.name, backend_link.session, event.kept_state))
+        elif isinstance(event, HandshakeDone) and event.generation > 1 and not event.adopted and not self.is_child:
             self._fetch_soon()  # it came back, maybe as another version
         self.tell(event)
 
     # A server that was deployed anew
 
-    async def met(self, link: Link, greeting: Greeting) -> None:
+    async def met(self, link: Link, handshake: Handshake) -> None:
         """A first handshake: is this still the server whose lists we show?"""
         known = self.catalogue
         if self.is_per_caller:
-            told, self._told = self._told, told_in(greeting)
+            told, self._told = self._told, told_in(handshake)
             if told not in (None, self._told):
                 self.on_redeployed(self)
             return
-        if known is None or known.told == told_in(greeting) or link.statistics().adoptions:
+        if known is None or known.told == told_in(handshake) or link.statistics().adoptions:
             return  # whoever needs lists fetches them; an adopted session says nothing new
         if not self.is_child:
             self._fetch_soon()
@@ -293,7 +294,7 @@ class Backend:
         if self.catalogue is None and other.catalogue is not None:
             self.catalogue, self._borrowed = other.catalogue, True
 
-    def common(self) -> Back:
+    def common(self) -> BackendLink:
         """Everybody's link: for backends that keep nothing, for lists and for health."""
         if self._common is None:
             id = f"gateway/{self.name}/shared" if self.policy.reuse == "shared" else None
@@ -309,20 +310,20 @@ class Backend:
             self._subscriptions = Subscriptions(link)
         return self._subscriptions
 
-    async def stateless(self) -> Back | None:
+    async def stateless(self) -> BackendLink | None:
         """The link that 2026 clients without a session share. None where the backend does not offer that, wants each
         caller's own headers, or is a program: what its process keeps would be everybody's."""
         if self.is_child or self.is_per_caller or self.entry.server.era == "2025":
             return None
         return await self._stateless.get()
 
-    def of_principal(self, principal: Principal, idle: float, passed: Mapping[str, str] | None = None) -> Back:
+    def of_principal(self, principal: Principal, idle: float, passed: Mapping[str, str] | None = None) -> BackendLink:
         """The link that a principal's clients share."""
-        back = self._principals.get(principal)
-        if back is None:
+        backend_link = self._principals.get(principal)
+        if backend_link is None:
             id = principal_link(self.name, principal)
             memory = self.memory_of(principal, idle)
-            back = self._principals[principal] = self.new(
+            backend_link = self._principals[principal] = self.new(
                 memory=memory,
                 principal=principal,
                 program=id,
@@ -331,8 +332,8 @@ class Backend:
                 stream=True,
                 passed=passed,
             )
-        back.used = time.monotonic()
-        return back
+        backend_link.used = time.monotonic()
+        return backend_link
 
     def memory_of(self, principal: Principal, idle: float) -> SharedMemory:
         """Where a principal's session is kept."""
@@ -348,8 +349,8 @@ class Backend:
 
     def in_flight(self) -> int:
         """Calls on links that are no session's."""
-        own = (*self._principals.values(), self._common, self._stateless.back)
-        return sum(back.link.statistics().in_flight for back in own if back is not None)
+        own = (*self._principals.values(), self._common, self._stateless.backend_link)
+        return sum(backend_link.link.statistics().in_flight for backend_link in own if backend_link is not None)
 
     def has_principal(self, principal: str) -> bool:
         """Does a principal have a link here and now?"""
@@ -373,10 +374,10 @@ class Backend:
 
     async def _watch_lists(self, link: Link) -> None:
         """A 2026 server tells of changes only whoever asks to hear of them."""
-        greeting = link.greeting
-        if self._watching is not None or greeting is None or greeting.era is not Era.Y2026:
+        handshake = link.handshake
+        if self._watching is not None or handshake is None or handshake.era is not Era.Y2026:
             return
-        told = {kind: members(greeting.capabilities.get(kind)).get("listChanged") is True for kind in LISTS.values()}
+        told = {kind: members(handshake.capabilities.get(kind)).get("listChanged") is True for kind in LISTS.values()}
         if not any(told.values()):
             return
         try:
@@ -387,23 +388,25 @@ class Backend:
 
     # Spares
 
-    def take_spare(self, capabilities: Mapping[str, Any]) -> Back | None:
-        """A greeted link that nobody has used, if one was greeted with these capabilities."""
+    def take_spare(self, capabilities: Mapping[str, Any]) -> BackendLink | None:
+        """A link after its handshake that nobody has used, if one offered these capabilities."""
         if not self.policy.warm:
             return None
         self._spares = [spare for spare in self._spares if not self._is_dead(spare[1])]
-        for number, (said, back) in enumerate(self._spares):
+        for number, (said, backend_link) in enumerate(self._spares):
             if said == capabilities:
                 del self._spares[number]
-                back.begun = time.monotonic()
-                return back
+                backend_link.begun = time.monotonic()
+                return backend_link
         return None
 
-    def _is_dead(self, back: Back) -> bool:
+    def _is_dead(self, backend_link: BackendLink) -> bool:
         """A spare whose program has ended meanwhile; it is let go."""
-        if back.link.greeting is not None:
+        if backend_link.link.handshake is not None:
             return False
-        closing = asyncio.get_running_loop().create_task(back.close("its program ended", end=True), name="close spare")
+        closing = asyncio.get_running_loop().create_task(
+            backend_link.close("its program ended", end=True), name="close spare"
+        )
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
         return True
@@ -427,18 +430,18 @@ class Backend:
             log.warning("%s: no spare: %s", self.name, error)
 
     async def _warm_up(self, capabilities: Mapping[str, Any]) -> None:
-        for said, back in [spare for spare in self._spares if spare[0] != capabilities]:
-            self._spares.remove((said, back))
-            await back.close("another kind of client", end=True)
+        for said, backend_link in [spare for spare in self._spares if spare[0] != capabilities]:
+            self._spares.remove((said, backend_link))
+            await backend_link.close("another kind of client", end=True)
         while len(self._spares) < self.policy.warm:
-            back = self.new(capabilities=capabilities)
+            backend_link = self.new(capabilities=capabilities)
             try:
-                await back.start()
+                await backend_link.start()
             except BaseException:
-                await back.close("did not start", end=True)
+                await backend_link.close("did not start", end=True)
                 raise
-            back.is_spare = True
-            self._spares.append((capabilities, back))
+            backend_link.is_spare = True
+            self._spares.append((capabilities, backend_link))
 
     # Catalogue and health
 
@@ -508,14 +511,14 @@ class Backend:
         if self.is_child and self.state != "down" and self.catalogue is not None and not (self._borrowed or fetch):
             return
         try:
-            back = self.common()
-            await back.start()
+            backend_link = self.common()
+            await backend_link.start()
             if fetch or self.catalogue is None or self._must_fetch or self.state != "up":
-                await self.refresh(back.link, anew=fetch)
+                await self.refresh(backend_link.link, anew=fetch)
             elif not self.is_child:
-                await self._ping(back.link, self.catalogue)
+                await self._ping(backend_link.link, self.catalogue)
             self.noted(None)
-            await self._watch_lists(back.link)
+            await self._watch_lists(backend_link.link)
         except RunsElsewhere:
             if self.catalogue is None:
                 await self.recall()  # whoever runs it keeps what it offers
@@ -535,7 +538,7 @@ class Backend:
         would ever tell that it was deployed anew."""
         if link.era is Era.Y2026:
             result = await link.request("server/discover", timeout=PING_SECONDS)
-            if told_in(Greeting(Era.Y2026, "", result)) != known.told:
+            if told_in(Handshake(Era.Y2026, "", result)) != known.told:
                 await self.refresh(link, anew=True)
         elif link.session_id is None and not link.keeps_child:
             await self.refresh(link)
@@ -548,22 +551,22 @@ class Backend:
         return self.policy.reuse == "shared" or (self.era is Era.Y2026)
 
     async def _drop_common(self, reason: str) -> None:
-        back, self._common, self._watching, self._subscriptions = self._common, None, None, None
-        if back is not None:
-            await back.close(reason, end=True)
+        backend_link, self._common, self._watching, self._subscriptions = self._common, None, None, None
+        if backend_link is not None:
+            await backend_link.close(reason, end=True)
 
     async def close_idle(self, idle: float, works: Callable[[Principal], Awaitable[bool]]) -> None:
         """Links that principals have not used for so long, unless they have sessions: then they are at work, and come
         back to it. A session at a server may be in use by another process, so it is left to the reaper of records."""
-        for principal, back in list(self._principals.items()):
-            if time.monotonic() - back.used <= idle / 2 or back.link.statistics().in_flight:
+        for principal, backend_link in list(self._principals.items()):
+            if time.monotonic() - backend_link.used <= idle / 2 or backend_link.link.statistics().in_flight:
                 continue
             if await works(principal):
-                await back.link.touch()
+                await backend_link.link.touch()
                 continue
-            if time.monotonic() - back.used > idle and not back.link.statistics().in_flight:
+            if time.monotonic() - backend_link.used > idle and not backend_link.link.statistics().in_flight:
                 self._principals.pop(principal, None)
-                await back.close("idle", end=self.is_child, leaves_loss=True)
+                await backend_link.close("idle", end=self.is_child, leaves_loss=True)
         await self._stateless.close_idle(idle)
 
     async def close(self, reason: str, *, end: bool, leaves_loss: bool = False) -> None:
@@ -579,8 +582,8 @@ class Backend:
         spares, self._spares = self._spares, []
         principals, self._principals = self._principals, {}
         common, self._common = self._common, None
-        closing = [back.close(reason, end=True) for _, back in spares]
-        closing += [back.close(reason, end=end, leaves_loss=leaves_loss) for back in principals.values()]
+        closing = [backend_link.close(reason, end=True) for _, backend_link in spares]
+        closing += [link.close(reason, end=end, leaves_loss=leaves_loss) for link in principals.values()]
         closing.append(self._stateless.close(reason))
         if common is not None:
             closing.append(common.close(reason, end=end or self.policy.reuse != "shared", leaves_loss=leaves_loss))
@@ -588,8 +591,7 @@ class Backend:
             if isinstance(failed, BaseException):
                 log.error("%s: a link was not closed", self.name, exc_info=failed)
 
-    async def close_pool(self) -> None:
-        """After every link."""
+    async def close_pool(self) -> None:  # after every link
         if self._pool is not None:
             await self._pool.close()
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from holdfast.errors import HoldfastError
 from holdfast.gateway.backends.backend import FETCH_SECONDS, Backend
 from holdfast.gateway.backends.catalogue import Catalogue, fetch
-from holdfast.gateway.backends.link import Back
+from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.backends.routing import Offer, Table, build
 
 if TYPE_CHECKING:
-    from holdfast.gateway.dispatch import Asking
+    from holdfast.gateway.dispatch import RequestContext
     from holdfast.gateway.gateway import Gateway
 
 log = logging.getLogger("holdfast.gateway")
@@ -67,11 +67,11 @@ class CallerLists:
         for key in [key for key in self._listed if key[0] == backend.name]:
             self._size -= self._listed.pop(key).size
 
-    async def table(self, asking: "Asking") -> Table:
+    async def table(self, context: "RequestContext") -> Table:
         """All that this caller is offered."""
-        gateway, session = self._gateway, asking.session
+        gateway, session = self._gateway, context.session
         own = [backend for backend in gateway.backends.values() if backend.is_per_caller]
-        found = dict(zip(own, await asyncio.gather(*(self._of(asking, backend) for backend in own)), strict=True))
+        found = dict(zip(own, await asyncio.gather(*(self._of(context, backend) for backend in own)), strict=True))
         offers: list[Offer] = []
         for name, backend in gateway.backends.items():
             catalogue = session.overrides.get(name) if session is not None else None
@@ -91,11 +91,11 @@ class CallerLists:
         self._tables.move_to_end(key)
         return known[0]
 
-    async def _of(self, asking: "Asking", backend: Backend) -> Catalogue | None:
+    async def _of(self, context: "RequestContext", backend: Backend) -> Catalogue | None:
         """One server's lists for this caller; what it offered before, if it does not answer by the start deadline."""
-        passed = backend.passed(asking.headers)
+        passed = backend.passed(context.headers)
         digest = hashlib.sha256("\0".join(f"{name}:{passed[name]}" for name in sorted(passed)).encode()).hexdigest()
-        key = (backend.name, str(asking.principal), digest)
+        key = (backend.name, str(context.principal), digest)
         known = self._listed.get(key)
         if known is not None:
             self._listed.move_to_end(key)
@@ -106,24 +106,26 @@ class CallerLists:
             return known.catalogue if known is not None else None
         fetching = self._fetching.get(key)
         if fetching is None:
-            work = self._fetch(asking, backend, key, passed)
+            work = self._fetch(context, backend, key, passed)
             fetching = self._fetching[key] = asyncio.get_running_loop().create_task(work, name=f"lists {backend.name}")
             fetching.add_done_callback(lambda task: self._fetched(key, backend, task))
         await asyncio.wait((fetching,), timeout=self._gateway.settings.sessions.start)
         known = self._listed.get(key)
-        if known is None and not fetching.done() and asking.session is not None:
-            session = asking.session
+        if known is None and not fetching.done() and context.session is not None:
+            session = context.session
             fetching.add_done_callback(lambda _: self._gateway.tell_late(session))
         return known.catalogue if known is not None else None
 
-    async def _fetch(self, asking: "Asking", backend: Backend, key: Key, passed: Mapping[str, str]) -> Catalogue:
-        back, ours = await self._gateway.methods.link_for_lists(asking, backend, passed)
+    async def _fetch(
+        self, context: "RequestContext", backend: Backend, key: Key, passed: Mapping[str, str]
+    ) -> Catalogue:
+        backend_link, ours = await self._gateway.methods.link_for_lists(context, backend, passed)
         try:
             before = self._listed.get(key)
-            found = await self._fetch_over(back, passed, before.catalogue if before is not None else None)
+            found = await self._fetch_over(backend_link, passed, before.catalogue if before is not None else None)
         finally:
             if ours:
-                await back.close("listed", end=True)
+                await backend_link.close("listed", end=True)
         size = found.size
         if key in self._listed:
             self._size -= self._listed.pop(key).size
@@ -133,9 +135,11 @@ class CallerLists:
             self._size -= self._listed.popitem(last=False)[1].size
         return found
 
-    async def _fetch_over(self, back: Back, passed: Mapping[str, str], known: Catalogue | None) -> Catalogue:
-        await back.start()
-        return await fetch(back.link, timeout=FETCH_SECONDS, headers=passed, known=known)
+    async def _fetch_over(
+        self, backend_link: BackendLink, passed: Mapping[str, str], known: Catalogue | None
+    ) -> Catalogue:
+        await backend_link.start()
+        return await fetch(backend_link.link, timeout=FETCH_SECONDS, headers=passed, known=known)
 
     def _fetched(self, key: Key, backend: Backend, task: "asyncio.Task[Catalogue]") -> None:
         self._fetching.pop(key, None)

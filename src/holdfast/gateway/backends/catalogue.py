@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 
 from holdfast.core.eras import METHOD_NOT_FOUND
 from holdfast.core.exact import is_unicode
-from holdfast.core.handshake import Greeting
+from holdfast.core.handshake import Handshake
 from holdfast.core.lifecycle import LinkState
 from holdfast.core.values import JSON
 from holdfast.errors import BadAnswer, ConnectFailed, ErrorAnswer, HoldfastError, LimitReached
@@ -47,7 +47,7 @@ class Catalogue:
     instructions: str | None = None
     era: str | None = None
     keeps_sessions: bool = True
-    """The backend remembers something for each session, as far as its greeting tells."""
+    """The backend remembers something for each session, as far as its handshake tells."""
     left_out: tuple[str, ...] = ()
     """What the backend sent and nobody is offered, each with the reason."""
     told: str | None = None
@@ -152,12 +152,12 @@ async def fetch(
     """All that the link's server offers, by its capabilities. `timeout` is for each page. `known`: what it offered
     before, of which a list stays that can't be read now."""
     until = asyncio.get_running_loop().time() + LISTS_SECONDS
-    greeting = await link.open(timeout=timeout)
+    handshake = await link.open(timeout=timeout)
     found: dict[str, Any] = {}
     left_out: list[str] = []
     incomplete = False
     for capability, method, key, name, by in _LISTS:
-        if capability not in greeting.capabilities:
+        if capability not in handshake.capabilities:
             continue
         try:
             items = await _pages(link, method, key, timeout, until, headers, left_out)
@@ -173,7 +173,7 @@ async def fetch(
                 log.warning("%s: a list can't be read: %s", link.name, error.what)
             continue
         found[name] = _offered(items, by, name, left_out)
-    instructions = greeting.instructions
+    instructions = handshake.instructions
     if instructions is not None and len(instructions) > INSTRUCTIONS_LENGTH:
         left_out.append(f"instructions of {len(instructions)} characters, more than {INSTRUCTIONS_LENGTH}")
         instructions = None
@@ -182,10 +182,10 @@ async def fetch(
     return Catalogue(
         **found,
         instructions=instructions,
-        era=greeting.era.value,
+        era=handshake.era.value,
         keeps_sessions=link.keeps_state,
         left_out=tuple(left_out),
-        told=told_in(greeting),
+        told=told_in(handshake),
         incomplete=incomplete,
     )
 
@@ -197,9 +197,9 @@ def _why_unreadable(error: HoldfastError) -> str:
     return "the list is over the cap of one message" if isinstance(error, LimitReached) else "the answer is no list"
 
 
-def told_in(greeting: Greeting) -> str:
+def told_in(handshake: Handshake) -> str:
     """Name, version, capabilities and instructions of a server, as a digest to compare."""
-    said = [greeting.server_info, greeting.capabilities, greeting.instructions]
+    said = [handshake.server_info, handshake.capabilities, handshake.instructions]
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.gateway.backends.backend import Backend
 
 
-class Back:
+class BackendLink:
     """One link to a backend: a session's, a principal's, everybody's, or one call's."""
 
     __slots__ = (
@@ -98,7 +98,7 @@ class Back:
 
     @property
     def is_up(self) -> bool:
-        return self.link.greeting is not None and (self.owns is None or self.owns.held)
+        return self.link.handshake is not None and (self.owns is None or self.owns.held)
 
     @property
     def server(self) -> str:
@@ -129,7 +129,7 @@ class Back:
         try:
             await self._start()
         except BaseException:
-            if self.link.greeting is None and self.starting == 1:
+            if self.link.handshake is None and self.starting == 1:
                 self.backend.children.give(self)
                 if self.owns is not None:
                     await self.owns.release()
@@ -142,23 +142,23 @@ class Back:
             await self.owns.take()
         if self._child:
             await self.backend.children.take(self)
-        if self.link.greeting is not None:
+        if self.link.handshake is not None:
             return  # it was a spare
         began = time.monotonic()
         try:
-            greeting = await self.link.open()
+            handshake = await self.link.open()
         except HoldfastError as error:
             self.backend.noted(error, self.session)
             raise
         self.backend.noted(None, self.session)
-        await self.backend.met(self.link, greeting)
+        await self.backend.met(self.link, handshake)
         self.backend.tell(
             BackendStarted(
                 time.time(),
                 self.backend.name,
                 self.session,
                 time.monotonic() - began,
-                greeting.era.value,
+                handshake.era.value,
                 self.link.statistics().adoptions > 0,
             )
         )
@@ -168,7 +168,7 @@ class Back:
         it, so that what it kept must be reported as lost."""
         try:
             if self.memory is not None:
-                self.memory.leaves_loss = leaves_loss and (self.link.greeting is None or self.link.holds_state)
+                self.memory.leaves_loss = leaves_loss and (self.link.handshake is None or self.link.holds_state)
             await self.link.close(end=end)
         finally:
             if self.owns is not None:

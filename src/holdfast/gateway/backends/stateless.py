@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from holdfast.errors import Forbidden, Rejected, Unauthorized
-from holdfast.gateway.backends.link import Back
+from holdfast.gateway.backends.link import BackendLink
 
 ONLY_2025_SECONDS = 300.0  # for which a backend's refusal of 2026 is believed, before a call asks again
 
@@ -16,37 +16,41 @@ ONLY_2025_SECONDS = 300.0  # for which a backend's refusal of 2026 is believed, 
 class Stateless:
     """Opened by the first call that wants it."""
 
-    def __init__(self, make: Callable[[], Back]) -> None:
+    def __init__(self, make: Callable[[], BackendLink]) -> None:
         self._make = make
-        self.back: Back | None = None
+        self.backend_link: BackendLink | None = None
         self._only_2025_until = float("-inf")
 
-    async def get(self) -> Back | None:
+    async def get(self) -> BackendLink | None:
         """The link, up; None where the backend does not offer 2026."""
-        if self.back is None:
+        if self.backend_link is None:
             if time.monotonic() < self._only_2025_until:
                 return None
-            self.back = self._make()
-        back = self.back
-        back.used = time.monotonic()
-        if back.link.greeting is None:
+            self.backend_link = self._make()
+        backend_link = self.backend_link
+        backend_link.used = time.monotonic()
+        if backend_link.link.handshake is None:
             try:
-                await back.link.open()
+                await backend_link.link.open()
             except (Unauthorized, Forbidden):
                 raise
             except Rejected:
-                if self.back is back:
+                if self.backend_link is backend_link:
                     self._only_2025_until = time.monotonic() + ONLY_2025_SECONDS
                     await self.close("it does not offer 2026")
                 return None
-        return back
+        return backend_link
 
     async def close_idle(self, idle: float) -> None:
-        back = self.back
-        if back is not None and time.monotonic() - back.used > idle and not back.link.statistics().in_flight:
+        backend_link = self.backend_link
+        if (
+            backend_link is not None
+            and time.monotonic() - backend_link.used > idle
+            and not backend_link.link.statistics().in_flight
+        ):
             await self.close("idle")
 
     async def close(self, reason: str) -> None:
-        back, self.back = self.back, None
-        if back is not None:
-            await back.close(reason, end=True)
+        backend_link, self.backend_link = self.backend_link, None
+        if backend_link is not None:
+            await backend_link.close(reason, end=True)

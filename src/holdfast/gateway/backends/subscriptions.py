@@ -75,7 +75,7 @@ class Subscriptions:
         if not self._readers:
             self._close()
         if gone and self.link.era is Era.Y2025:
-            self.link.owner.start(self._unsubscribe(gone), "unsubscribe")
+            self.link.background.start(self._unsubscribe(gone), "unsubscribe")
 
     def _close(self) -> None:
         watches, self._watches = self._watches, []

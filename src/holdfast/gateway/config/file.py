@@ -34,7 +34,7 @@ _OUR_KEYS = (KEYS - {"reuse", "stateful"}) | POLICY_KEYS
 
 
 @dataclass(frozen=True)
-class Entry:
+class ServerEntry:
     """One server with its policy."""
 
     server: Server
@@ -46,7 +46,7 @@ class Config:
     """A file that was read: settings and servers, in the file's order."""
 
     settings: Settings
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, ServerEntry]
     path: Path | None = None
 
     @property
@@ -317,10 +317,10 @@ def _fields_at(model: type[BaseModel], place: list[str]) -> frozenset[str]:
     return frozenset(model.model_fields)
 
 
-def _entries(reading: _Reading, document: dict[str, Any], env: Mapping[str, str]) -> dict[str, Entry]:
+def _entries(reading: _Reading, document: dict[str, Any], env: Mapping[str, str]) -> dict[str, ServerEntry]:
     place = reading.place = "mcpServers" if "mcpServers" in document else "servers"
     listed = document.get(place)
-    entries: dict[str, Entry] = {}
+    entries: dict[str, ServerEntry] = {}
     if not isinstance(listed, dict):
         if place in document:
             reading.add((place,), "is not a mapping of names to servers")
@@ -349,7 +349,7 @@ def _entries(reading: _Reading, document: dict[str, Any], env: Mapping[str, str]
             reading.add(at, error.what.removeprefix(": "), error.remedy)
             continue
         if policy is not None and not server.disabled:
-            entries[str(name)] = Entry(server.with_(stateful=policy.stateful), policy)
+            entries[str(name)] = ServerEntry(server.with_(stateful=policy.stateful), policy)
     return entries
 
 
@@ -371,7 +371,7 @@ def _with_files(server: Server) -> Server:
     return server.with_(headers=files)
 
 
-def _check_together(reading: _Reading, settings: Settings, entries: dict[str, Entry]) -> None:
+def _check_together(reading: _Reading, settings: Settings, entries: dict[str, ServerEntry]) -> None:
     for key in settings.naming.rename:
         server = key.partition(".")[0]
         if server not in entries:
@@ -405,7 +405,7 @@ def _check_together(reading: _Reading, settings: Settings, entries: dict[str, En
         reading.add((reading.place, clash[0]), f"its tools would be named like those of {clash[1]!r}", "rename one")
 
 
-def _check_here(reading: _Reading, settings: Settings, entries: dict[str, Entry], insecure: bool) -> None:
+def _check_here(reading: _Reading, settings: Settings, entries: dict[str, ServerEntry], insecure: bool) -> None:
     """What `serve` would refuse, and programs that can't be started, on this machine as it is now."""
     try:
         check_bind(settings, insecure)

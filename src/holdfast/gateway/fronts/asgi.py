@@ -232,8 +232,8 @@ class Request:
             await events.aclose()
 
 
-class PostVoice:
-    """The answer to one POST: JSON if nothing comes before the result, else an event stream. See `Voice`."""
+class PostReplyChannel:
+    """The answer to one POST: JSON if nothing comes before the result, else an event stream. See `ReplyChannel`."""
 
     is_alone = False
     __slots__ = ("_json", "_new", "_pump", "_request", "_stream", "can_ask")

@@ -17,7 +17,7 @@ ALL = 64 * MIB  # of all requests that are counted, or one larger
 OF_ONE = 32 * MIB  # of one caller's with a token: another one's come in
 
 
-class Bodies:
+class RequestBodies:
     """Of one gateway."""
 
     def __init__(self) -> None:
@@ -28,9 +28,9 @@ class Bodies:
         return f"<Bodies {self.used} of {ALL} bytes>"
 
     @contextmanager
-    def held_by(self, principal: Principal) -> "Generator[Held]":
+    def held_by(self, principal: Principal) -> "Generator[HeldBytes]":
         """Within it, one request grows; at its end it is done with."""
-        held = Held(self, principal)
+        held = HeldBytes(self, principal)
         try:
             yield held
         finally:
@@ -51,10 +51,10 @@ class Bodies:
             del self._of[principal]
 
 
-class Held:
+class HeldBytes:
     """What one request takes."""
 
-    def __init__(self, bodies: Bodies, principal: Principal) -> None:
+    def __init__(self, bodies: RequestBodies, principal: Principal) -> None:
         self.size = 0
         self._bodies = bodies
         self._principal = principal

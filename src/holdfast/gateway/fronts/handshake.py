@@ -1,6 +1,6 @@
-"""What the gateway says of itself, and what it reads of a client's greeting.
+"""What the gateway says of itself, and what it reads of a client's handshake.
 
-It owns the capabilities that are always advertised. It refuses a greeting without a version.
+It owns the capabilities that are always advertised. It refuses a handshake without a version.
 """
 
 from typing import Any, cast
@@ -11,7 +11,7 @@ from holdfast.errors import UnstorableValue
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.sessions.session import Client
 
-MAX_GREETING = 16 * 1024  # bytes of what a client says of itself: it is kept, and goes to every backend
+MAX_HANDSHAKE = 16 * 1024  # bytes of what a client says of itself: it is kept, and goes to every backend
 INFO = {"name": "holdfast", "version": "0.1.0"}
 CAPABILITIES: dict[str, Any] = {
     "tools": {"listChanged": True},
@@ -20,10 +20,10 @@ CAPABILITIES: dict[str, Any] = {
     "completions": {},
     "logging": {},
 }
-"""Always all of them: capabilities freeze at the greeting, and a backend may come up later."""
+"""Always all of them: capabilities freeze at the handshake, and a backend may come up later."""
 
 
-class BadGreeting(ValueError):
+class BadHandshake(ValueError):
     """A client's `initialize` can't be read."""
 
 
@@ -31,13 +31,13 @@ def client_of(params: dict[str, Any]) -> Client:
     """What `initialize` says of the client; odd parts are left out."""
     info, capabilities, version = params.get("clientInfo"), params.get("capabilities"), params.get("protocolVersion")
     if not isinstance(version, str):
-        raise BadGreeting("initialize names a protocolVersion")
+        raise BadHandshake("initialize names a protocolVersion")
     try:
         size = len(encode({"info": info, "capabilities": capabilities}))
     except UnstorableValue as error:
-        raise BadGreeting(f"clientInfo or capabilities can't be kept: {error.what}") from None
-    if size > MAX_GREETING:
-        raise BadGreeting(f"clientInfo and capabilities have {size} bytes, more than {MAX_GREETING}")
+        raise BadHandshake(f"clientInfo or capabilities can't be kept: {error.what}") from None
+    if size > MAX_HANDSHAKE:
+        raise BadHandshake(f"clientInfo and capabilities have {size} bytes, more than {MAX_HANDSHAKE}")
     known = VERSIONS[Era.Y2025]
     return Client(
         cast("dict[str, Any]", info) if isinstance(info, dict) else {},
@@ -46,7 +46,7 @@ def client_of(params: dict[str, Any]) -> Client:
     )
 
 
-def greeting(gateway: Gateway, client: Client) -> dict[str, Any]:
+def handshake(gateway: Gateway, client: Client) -> dict[str, Any]:
     """The result of `initialize`."""
     result: dict[str, Any] = {
         "protocolVersion": client.version,

@@ -12,13 +12,13 @@ from holdfast.core.disclosure import rpc_error
 from holdfast.core.eras import PROTOCOL_VERSION, UNSUPPORTED_VERSION, VERSIONS, Era
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import HoldfastError
-from holdfast.gateway.auth import Callers
+from holdfast.gateway.auth import Authenticator
 from holdfast.gateway.config.settings import ClientLimits
-from holdfast.gateway.dispatch import Asking
-from holdfast.gateway.fronts.asgi import PostVoice, Receive, Refused, Request, Scope, Send, event_of
-from holdfast.gateway.fronts.bodies import COMMON, Bodies
+from holdfast.gateway.dispatch import RequestContext
+from holdfast.gateway.fronts.asgi import PostReplyChannel, Receive, Refused, Request, Scope, Send, event_of
+from holdfast.gateway.fronts.bodies import COMMON, RequestBodies
 from holdfast.gateway.fronts.connections import most_of_one_caller
-from holdfast.gateway.fronts.handshake import BadGreeting, client_of, greeting
+from holdfast.gateway.fronts.handshake import BadHandshake, client_of, handshake
 from holdfast.gateway.fronts.http_2026 import Front2026
 from holdfast.gateway.fronts.open_requests import OpenRequests
 from holdfast.gateway.fronts.streams import Streams
@@ -42,21 +42,21 @@ class Front:
         self._gateway = gateway
         self._2026 = Front2026(gateway)
         self.open = OpenRequests()
-        self.bodies = Bodies()
-        self._callers = Callers(gateway.settings.auth, gateway.settings.listen)
+        self.bodies = RequestBodies()
+        self._authenticator = Authenticator(gateway.settings.auth, gateway.settings.listen)
 
     @property
-    def callers(self) -> Callers:
-        return self._callers
+    def callers(self) -> Authenticator:
+        return self._authenticator
 
     @callers.setter
-    def callers(self, callers: Callers) -> None:
-        self._callers = callers
+    def callers(self, callers: Authenticator) -> None:
+        self._authenticator = callers
         self.end_refused()
 
     def end_refused(self) -> None:
         """End every request whose token has been taken away or has expired."""
-        ended = self.open.end_refused(self._callers)
+        ended = self.open.end_refused(self._authenticator)
         if ended:
             log.warning("%d open requests end: the tokens that let them in are no longer valid", ended)
 
@@ -108,7 +108,7 @@ class Front:
                 await request.reply(204, headers=[(b"access-control-max-age", b"600")])
                 return
         authorization = request.header(b"authorization")
-        principal = self._callers.principal(authorization)
+        principal = self._authenticator.principal(authorization)
         if principal is None:
             raise _unauthorized()
         request.is_of(principal)
@@ -234,12 +234,12 @@ class Front:
         try:
             client = client_of(cast("dict[str, Any]", message.get("params") or {}))
             session = await self._gateway.sessions.begin(principal, client)
-        except BadGreeting as error:
+        except BadHandshake as error:
             raise Refused(400, str(error), code=-32602) from None
         except HoldfastError as error:
             self._gateway.report(error)
             raise Refused.because(error) from None
-        answer = {"jsonrpc": "2.0", "id": message["id"], "result": greeting(self._gateway, client)}
+        answer = {"jsonrpc": "2.0", "id": message["id"], "result": handshake(self._gateway, client)}
         headers = [(b"mcp-session-id", session.id.encode())]
         if takes_json:
             await request.reply_json(200, answer, headers)
@@ -285,30 +285,32 @@ class Front:
         if id in session.calls:
             raise Refused(400, f"a request with the id {id!r:.80} is under way already")
         takes_sse = takes_sse and (request.streams or not takes_json)
-        voice = PostVoice(request, json=takes_json, sse=takes_sse, stream=lambda: _streams(session).answer())
-        asking = Asking(session.principal, Era.Y2025, session, session.client, request, voice)
+        reply_channel = PostReplyChannel(
+            request, json=takes_json, sse=takes_sse, stream=lambda: _streams(session).answer()
+        )
+        context = RequestContext(session.principal, Era.Y2025, session, session.client, request, reply_channel)
         task = asyncio.current_task()
         assert task is not None
         session.calls[id] = task
-        session.voices.append(voice)
+        session.reply_channels.append(reply_channel)
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": id}
         try:
-            answer["result"] = await self._gateway.methods.answer(asking, method, message.get("params") or {})
+            answer["result"] = await self._gateway.methods.answer(context, method, message.get("params") or {})
         except HoldfastError as error:
             answer["error"] = rpc_error(error)
         except asyncio.CancelledError:
             if request.revoked or not task.cancelling():
-                voice.drop()
+                reply_channel.drop()
                 raise
             task.uncancel()
             answer["error"] = {"code": CANCELLED, "message": "Request cancelled"}
         finally:
-            session.voices.remove(voice)
+            session.reply_channels.remove(reply_channel)
             session.calls.pop(id, None)
             self._gateway.sessions.was_used(session)
-        await voice.finish(answer)
-        if asking.reporting is not None and await request.was_read():
-            asking.reported()
+        await reply_channel.finish(answer)
+        if context.reporting is not None and await request.was_read():
+            context.reported()
 
     # GET and DELETE
 

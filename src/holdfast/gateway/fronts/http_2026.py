@@ -30,8 +30,8 @@ from holdfast.core.exact import is_unicode, plain
 from holdfast.core.models import Principal
 from holdfast.errors import HoldfastError
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS, Subscriptions
-from holdfast.gateway.dispatch import LONGEST_URI, Asking
-from holdfast.gateway.fronts.asgi import PostVoice, Refused, Request, event_of
+from holdfast.gateway.dispatch import LONGEST_URI, RequestContext
+from holdfast.gateway.fronts.asgi import PostReplyChannel, Refused, Request, event_of
 from holdfast.gateway.fronts.handshake import INFO, discovery
 from holdfast.gateway.gateway import Gateway, Listener
 from holdfast.gateway.sessions.header_keys import Keys
@@ -86,9 +86,11 @@ class Front2026:
                 return
             session = await self._session(headers, principal, client)
             takes_sse = takes_sse and (request.streams or not takes_json)
-            voice = PostVoice(request, json=takes_json, sse=takes_sse, stream=self._gateway.answer_stream)
-            asking = Asking(principal, Era.Y2026, session, client, request, voice)
-            await self._call(request, asking, voice, id, method, params)
+            reply_channel = PostReplyChannel(
+                request, json=takes_json, sse=takes_sse, stream=self._gateway.answer_stream
+            )
+            context = RequestContext(principal, Era.Y2026, session, client, request, reply_channel)
+            await self._call(request, context, reply_channel, id, method, params)
         except Refused as refused:
             await request.refuse(refused, id)
 
@@ -121,7 +123,13 @@ class Front2026:
             raise Refused.because(error) from None
 
     async def _call(
-        self, request: Request, asking: Asking, voice: PostVoice, id: Any, method: str, params: dict[str, Any]
+        self,
+        request: Request,
+        context: RequestContext,
+        reply_channel: PostReplyChannel,
+        id: Any,
+        method: str,
+        params: dict[str, Any],
     ) -> None:
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": id}
         status = 200
@@ -133,10 +141,10 @@ class Front2026:
             watching.append(asyncio.ensure_future(self._cancel_when_gone(request, task)))
 
         timer = asyncio.get_running_loop().call_later(WATCH_AFTER, watch)
-        session = asking.session
+        session = context.session
         try:
             with self._gateway.sessions.calling(session) if session is not None else contextlib.nullcontext():
-                result = await self._gateway.methods.answer(asking, method, params)
+                result = await self._gateway.methods.answer(context, method, params)
             answer["result"] = _with_info(result)
         except HoldfastError as error:
             answer["error"] = rpc_error(error)
@@ -144,20 +152,20 @@ class Front2026:
             status = 404 if code == METHOD_NOT_FOUND and error.status is None else ERROR_CODE_HTTP_STATUS.get(code, 200)
         except asyncio.CancelledError:
             if request.revoked or not task.cancelling():
-                voice.drop()
+                reply_channel.drop()
                 raise
             task.uncancel()
             if watching and watching[0].done():
-                voice.drop()
+                reply_channel.drop()
                 return  # the client has hung up
             answer["error"] = {"code": -32800, "message": "Request cancelled"}
         finally:
             timer.cancel()
             for each in watching:
                 each.cancel()
-        await voice.finish(answer, status)
-        if asking.reporting is not None and await request.was_read():
-            asking.reported()
+        await reply_channel.finish(answer, status)
+        if context.reporting is not None and await request.was_read():
+            context.reported()
 
     async def _cancel_when_gone(self, request: Request, task: "asyncio.Task[Any]") -> None:
         """In 2026, hanging up is how a client cancels."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from holdfast.core.models import Principal
-from holdfast.gateway.auth import Callers
+from holdfast.gateway.auth import Authenticator
 from holdfast.gateway.fronts.asgi import Request
 
 
@@ -48,7 +48,7 @@ class OpenRequests:
             if not self._counts[principal]:
                 del self._counts[principal]
 
-    def end_refused(self, callers: Callers) -> int:
+    def end_refused(self, callers: Authenticator) -> int:
         """Cancel what was let in by a token that would be refused now, or that is another's now. Returns how many."""
         ended = 0
         for request, open in tuple(self._open.items()):

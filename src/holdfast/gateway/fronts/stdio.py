@@ -21,8 +21,8 @@ from holdfast.core.eras import PROTOCOL_VERSION, UNSUPPORTED_VERSION, Era
 from holdfast.core.models import Principal
 from holdfast.errors import ConfigError, HoldfastError, Unavailable
 from holdfast.gateway.config.file import Config
-from holdfast.gateway.dispatch import Asking
-from holdfast.gateway.fronts.handshake import BadGreeting, client_of, discovery, greeting
+from holdfast.gateway.dispatch import RequestContext
+from holdfast.gateway.fronts.handshake import BadHandshake, client_of, discovery, handshake
 from holdfast.gateway.fronts.stdio_output import OutPipe
 from holdfast.gateway.fronts.streams import Streams
 from holdfast.gateway.gateway import CUT_SECONDS, Gateway
@@ -164,14 +164,14 @@ class StdioFront:
 
     async def _call(self, id: Any, method: str, params: dict[str, Any]) -> None:
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": id}
-        asking, session = Asking(LOCAL, Era.Y2025, voice=self), None
+        context, session = RequestContext(LOCAL, Era.Y2025, reply_channel=self), None
         try:
             if method != "initialize" and self._session is None and self._initializing is not None:
                 await asyncio.wait((self._initializing,))  # a script sends all its lines at once
             session = self._session
             if session is not None:
-                session.voices.append(self)
-            answer["result"] = await self._answer(asking, method, params)
+                session.reply_channels.append(self)
+            answer["result"] = await self._answer(context, method, params)
         except HoldfastError as error:
             answer["error"] = rpc_error(error)
         except _Refusal as refusal:
@@ -185,16 +185,16 @@ class StdioFront:
             answer["error"] = {"code": -32603, "message": "Internal error"}
         finally:
             if session is not None:
-                session.voices.remove(self)
+                session.reply_channels.remove(self)
             self._calls.pop(id, None)
         self.say(answer)
-        if asking.reporting is not None and await self._out.flush():
-            asking.reported()
+        if context.reporting is not None and await self._out.flush():
+            context.reported()
 
-    async def _answer(self, asking: Asking, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def _answer(self, context: RequestContext, method: str, params: dict[str, Any]) -> dict[str, Any]:
         meta = params.get("_meta")
         if isinstance(meta, dict) and PROTOCOL_VERSION in meta:
-            return await self._answer_2026(asking, method, params)
+            return await self._answer_2026(context, method, params)
         if method == "initialize":
             return await self._initialize(params)
         if self._session is None:
@@ -203,21 +203,21 @@ class StdioFront:
         if session is None:
             self._session = None
             raise _Refusal(-32001, "the session has ended, and what it kept is gone: initialize again")
-        asking.session, asking.client = session, session.client
-        return await self._gateway.methods.answer(asking, method, params)
+        context.session, context.client = session, session.client
+        return await self._gateway.methods.answer(context, method, params)
 
     async def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
         if self._session is not None:
             raise _Refusal(-32600, "initialized already")
         try:
             client = client_of(params)
-        except BadGreeting as error:
+        except BadHandshake as error:
             raise _Refusal(-32602, str(error)) from None
         session = self._session = await self._gateway.sessions.begin(LOCAL, client)
         session.streams = self._gateway.sessions.new_streams()
         self._pushing = asyncio.get_running_loop().create_task(self._push(session.streams), name="push")
         session.listen()
-        return greeting(self._gateway, client)
+        return handshake(self._gateway, client)
 
     async def _push(self, streams: Streams) -> None:
         """What the session says unasked."""
@@ -225,7 +225,7 @@ class StdioFront:
             data = event.partition(b"data: ")[2].rstrip(b"\n")
             self.say(decode_exactly(data))
 
-    async def _answer_2026(self, asking: Asking, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def _answer_2026(self, context: RequestContext, method: str, params: dict[str, Any]) -> dict[str, Any]:
         checked = classify_inbound_request({"method": method, "params": params})
         if isinstance(checked, InboundLadderRejection):
             raise _Refusal(checked.code, checked.message, checked.data)
@@ -235,8 +235,8 @@ class StdioFront:
                 raise _Refusal(UNSUPPORTED_VERSION, *steered)
             return discovery(self._gateway)
         client = Client(checked.client_info or {}, checked.client_capabilities or {}, checked.protocol_version)
-        asking.era, asking.client = Era.Y2026, client
-        return await self._gateway.methods.answer(asking, method, params)
+        context.era, context.client = Era.Y2026, client
+        return await self._gateway.methods.answer(context, method, params)
 
     async def _close(self) -> None:
         self.closing = True

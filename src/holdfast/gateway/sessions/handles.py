@@ -12,7 +12,7 @@ from holdfast.gateway.config.settings import Sessions as Settings
 from holdfast.gateway.sessions.session import Session
 
 if TYPE_CHECKING:
-    from holdfast.gateway.dispatch import Asking
+    from holdfast.gateway.dispatch import RequestContext
     from holdfast.gateway.sessions.registry import Sessions
 
 OPEN, END = "holdfast__open_session", "holdfast__end_session"
@@ -76,12 +76,12 @@ def unknown(settings: Settings) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": text}], "isError": True}
 
 
-async def call(sessions: "Sessions", asking: "Asking", name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+async def call(sessions: "Sessions", context: "RequestContext", name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     if name == OPEN:
-        session = await sessions.begin(asking.principal, asking.client, Era.Y2026)
+        session = await sessions.begin(context.principal, context.client, Era.Y2026)
         text = f"Session open. Pass {ARGUMENT}={session.id} to each call."
         return {"content": [{"type": "text", "text": text}], "structuredContent": {ARGUMENT: session.id}}
-    session = await find(sessions, asking.principal, arguments.get(ARGUMENT))
+    session = await find(sessions, context.principal, arguments.get(ARGUMENT))
     if session is None:
         return unknown(sessions.settings)
     await sessions.end(session, "ended by its client")

@@ -14,7 +14,7 @@ from holdfast.core.models import Claim, Principal, Record
 from holdfast.core.values import JSON, members
 from holdfast.errors import Busy, Conflict, CorruptRecord, Ended, NotFound, SessionExpired
 from holdfast.links.memory.store import KIND as LINKS
-from holdfast.links.memory.store import Kept, StoreMemory
+from holdfast.links.memory.store import MemoryEntry, StoreMemory
 from holdfast.stores.contract import Store
 
 
@@ -69,10 +69,10 @@ class SessionMemory:
     def _entry(self) -> dict[str, Any]:
         return members(self._session.backends.get(self._backend))
 
-    async def load(self) -> Kept:
+    async def load(self) -> MemoryEntry:
         session = self._session
         if self._backend in session.loaded and session.record is not None:
-            await session.read()  # a later greeting: another process may have begun a newer session
+            await session.read()  # a later handshake: another process may have begun a newer session
         session.loaded.add(self._backend)
         entry = self._entry
         raw = entry.get("saved")
@@ -84,7 +84,7 @@ class SessionMemory:
         if saved is not None and entry.get("at") not in (None, self._at):
             lost = lost or saved.session is not None or saved.unreported_loss or "program" in entry
             saved = None
-        return Kept(saved, entry.get("n", 0), lost)
+        return MemoryEntry(saved, entry.get("n", 0), lost)
 
     async def save(self, saved: Saved, token: object) -> object:
         self._number = await self._put(saved.to_json(), token if isinstance(token, int) else 0, False)
@@ -168,18 +168,18 @@ class SharedMemory(StoreMemory):
         """As last read or written by us."""
         self.leaves_loss = False
 
-    async def load(self) -> Kept:
+    async def load(self) -> MemoryEntry:
         record = await self._store.get(LINKS, self._id)
         data = None if record is None else members(record.data)
         self._rev = 0 if record is None else record.rev
         if record is None or record.principal != self._principal or not data:
-            return Kept(None, self._rev)
+            return MemoryEntry(None, self._rev)
         if data.get("lost") is True:
-            return Kept(None, record.rev, True)
+            return MemoryEntry(None, record.rev, True)
         kept = await super().load()
         saved = kept.saved
         if saved is not None and data.get("at") not in (None, self._at):
-            return Kept(None, kept.token, True)
+            return MemoryEntry(None, kept.token, True)
         return kept
 
     async def save(self, saved: Saved, token: object) -> object:

@@ -18,7 +18,7 @@ from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.eras import Era
 from holdfast.core.events import GatewaySessionBegan, GatewaySessionEnded, Sink
 from holdfast.core.handshake import Saved
-from holdfast.core.lifecycle import SessionEvent, SessionState
+from holdfast.core.lifecycle import GatewaySessionEvent, GatewaySessionState
 from holdfast.core.models import FrontSessionId, Principal, Record
 from holdfast.core.values import members
 from holdfast.errors import (
@@ -112,7 +112,7 @@ class Sessions:
             del self._beginning[place]
             self._begun += 1
         self._tell(GatewaySessionBegan(time.time(), session.key, principal, era.value))
-        session.step(SessionEvent.STARTED)
+        session.step(GatewaySessionEvent.STARTED)
         self.live[session.id] = session
         if session.overrides:  # its own lists were made while others came up, which told only the live sessions
             self.retable(session)
@@ -122,10 +122,10 @@ class Sessions:
 
     async def _forget_old(self, session: Session) -> None:
         """A reload while it began: links to servers that are no longer configured."""
-        for name, back in list(session.backs.items()):
-            if self.backends.get(name) is not back.backend:
-                del session.backs[name]
-                await back.close("reconfigured", end=True, leaves_loss=True)
+        for name, backend_link in list(session.links.items()):
+            if self.backends.get(name) is not backend_link.backend:
+                del session.links[name]
+                await backend_link.close("reconfigured", end=True, leaves_loss=True)
 
     async def _begin(self, session: Session) -> Session:
         try:
@@ -204,10 +204,10 @@ class Sessions:
                 await backend.check()
                 return
             await backend.spare_comes()
-            back = session.back(backend)
-            await back.start()
+            backend_link = session.backend_link(backend)
+            await backend_link.start()
             if backend.catalogue is None or backend.is_stale:
-                await backend.refresh(back.link)
+                await backend.refresh(backend_link.link)
             backend.warm_up(session.client.capabilities)
         except HoldfastError as error:
             log.info("session %s: %s did not start: %s", session.key[:8], backend.name, error.what)
@@ -215,11 +215,11 @@ class Sessions:
     async def find(self, id: str, principal: Principal) -> Session | None:
         """The caller's live session, here or as the store has it."""
         session = self.live.get(id)
-        while session is None or session.state is SessionState.DETACHED:  # put to rest before we came to use it
+        while session is None or session.state is GatewaySessionState.DETACHED:  # put to rest before we came to use it
             session = await self._find(id)
             if session is None:
                 return None
-        if session.principal != principal or session.state is not SessionState.OPEN:
+        if session.principal != principal or session.state is not GatewaySessionState.OPEN:
             return None
         now = self.clock.monotonic()
         if self._expired(session, now):
@@ -282,7 +282,7 @@ class Sessions:
         now = self.clock.monotonic()
         session.used, session.begun = now - idle, now - age
         session.touched = float("-inf")
-        session.step(SessionEvent.STARTED)
+        session.step(GatewaySessionEvent.STARTED)
         self.live[id] = session
         self._rest_some(session)
         return session
@@ -310,7 +310,7 @@ class Sessions:
             self._rest(session, "at rest")
 
     def _rest(self, session: Session, reason: str) -> None:
-        session.step(SessionEvent.HANDED_OVER)
+        session.step(GatewaySessionEvent.HANDED_OVER)
         task = asyncio.get_running_loop().create_task(self._let_go(session, reason, end=False), name="rest session")
         self._resting.add(task)
         task.add_done_callback(self._resting.discard)
@@ -343,8 +343,8 @@ class Sessions:
             log.error("session %s could not be ended: %s", session.key[:8], error)
 
     async def _end(self, session: Session, reason: str, tell: bool) -> None:
-        event = SessionEvent.EXPIRED if reason == "expired" else SessionEvent.DELETED
-        if session.state not in (SessionState.OPEN, SessionState.STARTING):
+        event = GatewaySessionEvent.EXPIRED if reason == "expired" else GatewaySessionEvent.DELETED
+        if session.state not in (GatewaySessionState.OPEN, GatewaySessionState.STARTING):
             return
         await self.store.end(KIND, session.key)  # first: nobody begins another call on it
         session.step(event)
@@ -358,7 +358,7 @@ class Sessions:
         if tell:
             await self._end_unopened(session)
         await self._let_go(session, reason, end=tell)  # else whoever ended it has told the servers
-        session.step(SessionEvent.DRAINED)
+        session.step(GatewaySessionEvent.DRAINED)
         lifetime = self.clock.monotonic() - session.begun
         self._tell(GatewaySessionEnded(time.time(), session.key, session.principal, reason, lifetime))
 
@@ -372,7 +372,7 @@ class Sessions:
         left = {
             name: entry
             for name, entry in session.backends.items()
-            if name not in session.backs or session.backs[name].link.greeting is None
+            if name not in session.links or session.links[name].link.handshake is None
         }
         await self._end_saved(session.key, left)
 
@@ -495,7 +495,7 @@ class Sessions:
 
     async def _works(self, principal: Principal) -> bool:
         """Has it a session, here or in another process?"""
-        if any(each.principal == principal and each.state is SessionState.OPEN for each in self.live.values()):
+        if any(each.principal == principal and each.state is GatewaySessionState.OPEN for each in self.live.values()):
             return True
         return await self.store.count(kind=KIND, principal=principal) > 0
 

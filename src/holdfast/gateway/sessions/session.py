@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from holdfast.core.eras import METHOD_NOT_FOUND, Era
-from holdfast.core.lifecycle import GATEWAY_SESSION, SessionEvent, SessionState
+from holdfast.core.lifecycle import GATEWAY_SESSION, GatewaySessionEvent, GatewaySessionState
 from holdfast.core.models import FrontSessionId, Principal, Record
 from holdfast.core.values import JSON, members
 from holdfast.errors import Conflict, ErrorAnswer, HoldfastError, NotFound
 from holdfast.gateway.backends.backend import LISTS, Backend
 from holdfast.gateway.backends.catalogue import Catalogue, fetch
-from holdfast.gateway.backends.link import Back
+from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.backends.refetch import Refetch
 from holdfast.gateway.backends.routing import Table
 from holdfast.gateway.backends.subscriptions import Subscriptions
@@ -44,7 +44,7 @@ CAPABILITY = {
 }
 
 
-class Voice(Protocol):
+class ReplyChannel(Protocol):
     """The way back to whoever made a call, while it is under way."""
 
     can_ask: bool
@@ -101,7 +101,6 @@ class Session:
         "_news",
         "_roots_due",
         "_writing",
-        "backs",
         "begun",
         "calls",
         "changed",
@@ -111,10 +110,12 @@ class Session:
         "era",
         "id",
         "key",
+        "links",
         "loaded",
         "overrides",
         "principal",
         "record",
+        "reply_channels",
         "sessions",
         "state",
         "streams",
@@ -122,7 +123,6 @@ class Session:
         "tasks",
         "touched",
         "used",
-        "voices",
         "watches",
     )
 
@@ -135,15 +135,15 @@ class Session:
         self.principal = principal
         self.client = client
         self.era = era
-        self.state = SessionState.STARTING
+        self.state = GatewaySessionState.STARTING
         self.record: Record | None = None
         self.data: dict[str, JSON] = {}
         self.loaded: set[str] = set()
-        self.backs: dict[str, Back] = {}
+        self.links: dict[str, BackendLink] = {}
         self.overrides: dict[str, Catalogue] = {}
         self.table: Table | None = None
         self.calls: dict[str | int, asyncio.Task[Any]] = {}
-        self.voices: list[Voice] = []
+        self.reply_channels: list[ReplyChannel] = []
         self.streams: Streams | None = None
         self.changed: set[str] = set()
         self.watches: dict[str, Subscriptions] = {}
@@ -158,7 +158,7 @@ class Session:
         self._roots_due: dict[str, bool] = {}
 
     def __repr__(self) -> str:
-        return f"<Session {self.key[:8]} {self.state.name} backends={sorted(self.backs)} calls={len(self.calls)}>"
+        return f"<Session {self.key[:8]} {self.state.name} backends={sorted(self.links)} calls={len(self.calls)}>"
 
     @property
     def store(self) -> Store:
@@ -171,7 +171,7 @@ class Session:
     @property
     def goes_on(self) -> bool:
         """Here, or elsewhere after a rest; it is not ending."""
-        return self.state in (SessionState.OPEN, SessionState.DETACHED)
+        return self.state in (GatewaySessionState.OPEN, GatewaySessionState.DETACHED)
 
     @property
     def backends(self) -> dict[str, Any]:
@@ -190,14 +190,14 @@ class Session:
     @property
     def in_use(self) -> bool:
         """A call is under way, or the client listens: then it is not idle."""
-        return bool(self.calls or self.voices or (self.streams is not None and self.streams.own.is_read))
+        return bool(self.calls or self.reply_channels or (self.streams is not None and self.streams.own.is_read))
 
     @property
     def busy(self) -> bool:
         """May not be put to rest."""
-        return self.in_use or any(back.link.keeps_child for back in self.backs.values())
+        return self.in_use or any(backend_link.link.keeps_child for backend_link in self.links.values())
 
-    def step(self, event: SessionEvent) -> None:
+    def step(self, event: GatewaySessionEvent) -> None:
         self.state = GATEWAY_SESSION.next(self.state, event)
 
     def start(self, work: Awaitable[Any], name: str) -> None:
@@ -278,13 +278,13 @@ class Session:
 
     # Links
 
-    def back(self, backend: Backend, passed: Mapping[str, str] | None = None) -> Back:
+    def backend_link(self, backend: Backend, passed: Mapping[str, str] | None = None) -> BackendLink:
         """The session's link to a backend; it comes up with its first use. `passed`: headers of that request."""
-        back = self.backs.get(backend.name)
-        if back is None:
-            back = None if backend.name in self.backends else backend.take_spare(self.client.capabilities)
-            if back is None:
-                back = backend.new(
+        backend_link = self.links.get(backend.name)
+        if backend_link is None:
+            backend_link = None if backend.name in self.backends else backend.take_spare(self.client.capabilities)
+            if backend_link is None:
+                backend_link = backend.new(
                     session=self.key,
                     memory=SessionMemory(self, backend.name, backend.at),
                     principal=self.principal,
@@ -295,27 +295,29 @@ class Session:
                     passed=passed,
                 )
             else:
-                back.given_to(self.key, self.principal, SessionMemory(self, backend.name, backend.at))
+                backend_link.given_to(self.key, self.principal, SessionMemory(self, backend.name, backend.at))
             name = backend.name
-            back.link.handle(
-                back.refuse if self.era is Era.Y2026 else lambda method, params, _: self.ask(method, params, None),
+            backend_link.link.handle(
+                backend_link.refuse
+                if self.era is Era.Y2026
+                else lambda method, params, _: self.ask(method, params, None),
                 lambda method, params: self.heard(name, method, params),
             )
-            back.link.log_level = self.log_level
-            self.backs[name] = back
+            backend_link.link.log_level = self.log_level
+            self.links[name] = backend_link
             listens = self.streams is not None and self.streams.own.is_read
             if listens or self.era is Era.Y2026 or set(CAPABILITY.values()) & self.client.capabilities.keys():
-                back.link.listen()  # servers ask there, too, and wait until somebody answers or refuses
-        return back
+                backend_link.link.listen()  # servers ask there, too, and wait until somebody answers or refuses
+        return backend_link
 
     def listen(self) -> None:
         """The client listens, so we do, too: also at backends that only another process has used so far."""
         for name in list(self.backends):
             backend = self.sessions.backends.get(name)
-            if backend is not None and name not in self.backs and not (backend.is_child or backend.is_per_caller):
-                self.start(self.back(backend).start(), f"listen at {name}")
-        for back in self.backs.values():
-            back.link.listen()
+            if backend is not None and name not in self.links and not (backend.is_child or backend.is_per_caller):
+                self.start(self.backend_link(backend).start(), f"listen at {name}")
+        for backend_link in self.links.values():
+            backend_link.link.listen()
 
     def heard(self, backend: str, method: str, params: Mapping[str, Any] | None) -> None:
         """A backend's word that belongs to no call."""
@@ -333,11 +335,13 @@ class Session:
 
     async def _refresh(self, name: str) -> None:
         """This session sees other lists than the rest: its own from now on."""
-        back = self.backs.get(name)
-        if back is None:
+        backend_link = self.links.get(name)
+        if backend_link is None:
             return
-        found = await fetch(back.link, timeout=30.0, known=self.overrides.get(name) or back.backend.catalogue)
-        if self.backs.get(name) is back:
+        found = await fetch(
+            backend_link.link, timeout=30.0, known=self.overrides.get(name) or backend_link.backend.catalogue
+        )
+        if self.links.get(name) is backend_link:
             self.overrides[name] = found
             self.sessions.retable(self)
 
@@ -350,7 +354,9 @@ class Session:
 
     # Questions to the client
 
-    async def ask(self, method: str, params: Mapping[str, Any] | None, voice: Voice | None) -> dict[str, Any]:
+    async def ask(
+        self, method: str, params: Mapping[str, Any] | None, reply_channel: ReplyChannel | None
+    ) -> dict[str, Any]:
         """A backend's question, put to the client: on the call's stream, else on any call's, else on its own."""
         capability = CAPABILITY.get(method)
         if capability is None or capability not in self.client.capabilities:
@@ -360,12 +366,12 @@ class Session:
         if params is not None:
             message["params"] = dict(params)
         answered = self._asked[id] = asyncio.get_running_loop().create_future()
-        if voice is None or not voice.can_ask:
-            voice = next((each for each in reversed(self.voices) if each.can_ask), None)
+        if reply_channel is None or not reply_channel.can_ask:
+            reply_channel = next((each for each in reversed(self.reply_channels) if each.can_ask), None)
         number = 0
         try:
-            if voice is not None:
-                voice.say(message)
+            if reply_channel is not None:
+                reply_channel.say(message)
             elif self.streams is not None and self.streams.own.is_read:
                 self.streams.own.add(message)
                 number = self.streams.own.last
@@ -410,15 +416,19 @@ class Session:
     def was_cut(self) -> bool:
         """Was the current call cancelled because the session ends? Then it goes on, to answer what is known of it."""
         task = asyncio.current_task()
-        if self.state in (SessionState.OPEN, SessionState.STARTING) or task is None or task.cancelling() != 1:
+        if (
+            self.state in (GatewaySessionState.OPEN, GatewaySessionState.STARTING)
+            or task is None
+            or task.cancelling() != 1
+        ):
             return False
         task.uncancel()
         return True
 
     def roots_changed(self) -> None:
         """The client says so; each server is told, and once more if it comes while it is being told."""
-        for name, back in self.backs.items():
-            if back.link.greeting is not None:
+        for name, backend_link in self.links.items():
+            if backend_link.link.handshake is not None:
                 under_way = name in self._roots_due
                 self._roots_due[name] = True
                 if not under_way:
@@ -426,10 +436,10 @@ class Session:
 
     async def _tell_roots(self, name: str) -> None:
         try:
-            while self._roots_due[name] and (back := self.backs.get(name)) is not None:
+            while self._roots_due[name] and (backend_link := self.links.get(name)) is not None:
                 self._roots_due[name] = False
                 try:
-                    await back.link.notify("notifications/roots/list_changed")
+                    await backend_link.link.notify("notifications/roots/list_changed")
                 except HoldfastError as error:
                     log.warning("session %s: roots: %s", self.key[:8], error)
         finally:
@@ -448,8 +458,10 @@ class Session:
         self.watches.clear()  # they end with their links
         if self.streams is not None:
             self.streams.forget()
-        backs, self.backs = self.backs, {}
-        closed = await asyncio.gather(*(back.close(reason, end=end) for back in backs.values()), return_exceptions=True)
+        links, self.links = self.links, {}
+        closed = await asyncio.gather(
+            *(backend_link.close(reason, end=end) for backend_link in links.values()), return_exceptions=True
+        )
         for failed in closed:
             if isinstance(failed, HoldfastError):
                 log.warning("session %s: a link was not closed: %s", self.key[:8], failed)

@@ -11,36 +11,36 @@ from typing import Any
 from holdfast.core.events import CallReplayed, CircuitChanged
 from holdfast.core.lifecycle import CircuitState, LinkEvent
 from holdfast.core.outcome import Broke, Seen, Verdict, is_transport_fault, judge
-from holdfast.core.retry import Circumstances, Replacement, Step, decide, decide_replacement, wait_for
+from holdfast.core.retry import Circumstances, Replacement, RetryStep, decide, decide_replacement, wait_for
 from holdfast.errors import CircuitOpen, HoldfastError
-from holdfast.links.calls.errors import Spent, answered, closed, error_for, replaced
+from holdfast.links.calls.errors import TimeSpent, answered, closed, error_for, replaced
 from holdfast.links.calls.exchange import Exchanger
-from holdfast.links.calls.inbound import Ears, OnProgress, Params
-from holdfast.links.lifecycle.lifecycle import Machine
+from holdfast.links.calls.inbound import CallHandlers, OnProgress, Params
+from holdfast.links.lifecycle.lifecycle import LinkLifecycle
 from holdfast.links.lifecycle.peer import Peer
 from holdfast.links.options import Options
-from holdfast.links.reporter import Telling
+from holdfast.links.reporter import LinkReporter
 from holdfast.links.wires.base import Generation, Patience, Reply
 
 LISTEN = "subscriptions/listen"  # its answer is a stream that may say nothing for days
 _TRANSPORT_ENDED = (Broke.CONNECT, Broke.AFTER_SEND, Broke.CHILD_DIED)
 
 
-def pass_circuit(peer: Peer, telling: Telling, what: str) -> None:
+def pass_circuit(peer: Peer, reporter: LinkReporter, what: str) -> None:
     """Go on, or be told that the server rests, and why."""
     circuit = peer.circuit
     before = circuit.state
     rest = circuit.refusal(asyncio.get_running_loop().time())
     if circuit.state is not before:
-        telling.event(CircuitChanged, state=circuit.state.value)
+        reporter.event(CircuitChanged, state=circuit.state.value)
     if rest is None:
         return
     last = peer.last_failure
     why = f"; the last time: {last.what}" if last is not None else ""
     error = CircuitOpen(
-        f"{what}: {telling.server!r} failed {circuit.failures} times in a row ({circuit.threshold} open its circuit) "
+        f"{what}: {reporter.server!r} failed {circuit.failures} times in a row ({circuit.threshold} open its circuit) "
         f"and rests for another {rest:.1f} s{why}",
-        server=telling.server,
+        server=reporter.server,
         phase="call",
         retry_after=rest,
         remedy=f"nothing was executed; call again in {rest:.1f} s, when one call tries whether it is back",
@@ -50,25 +50,25 @@ def pass_circuit(peer: Peer, telling: Telling, what: str) -> None:
     raise error
 
 
-class Caller:
+class CallContext:
     """What all calls of a link share."""
 
     def __init__(
         self,
         name: str,
         options: Options,
-        machine: Machine,
+        lifecycle: LinkLifecycle,
         exchanger: Exchanger,
         peer: Peer,
-        telling: Telling,
+        reporter: LinkReporter,
         renewable: bool,
     ) -> None:
         self.name = name
         self.options = options
-        self.machine = machine
+        self.lifecycle = lifecycle
         self.exchanger = exchanger
         self.peer = peer
-        self.telling = telling
+        self.reporter = reporter
         self.renewable = renewable
 
 
@@ -79,10 +79,10 @@ class Call:
         "_answers",
         "_attempts",
         "_began",
-        "_by",
-        "_dressed",
-        "_ears",
+        "_context",
+        "_credentials_version",
         "_epoch",
+        "_handlers",
         "_headers",
         "_id",
         "_method",
@@ -98,7 +98,7 @@ class Call:
 
     def __init__(
         self,
-        by: Caller,
+        context: CallContext,
         method: str,
         params: Params,
         safe: bool,
@@ -106,14 +106,14 @@ class Call:
         until: float | None,
         on_progress: OnProgress | None,
         id: str | int | None,
-        ears: Ears | None = None,
+        handlers: CallHandlers | None = None,
         silence: float | None = None,
         sharer: object | None = None,
     ) -> None:
-        self._by = by
+        self._context = context
         self._sharer = sharer
-        self._silence = by.options.limits.silence if silence is None else silence
-        self._ears = ears
+        self._silence = context.options.limits.silence if silence is None else silence
+        self._handlers = handlers
         self._method = method
         self._params = params
         self._safe = safe
@@ -125,30 +125,30 @@ class Call:
         self._attempts = 0
         self._began = asyncio.get_running_loop().time()
         self._renewed = False
-        self._epoch = by.machine.epoch
+        self._epoch = context.lifecycle.epoch
         self._started = 0.0
-        self._dressed = 0
+        self._credentials_version = 0
 
     async def run(self) -> tuple[dict[str, Any], Generation]:
         """The result and the generation that gave it, or an error that says what may be done next."""
-        machine = self._by.machine
+        lifecycle = self._context.lifecycle
         while True:
-            if machine.epoch != self._epoch and self._attempts:
-                raise closed(self._by.name, self._method, False)  # it was closed while we waited to try again
-            self._epoch = machine.epoch
-            generation = machine.generation
-            if generation is None or self._by.peer.circuit.state is not CircuitState.CLOSED:
+            if lifecycle.epoch != self._epoch and self._attempts:
+                raise closed(self._context.name, self._method, False)  # it was closed while we waited to try again
+            self._epoch = lifecycle.epoch
+            generation = lifecycle.generation
+            if generation is None or self._context.peer.circuit.state is not CircuitState.CLOSED:
                 generation = await self._come_up()
-            own = None if self._safe else machine.sharers.loss_of(self._sharer)
-            if not self._safe and (generation.unsaved or machine.loss is not None or own is not None):
+            own = None if self._safe else lifecycle.sharers.loss_of(self._sharer)
+            if not self._safe and (generation.unsaved or lifecycle.loss is not None or own is not None):
                 if generation.unsaved:
-                    await machine.settle(generation)
-                    if machine.generation is not generation:
+                    await lifecycle.settle(generation)
+                    if lifecycle.generation is not generation:
                         continue  # another link's session stands, and ours was given up
-                if (loss := await machine.find_loss(generation) or own) is not None:
-                    machine.loss_raised()
-                    machine.sharers.reported(self._sharer)
-                    raise replaced(self._by.name, self._method, loss, generation, self._attempts)
+                if (loss := await lifecycle.find_loss(generation) or own) is not None:
+                    lifecycle.loss_raised()
+                    lifecycle.sharers.reported(self._sharer)
+                    raise replaced(self._context.name, self._method, loss, generation, self._attempts)
             self._attempts += 1
             reply = await self._try(generation)
             if reply.seen is None:
@@ -160,28 +160,28 @@ class Call:
             await self._after(generation, reply, reply.seen)
 
     async def _come_up(self) -> Generation:
-        circuit = self._by.peer.circuit
+        circuit = self._context.peer.circuit
         self._pass_circuit()
         try:
-            return await self._by.machine.ready(self._method, self._until)
+            return await self._context.lifecycle.ready(self._method, self._until)
         except BaseException:
             circuit.gave_up()  # a trial that brought no news must not stand in the way of the next
             raise
 
     def _succeeded(self) -> None:
-        circuit = self._by.peer.circuit
+        circuit = self._context.peer.circuit
         before = circuit.state
         circuit.succeeded()
         if circuit.state is not before:
-            self._by.telling.event(CircuitChanged, state=circuit.state.value)
+            self._context.reporter.event(CircuitChanged, state=circuit.state.value)
 
     async def _try(self, generation: Generation) -> Reply:
-        by = self._by
+        context = self._context
         self._started = asyncio.get_running_loop().time()
-        self._answers = by.peer.circuit.answers
-        self._dressed = generation.dressed
+        self._answers = context.peer.circuit.answers
+        self._credentials_version = generation.credentials_version
         try:
-            return await by.exchanger.exchange(
+            return await context.exchanger.exchange(
                 generation,
                 self._method,
                 self._params,
@@ -189,55 +189,57 @@ class Call:
                 Patience(self._until, None if self._method == LISTEN else self._silence),
                 self._on_progress,
                 self._id,
-                self._ears,
+                self._handlers,
             )
         except asyncio.CancelledError:
-            by.peer.circuit.gave_up()
+            context.peer.circuit.gave_up()
             if not self._safe:
                 generation.answered_unsafe = True  # as far as we know
             raise
 
     def _pass_circuit(self) -> None:
-        pass_circuit(self._by.peer, self._by.telling, self._method)
+        pass_circuit(self._context.peer, self._context.reporter, self._method)
 
     async def _after(self, generation: Generation, reply: Reply, seen: Seen) -> None:
         """Raise, or return when the call may be tried again."""
-        by = self._by
-        verdict = judge(seen, by.options.rows)
+        context = self._context
+        verdict = judge(seen, context.options.verdict_rules)
         self._account(verdict, seen, generation)
-        if by.machine.epoch != self._epoch:
-            raise closed(by.name, self._method, verdict is not Verdict.NOT_SENT)
+        if context.lifecycle.epoch != self._epoch:
+            raise closed(context.name, self._method, verdict is not Verdict.NOT_SENT)
         step = decide(verdict, self._circumstances(seen))
-        if generation.wire.child and seen.broke in _TRANSPORT_ENDED:
-            by.machine.lose(generation, LinkEvent.TRANSPORT_LOST)
+        if generation.wire.owns_server and seen.broke in _TRANSPORT_ENDED:
+            context.lifecycle.lose(generation, LinkEvent.TRANSPORT_LOST)
             if verdict is Verdict.NOT_SENT:
-                step = Step.REPLACE  # not executed, and the session that it relied on went with the wire
-        if step is Step.RETURN:
-            raise answered(by.name, self._method, seen, self._fields(seen))
-        if step is Step.RAISE:
+                step = RetryStep.REPLACE  # not executed, and the session that it relied on went with the wire
+        if step is RetryStep.RETURN:
+            raise answered(context.name, self._method, seen, self._fields(seen))
+        if step is RetryStep.RAISE:
             raise self._named(self._error(verdict, reply), generation)
-        if step is Step.RENEW:
-            if generation.dressed == self._dressed:  # else another call has had them renewed meanwhile
+        if step is RetryStep.RENEW:
+            if (
+                generation.credentials_version == self._credentials_version
+            ):  # else another call has had them renewed meanwhile
                 self._renewed = True
-                by.machine.lose(generation, LinkEvent.AUTH_NEEDED, seen)
-        elif step is Step.REPLACE:
+                context.lifecycle.lose(generation, LinkEvent.AUTH_NEEDED, seen)
+        elif step is RetryStep.REPLACE:
             await self._replace(generation)
         else:
             await self._pause(verdict, seen, reply, generation)
-        by.telling.count["replays"] += 1
-        by.telling.event(CallReplayed, method=self._method, attempt=self._attempts, why=verdict.value)
+        context.reporter.count["replays"] += 1
+        context.reporter.event(CallReplayed, method=self._method, attempt=self._attempts, why=verdict.value)
 
     def _error(self, verdict: Verdict, reply: Reply) -> HoldfastError:
-        spent = Spent(
+        spent = TimeSpent(
             asyncio.get_running_loop().time() - self._began,
-            self._by.options.limits.replays,
+            self._context.options.limits.replays,
             self._silence,
             None if self._until is None else self._until - self._began,
         )
-        return error_for(self._by.name, self._method, "call", verdict, reply, self._attempts, spent)
+        return error_for(self._context.name, self._method, "call", verdict, reply, self._attempts, spent)
 
     def _fields(self, seen: Seen) -> Any:
-        return {"server": self._by.name, "phase": "call", "attempts": self._attempts} | (
+        return {"server": self._context.name, "phase": "call", "attempts": self._attempts} | (
             {"status": seen.status} if seen.status is not None else {}
         )
 
@@ -248,17 +250,17 @@ class Call:
         return error
 
     def _account(self, verdict: Verdict, seen: Seen, generation: Generation) -> None:
-        circuit, loop = self._by.peer.circuit, asyncio.get_running_loop()
+        circuit, loop = self._context.peer.circuit, asyncio.get_running_loop()
         silent = seen.broke is Broke.NO_ANSWER_IN_TIME
         if verdict in (Verdict.NOT_SENT, Verdict.UNKNOWN) and is_transport_fault(seen, circuit.answers > self._answers):
             if circuit.failed(self._started, loop.time()):
-                self._by.telling.event(CircuitChanged, state=circuit.state.value)
+                self._context.reporter.event(CircuitChanged, state=circuit.state.value)
         elif silent:
             circuit.gave_up()
         else:
             self._succeeded()
         if verdict is Verdict.UNKNOWN:
-            self._by.telling.count["unknown_outcomes"] += 1
+            self._context.reporter.count["unknown_outcomes"] += 1
         executed = verdict in (Verdict.UNKNOWN, Verdict.ANSWER) or seen.broke is Broke.TOO_LARGE
         if executed and not self._safe:
             generation.answered_unsafe = True
@@ -268,37 +270,37 @@ class Call:
         return Circumstances(
             self._safe,
             self._attempts,
-            self._by.options.limits.replays,
+            self._context.options.limits.replays,
             self._renewed,
-            self._by.renewable,
+            self._context.renewable,
             seen.retry_after,
             left,
         )
 
     async def _replace(self, generation: Generation) -> None:
         """The session is lost: heal the link in any case, then decide whether this call may run in the new one."""
-        by = self._by
-        by.machine.lose(generation, LinkEvent.SESSION_LOST)
-        new = await by.machine.ready(self._method, self._until)
+        context = self._context
+        context.lifecycle.lose(generation, LinkEvent.SESSION_LOST)
+        new = await context.lifecycle.ready(self._method, self._until)
         decision = decide_replacement(
             safe=self._safe,
             kept_state=generation.keeps_state and generation.answered_unsafe,
-            stateful=by.options.stateful,
+            stateful=context.options.stateful,
             reseeded=generation.reseeded or generation.reported_elsewhere,
-            tries_left=self._attempts <= by.options.limits.replays,
+            tries_left=self._attempts <= context.options.limits.replays,
         )
         if decision is Replacement.TELL:
             if not self._safe:
-                loss, own = by.machine.loss, by.machine.sharers.loss_of(self._sharer)
+                loss, own = context.lifecycle.loss, context.lifecycle.sharers.loss_of(self._sharer)
                 if loss is not None and loss.generation == generation.number:
-                    by.machine.loss_raised()
+                    context.lifecycle.loss_raised()
                 if own is not None and own.generation == generation.number:
-                    by.machine.sharers.reported(self._sharer)
-            raise replaced(by.name, self._method, generation, new, self._attempts)
+                    context.lifecycle.sharers.reported(self._sharer)
+            raise replaced(context.name, self._method, generation, new, self._attempts)
 
     async def _pause(self, verdict: Verdict, seen: Seen, reply: Reply, generation: Generation) -> None:
         wait = wait_for(
-            verdict, seen.retry_after, self._attempts, random.random(), base=self._by.options.limits.backoff
+            verdict, seen.retry_after, self._attempts, random.random(), base=self._context.options.limits.backoff
         )
         left = None if self._until is None else self._until - asyncio.get_running_loop().time()
         if left is not None and wait >= left:

@@ -35,7 +35,7 @@ MAYBE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class TimeSpent:
     """What a call had used up when it failed, for the numbers in its error."""
 
     seconds: float
@@ -50,9 +50,9 @@ def _with(fields: Fields, remedy: str) -> Fields:
 
 
 def error_for(
-    server: str, what: str, phase: str, verdict: Verdict, reply: Reply, attempts: int, spent: Spent | None = None
+    server: str, what: str, phase: str, verdict: Verdict, reply: Reply, attempts: int, spent: TimeSpent | None = None
 ) -> HoldfastError:
-    """The exception for `what` (a method, or the greeting)."""
+    """The exception for `what` (a method, or the handshake)."""
     seen = reply.seen
     assert seen is not None
     tries = "" if attempts < 2 else f" ({attempts} tries)"
@@ -89,7 +89,7 @@ def error_for(
     return _rejected(server, what, seen, reply, fields)
 
 
-def _after_rest(rest: float | None, attempts: int, spent: Spent | None) -> str:
+def _after_rest(rest: float | None, attempts: int, spent: TimeSpent | None) -> str:
     """When to come back to a busy server, and why we did not wait for that ourselves."""
     again = (
         "nothing was executed; call again later"
@@ -107,7 +107,7 @@ def _after_rest(rest: float | None, attempts: int, spent: Spent | None) -> str:
     return again
 
 
-def _late(spent: Spent | None) -> str:
+def _late(spent: TimeSpent | None) -> str:
     if spent is None:
         return "in time"
     if spent.timeout is not None and spent.seconds >= spent.timeout:
@@ -125,7 +125,7 @@ def answered(server: str, what: str, seen: Seen, fields: Fields) -> ErrorAnswer:
 
 
 def _unknown(
-    server: str, what: str, seen: Seen, reply: Reply, tries: str, fields: Fields, spent: Spent | None
+    server: str, what: str, seen: Seen, reply: Reply, tries: str, fields: Fields, spent: TimeSpent | None
 ) -> HoldfastError:
     match seen.broke:
         case Broke.NO_ANSWER_IN_TIME:

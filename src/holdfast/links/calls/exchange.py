@@ -12,9 +12,9 @@ from typing import Any
 
 from holdfast.core.eras import Era, stamp_2026, unstamp
 from holdfast.core.outcome import Broke, Seen, judge
-from holdfast.links.background import Owner, cancelling
+from holdfast.links.background import BackgroundTasks, cancelling
 from holdfast.links.calls.errors import error_for
-from holdfast.links.calls.inbound import Ears, Inbound, OnProgress, Params
+from holdfast.links.calls.inbound import CallHandlers, Inbound, OnProgress, Params
 from holdfast.links.lifecycle.startup import Wants
 from holdfast.links.limits import Limits
 from holdfast.links.trace import traced
@@ -26,11 +26,11 @@ NO_HEADERS: Mapping[str, str] = {}
 class Exchanger:
     """One link's requests."""
 
-    def __init__(self, name: str, wants: Wants, inbound: Inbound, owner: Owner, limits: Limits) -> None:
+    def __init__(self, name: str, wants: Wants, inbound: Inbound, background: BackgroundTasks, limits: Limits) -> None:
         self._name = name
         self._wants = wants
         self._inbound = inbound
-        self._owner = owner
+        self._background = background
         self._limits = limits
         self._prefix = f"{secrets.token_hex(4)}-"
         self._ids = itertools.count(1)
@@ -45,7 +45,7 @@ class Exchanger:
         patience: Patience,
         on_progress: OnProgress | None = None,
         id: str | int | None = None,
-        ears: Ears | None = None,
+        handlers: CallHandlers | None = None,
     ) -> Reply:
         """Raises only the caller's own cancellation, or an error about the request itself."""
         if id is None:
@@ -56,7 +56,7 @@ class Exchanger:
         self._inbound.begin(patience)
         try:
             reply = await generation.wire.send(
-                generation, message, headers, patience, self._inbound.of(generation, ears, patience)
+                generation, message, headers, patience, self._inbound.of(generation, handlers, patience)
             )
         except asyncio.CancelledError:
             if cancelling():
@@ -106,8 +106,8 @@ class Exchanger:
 
     def _cancel(self, generation: Generation, id: str | int, reason: str) -> None:
         """Over HTTP in 2026, closing the answer's connection has already said it."""
-        if self.closing or (generation.era is Era.Y2026 and not generation.wire.child):
+        if self.closing or (generation.era is Era.Y2026 and not generation.wire.owns_server):
             return
         params = {"requestId": id, "reason": reason}
         message: Message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
-        self._owner.start(self.tell(generation, message), f"cancel {self._name}")
+        self._background.start(self.tell(generation, message), f"cancel {self._name}")

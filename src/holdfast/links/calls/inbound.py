@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 from holdfast.core.disclosure import rpc_error
 from holdfast.core.eras import METHOD_NOT_FOUND, SUBSCRIPTION_ID
 from holdfast.errors import ErrorAnswer, HoldfastError
-from holdfast.links.background import Owner, cancelling
+from holdfast.links.background import BackgroundTasks, cancelling
 from holdfast.links.codec import weight
 from holdfast.links.wires.base import Generation, Message, Patience, Reply
 
@@ -26,7 +26,7 @@ OnNotification: TypeAlias = Callable[[str, Params], None]
 OnProgress: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
-class PassOn:
+class RawProgress:
     """An `OnProgress` that wants the parameters of a progress notification as they came."""
 
     def __init__(self, pass_on: Callable[[Mapping[str, Any]], None]) -> None:
@@ -37,7 +37,7 @@ class PassOn:
 
 
 @dataclass(frozen=True, slots=True)
-class Ears:
+class CallHandlers:
     """Who takes what comes on one call's own stream, in place of the link's handlers. Only HTTP can tell it apart."""
 
     on_request: OnRequest | None = None
@@ -55,7 +55,7 @@ ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 class Inbound:
     """The receiving side of one link."""
 
-    def __init__(self, owner: Owner, tell: Callable[[Generation, Message], Awaitable[Reply]]) -> None:
+    def __init__(self, background: BackgroundTasks, tell: Callable[[Generation, Message], Awaitable[Reply]]) -> None:
         self.on_request: OnRequest | None = None
         self.on_notification: OnNotification | None = None
         self.stray: Callable[[str], None] = lambda what: None
@@ -63,10 +63,10 @@ class Inbound:
         """Takes the news that a handler raised."""
         self.progress: dict[str | int, OnProgress] = {}
         self.early: Callable[[Message], Awaitable[object]] | None = None
-        """Answers a ping that comes before the greeting is done."""
+        """Answers a ping that comes before the handshake is done."""
         self.acknowledged: dict[str | int, Callable[[Mapping[str, Any]], None]] = {}
         """Who waits for a subscription to be acknowledged, by the id of its request."""
-        self._owner = owner
+        self._background = background
         self._tell = tell
         self._answering: dict[str | int, asyncio.Task[None]] = {}
         self._tasks: dict[asyncio.Task[None], int] = {}  # a server may give many requests one id
@@ -84,33 +84,37 @@ class Inbound:
         self._calls.discard(patience)
 
     def of(
-        self, generation: Generation, ears: Ears | None = None, patience: Patience | None = None
+        self, generation: Generation, handlers: CallHandlers | None = None, patience: Patience | None = None
     ) -> Callable[[Message], Awaitable[None]]:
         """The receiver of messages of one generation: answers of ours go back the same way. `patience` is of the call
         whose own stream they come on."""
 
         async def receive(message: Message) -> None:
             try:
-                await self.receive(generation, message, ears, patience)
-                if ears is not None and ears.keep_up is not None:
-                    await ears.keep_up()
+                await self.receive(generation, message, handlers, patience)
+                if handlers is not None and handlers.keep_up is not None:
+                    await handlers.keep_up()
             except Exception as error:  # whatever a server sends, its stream goes on
                 self.stray(f"a message could not be taken: {error!r:.200}")
 
         return receive
 
     async def unexpected(self, message: Message) -> None:
-        """A message during the greeting: nothing may be asked of us yet."""
+        """A message during the handshake: nothing may be asked of us yet."""
         method = message.get("method")
         if isinstance(method, str) and "id" not in message:
             self.hand_on(method, message.get("params"))
         elif method == "ping" and self.early is not None:
             await self.early({"jsonrpc": "2.0", "id": message["id"], "result": {}})
         else:
-            self.stray(f"{method!r:.80} during the greeting")
+            self.stray(f"{method!r:.80} during the handshake")
 
     async def receive(
-        self, generation: Generation, message: Message, ears: Ears | None = None, patience: Patience | None = None
+        self,
+        generation: Generation,
+        message: Message,
+        handlers: CallHandlers | None = None,
+        patience: Patience | None = None,
     ) -> None:
         method = message.get("method")
         if not isinstance(method, str):
@@ -125,9 +129,9 @@ class Inbound:
                 while len(self._tasks) >= ANSWERS or (self._tasks and self._bytes + size > ANSWERS_BYTES):
                     # Whoever asks without end waits to be read.
                     await asyncio.wait(tuple(self._tasks), return_when=asyncio.FIRST_COMPLETED)
-                on_request = ears.on_request if ears is not None and ears.on_request else self.on_request
+                on_request = handlers.on_request if handlers is not None and handlers.on_request else self.on_request
                 answering = self._answer(generation, id, method, params, on_request, patience)
-                task = self._owner.start(answering, f"answer {method}")
+                task = self._background.start(answering, f"answer {method}")
                 self._answering[id] = task
                 self._tasks[task] = size
                 self._bytes += size
@@ -145,7 +149,7 @@ class Inbound:
                 return
         if method == ACKNOWLEDGED and params is not None and self._acknowledge(params):
             return
-        self.hand_on(method, params, ears.on_notification if ears is not None else None)
+        self.hand_on(method, params, handlers.on_notification if handlers is not None else None)
 
     def _answered(self, id: str | int, task: asyncio.Task[None]) -> None:
         self._bytes -= self._tasks.pop(task)
@@ -173,7 +177,7 @@ class Inbound:
     async def _progressed(self, params: Mapping[str, Any]) -> bool:
         token, progress, total = params.get("progressToken"), params.get("progress"), params.get("total")
         callback = self.progress.get(token) if isinstance(token, str | int) else None
-        if isinstance(callback, PassOn):
+        if isinstance(callback, RawProgress):
             callback.pass_on(params)
             return True
         if callback is None or not isinstance(progress, int | float):

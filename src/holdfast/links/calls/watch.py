@@ -18,9 +18,9 @@ from holdfast.errors import ErrorAnswer, HoldfastError, OutcomeUnknown, StartTim
 from holdfast.links.calls.errors import error_for
 from holdfast.links.calls.exchange import NO_HEADERS, Exchanger
 from holdfast.links.calls.inbound import Inbound
-from holdfast.links.lifecycle.lifecycle import Machine
+from holdfast.links.lifecycle.lifecycle import LinkLifecycle
 from holdfast.links.limits import Limits
-from holdfast.links.reporter import Telling
+from holdfast.links.reporter import LinkReporter
 from holdfast.links.wires.base import Generation, Patience, Reply
 
 GAP = "holdfast/gap"
@@ -39,20 +39,20 @@ class Watch:
 
     def __init__(
         self,
-        machine: Machine,
+        lifecycle: LinkLifecycle,
         exchanger: Exchanger,
         inbound: Inbound,
-        telling: Telling,
+        reporter: LinkReporter,
         limits: Limits,
         kinds: Iterable[str],
         uris: Iterable[str],
         id: str,
         partial: bool = False,
     ) -> None:
-        self._machine = machine
+        self._lifecycle = lifecycle
         self._exchanger = exchanger
         self._inbound = inbound
-        self._telling = telling
+        self._reporter = reporter
         self._limits = limits
         self._kinds = tuple(kinds)
         self._uris = tuple(uris)
@@ -78,7 +78,7 @@ class Watch:
         try:
             while True:
                 try:
-                    generation = await self._machine.ready("watch", None)
+                    generation = await self._lifecycle.ready("watch", None)
                     if await self._once(generation, limit):
                         failures = 0
                         continue
@@ -90,7 +90,7 @@ class Watch:
                         self.started.set_exception(error)
                         return
                     failures += 1
-                    self._telling.event(StreamDropped, why=error.what, resumable=False)
+                    self._reporter.event(StreamDropped, why=error.what, resumable=False)
                 if not self.started.done() and asyncio.get_running_loop().time() >= limit:
                     self.started.set_exception(self._last or self._late())
                     return
@@ -102,8 +102,8 @@ class Watch:
 
     def _late(self) -> StartTimeout:
         return StartTimeout(
-            f"watch: {self._telling.server!r} did not agree within {self._limits.start:g} s",
-            server=self._telling.server,
+            f"watch: {self._reporter.server!r} did not agree within {self._limits.start:g} s",
+            server=self._reporter.server,
             phase="watch",
         )
 
@@ -112,8 +112,8 @@ class Watch:
         if generation.era is Era.Y2026:
             began = await self._listen(generation, limit)
             await asyncio.sleep(0)
-            return began and self._machine.generation is not generation
-        changed = self._machine.changed
+            return began and self._lifecycle.generation is not generation
+        changed = self._lifecycle.changed
         if generation is not self._watched:  # else only its credentials are new
             if not await self._subscribe_all(generation):
                 return False
@@ -164,15 +164,15 @@ class Watch:
         why = reply.what if reply.seen is not None else "the server ended the subscription"
         if reply.seen is not None:
             self._judged(generation, reply, reply.seen, "subscriptions/listen")
-        self._telling.event(StreamDropped, why=why, resumable=False)
+        self._reporter.event(StreamDropped, why=why, resumable=False)
         return began
 
     def _judged(self, generation: Generation, reply: Reply, seen: Seen, method: str) -> None:
         """Heal what can be healed; raise what will stay so, and what nobody has agreed to yet."""
         verdict = judge(seen)
-        if self._machine.heal(generation, seen, verdict):
+        if self._lifecycle.heal(generation, seen, verdict):
             return
-        error = error_for(self._telling.server, method, "watch", verdict, reply, 1)
+        error = error_for(self._reporter.server, method, "watch", verdict, reply, 1)
         if verdict in (Verdict.ANSWER, Verdict.REJECTED, Verdict.AUTH_NEEDED) or not self.started.done():
             raise error
 
@@ -195,9 +195,9 @@ class Watch:
         return True
 
     async def _subscribe(self, generation: Generation, uri: str) -> bool:
-        until = asyncio.get_running_loop().time() + self._limits.greet
+        until = asyncio.get_running_loop().time() + self._limits.handshake
         reply = await self._exchanger.exchange(
-            generation, "resources/subscribe", {"uri": uri}, NO_HEADERS, Patience(until, self._limits.greet)
+            generation, "resources/subscribe", {"uri": uri}, NO_HEADERS, Patience(until, self._limits.handshake)
         )
         if reply.seen is not None:
             self._judged(generation, reply, reply.seen, "resources/subscribe")

@@ -1,4 +1,4 @@
-"""End a session that another process left: adopted by what was saved of it, not greeted, then ended at its server.
+"""End a session that another process left: adopted by what was saved of it, then ended at its server; no handshake.
 
 It owns nothing that lasts. It refuses to begin a session in order to end one.
 """
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from holdfast.core.handshake import Saved
 from holdfast.links.link import Link
-from holdfast.links.memory.store import Kept
+from holdfast.links.memory.store import MemoryEntry
 from holdfast.links.options import Options
 from holdfast.links.target import Target
 
@@ -20,8 +20,8 @@ class _Once:
     def __init__(self, saved: Saved) -> None:
         self._saved: Saved | None = saved
 
-    async def load(self) -> Kept:
-        return Kept(self._saved, 0)
+    async def load(self) -> MemoryEntry:
+        return MemoryEntry(self._saved, 0)
 
     async def save(self, saved: Saved, token: object) -> object:
         return 0

@@ -1,7 +1,7 @@
-"""Greeting a server: which eras it speaks, which is taken, and what both sides say. Light and repeatable.
+"""The handshake with a server: which eras it speaks, which is taken, and what both sides say. Light and repeatable.
 
 It owns the probe and the handshake. It refuses to read a timeout, a 401, a 429 or a 5xx as an era: those fail the
-greeting, and whoever asked decides about another.
+handshake, and whoever asked decides about another.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ from holdfast.core.eras import (
     stamp_2026,
 )
 from holdfast.core.exact import plain
-from holdfast.core.handshake import Greeting, Ours, legal_session_id
-from holdfast.core.models import BackSessionId
+from holdfast.core.handshake import Handshake, Ours, legal_session_id
+from holdfast.core.models import BackendSessionId
 from holdfast.core.outcome import Broke, Seen, Verdict, judge
 from holdfast.errors import HoldfastError, Rejected
 from holdfast.links.limits import Limits
 from holdfast.links.wires.base import Generation, Message, Patience, Receive, Reply, Resolved, Wire
 
 
-class GreetFailed(Exception):
-    """An exchange of the greeting that was not an answer. The link judges and decides."""
+class HandshakeFailed(Exception):
+    """An exchange of the handshake that was not an answer. The link judges and decides."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply.what)
@@ -39,8 +39,8 @@ class GreetFailed(Exception):
         self.seen: Seen = reply.seen
 
 
-class Greeter:
-    """One greeting of one server through one wire."""
+class Handshaker:
+    """One handshake of one server through one wire."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class Greeter:
         self._asked = 0
 
     async def tell(self, message: Message) -> Reply:
-        """Answer what a server asks before the greeting is done: whether we are there."""
+        """Answer what a server asks before the handshake is done: whether we are there."""
         version = VERSIONS[Era.Y2025][0]
-        provisional = Generation(0, Era.Y2025, version, Greeting(Era.Y2025, version, {}), self._wire)
-        self._wire.dress(provisional, self._resolved)
+        provisional = Generation(0, Era.Y2025, version, Handshake(Era.Y2025, version, {}), self._wire)
+        self._wire.apply_credentials(provisional, self._resolved)
         return await self._wire.tell(provisional, message, self._limits.tell)
 
-    async def greet(self, pinned: Era | None, prefers: Era, offers: Offers) -> Generation:
+    async def handshake(self, pinned: Era | None, prefers: Era, offers: Offers) -> Generation:
         """A generation that is ready: in the pinned era, else in the preferred one where the server has it."""
         if pinned is not None:
             try:
@@ -121,7 +121,7 @@ class Greeter:
             if probe.verdict is Probed.IS_2026:
                 assert probe.version is not None
                 assert reply.message is not None
-                return self._ready(Greeting(Era.Y2026, probe.version, plain(reply.message["result"])), None)
+                return self._ready(Handshake(Era.Y2026, probe.version, plain(reply.message["result"])), None)
             if probe.verdict is Probed.INCOMPATIBLE:
                 raise self._no(
                     f"speaks {', '.join(probe.offered)[:200]}, and we speak {', '.join(sum(VERSIONS.values(), ()))}",
@@ -166,26 +166,26 @@ class Greeter:
                 f"gave a session id that is not visible ASCII of at most 1024 characters: {reply.session[:40]!r}",
                 "the server is at fault; the specification allows 0x21 to 0x7E only",
             )
-        session = BackSessionId(reply.session) if reply.session is not None else None
+        session = BackendSessionId(reply.session) if reply.session is not None else None
         # Where nothing is held either way, 2026 is better: without a session a 2025 server can't ask us anything in
         # mid-call, and in 2026 it can, inside its answer.
-        sessionless = session is None and not self._wire.child
+        sessionless = session is None and not self._wire.owns_server
         if sessionless and offers is not None and (better := await self._in_2026(offers)) is not None:
             return better
-        generation = self._ready(Greeting(Era.Y2025, str(version), plain(result)), session)
+        generation = self._ready(Handshake(Era.Y2025, str(version), plain(result)), session)
         self._begun(generation)  # whatever happens from here on, somebody must end it
         told = await self._wire.tell(
-            generation, {"jsonrpc": "2.0", "method": "notifications/initialized"}, self._limits.greet
+            generation, {"jsonrpc": "2.0", "method": "notifications/initialized"}, self._limits.handshake
         )
         if told.seen is not None:
-            raise GreetFailed(told)
+            raise HandshakeFailed(told)
         return generation
 
     async def _in_2026(self, offers: Offers) -> Generation | None:
         """The same server in 2026, if it has that. A probe that fails is no news: the handshake in 2025 stands."""
         try:
             generation = await self._discover()
-        except GreetFailed:
+        except HandshakeFailed:
             return None
         except (_OtherEra, HoldfastError):
             offers.passes(Era.Y2026, Why.ONLY_ONE, time.monotonic())
@@ -193,21 +193,21 @@ class Greeter:
         offers.passes(Era.Y2025, Why.NO_SESSION_GIVEN, time.monotonic())
         return generation
 
-    def _ready(self, greeting: Greeting, session: BackSessionId | None) -> Generation:
-        keeps = greeting.era is Era.Y2025 and (session is not None or self._wire.child)
+    def _ready(self, handshake: Handshake, session: BackendSessionId | None) -> Generation:
+        keeps = handshake.era is Era.Y2025 and (session is not None or self._wire.owns_server)
         generation = Generation(
-            self._number, greeting.era, greeting.version, greeting, self._wire, session, keeps_state=keeps
+            self._number, handshake.era, handshake.version, handshake, self._wire, session, keeps_state=keeps
         )
-        self._wire.dress(generation, self._resolved)
+        self._wire.apply_credentials(generation, self._resolved)
         return generation
 
     async def _exchange(self, era: Era, version: str, method: str, params: dict[str, Any]) -> Reply:
         self._asked += 1
-        provisional = Generation(0, era, version, Greeting(era, version, {}), self._wire)
-        self._wire.dress(provisional, self._resolved)
-        message: Message = {"jsonrpc": "2.0", "id": f"greet-{self._asked}", "method": method, "params": params}
-        until = asyncio.get_running_loop().time() + self._limits.greet
-        return await self._wire.send(provisional, message, {}, Patience(until, self._limits.greet), self._receive)
+        provisional = Generation(0, era, version, Handshake(era, version, {}), self._wire)
+        self._wire.apply_credentials(provisional, self._resolved)
+        message: Message = {"jsonrpc": "2.0", "id": f"handshake-{self._asked}", "method": method, "params": params}
+        until = asyncio.get_running_loop().time() + self._limits.handshake
+        return await self._wire.send(provisional, message, {}, Patience(until, self._limits.handshake), self._receive)
 
     def _fail_unless_answered(self, reply: Reply) -> None:
         """Pass only what tells something about the era: the server's own refusal, in JSON-RPC or as a bare 4xx."""
@@ -217,9 +217,9 @@ class Greeter:
             return
         verdict = judge(seen)
         if verdict not in (Verdict.ANSWER, Verdict.REJECTED, Verdict.SESSION_LOST) or seen.broke is not Broke.NOWHERE:
-            raise GreetFailed(reply)
+            raise HandshakeFailed(reply)
         if seen.status == 403:
-            raise GreetFailed(reply)
+            raise HandshakeFailed(reply)
 
     def _refused(self, reply: Reply) -> "HoldfastError | _OtherEra":
         """What a refused `initialize` means. Servers of 2026 refuse it in many ways, by code, by header check or by a
@@ -238,7 +238,7 @@ class Greeter:
         return _OtherEra(version, refusal)
 
     def _no(self, what: str, remedy: str, status: int | None = None) -> Rejected:
-        error = Rejected(f"{self._name!r} {what}", server=self._name, phase="greet", remedy=remedy)
+        error = Rejected(f"{self._name!r} {what}", server=self._name, phase="handshake", remedy=remedy)
         error.status = status
         return error
 

@@ -1,4 +1,4 @@
-"""The way up: resolve, open, greet. It owns the wire, what was resolved, and the memory of sessions.
+"""The way up: resolve, open, handshake. It owns the wire, what was resolved, and the memory of sessions.
 
 Each phase can be done again without the ones before it. It refuses to know calls: it makes generations, and the link
 decides when and why.
@@ -15,19 +15,19 @@ from holdfast.core.eras import Era, Why
 from holdfast.core.events import CircuitChanged
 from holdfast.core.handshake import Ours, Saved
 from holdfast.core.models import Principal
-from holdfast.core.outcome import Broke, Row, Seen, Verdict, judge
-from holdfast.core.retry import Circumstances, Step, decide, wait_for
+from holdfast.core.outcome import Broke, Seen, Verdict, VerdictRule, judge
+from holdfast.core.retry import Circumstances, RetryStep, decide, wait_for
 from holdfast.errors import Conflict, ConnectFailed, HoldfastError, StartTimeout
-from holdfast.links.background import Owner
+from holdfast.links.background import BackgroundTasks
 from holdfast.links.calls.errors import error_for
 from holdfast.links.calls.inbound import Inbound
 from holdfast.links.lifecycle.credentials import Credentials
-from holdfast.links.lifecycle.handshake import Greeter, GreetFailed
+from holdfast.links.lifecycle.handshake import HandshakeFailed, Handshaker
 from holdfast.links.lifecycle.peer import Peer
 from holdfast.links.limits import Limits
 from holdfast.links.memory.saver import Saver
-from holdfast.links.memory.store import Kept, Memory
-from holdfast.links.reporter import Telling
+from holdfast.links.memory.store import Memory, MemoryEntry
+from holdfast.links.reporter import LinkReporter
 from holdfast.links.target import CommandTarget, HttpTarget, ObjectTarget, Target
 from holdfast.links.wires.base import Generation, Resolved, Wire
 from holdfast.links.wires.duplex import DuplexWire
@@ -45,7 +45,7 @@ class Wants(Protocol):
 
 
 class StartFailed(Exception):
-    """A child ended, or said nothing, before it was greeted; another may do better."""
+    """A child ended, or said nothing, before the handshake; another may do better."""
 
     def __init__(self, error: HoldfastError) -> None:
         super().__init__(error.what)
@@ -53,7 +53,7 @@ class StartFailed(Exception):
 
 
 class AuthNeeded(Exception):
-    """The greeting met a 401; credentials must be resolved anew."""
+    """The handshake met a 401; credentials must be resolved anew."""
 
     def __init__(self, seen: Seen, error: HoldfastError) -> None:
         super().__init__(error.what)
@@ -61,7 +61,7 @@ class AuthNeeded(Exception):
         self.error = error
 
 
-class Phases:
+class Startup:
     """One link's way up."""
 
     def __init__(
@@ -69,15 +69,15 @@ class Phases:
         name: str,
         target: Target,
         limits: Limits,
-        owner: Owner,
+        background: BackgroundTasks,
         peer: Peer,
         *,
         era: Era | None,
         prefers: Era,
         principal: Principal,
         memory: Memory | None,
-        telling: Telling,
-        rows: Sequence[Row] = (),
+        reporter: LinkReporter,
+        verdict_rules: Sequence[VerdictRule] = (),
         pool: SharedPool | None = None,
         known_json: bool = False,
     ) -> None:
@@ -90,17 +90,17 @@ class Phases:
         self.credentials = Credentials(name, target, limits)
         self.resolved: Resolved | None = None
         self.wire: Wire | None = None
-        self.saver = Saver(owner, telling, self._saved, self._fits)
+        self.saver = Saver(background, reporter, self._saved, self._fits)
         self.saver.memory = memory
         self._wants: Wants | None = None
-        self._owner = owner
+        self._background = background
         self._era = era
         self.prefers = prefers
         """Which era to take where the server offers both."""
         self._principal = principal
-        self._telling = telling
-        self._rows = rows
-        self._forgetting = telling.forgetting
+        self._reporter = reporter
+        self._verdict_rules = verdict_rules
+        self._forgetting = reporter.forgetting
         self._opened_url: str | None = None
         self._ends_at: Era | None = None
         """The era at whose first message a program ended the last time."""
@@ -145,29 +145,35 @@ class Phases:
         match self.target:
             case HttpTarget():
                 return HttpWire(
-                    self.name, self.target, self.limits, self._owner, self._rows, self._pool, self._known_json
+                    self.name,
+                    self.target,
+                    self.limits,
+                    self._background,
+                    self._verdict_rules,
+                    self._pool,
+                    self._known_json,
                 )
             case ObjectTarget():
                 from holdfast.links.wires.local import LocalChannel  # brings the SDK's server side with it
 
-                channel = LocalChannel(self.name, self.target, self._owner, self.limits.close)
-                return DuplexWire(channel, self._owner)
+                channel = LocalChannel(self.name, self.target, self._background, self.limits.close)
+                return DuplexWire(channel, self._background)
             case CommandTarget():
-                program = StdioChannel(self.name, self.target, self.limits, self._telling, self._known_json)
-                return DuplexWire(program, self._owner, Broke.CHILD_DIED)
+                program = StdioChannel(self.name, self.target, self.limits, self._reporter, self._known_json)
+                return DuplexWire(program, self._background, Broke.CHILD_DIED)
 
     def drop(self) -> Wire | None:
         """Give the wire away, to be closed."""
         wire, self.wire = self.wire, None
-        if wire is not None and wire.child:
+        if wire is not None and wire.owns_server:
             self.resolved = None  # a program's environment is found out whenever it is started
         return wire
 
-    async def greet(
+    async def handshake(
         self, number: int, old: Generation | None, wants: Wants, inbound: Inbound, lost: bool
     ) -> Generation:
-        """A generation: the saved session, if there is one that is not the lost one, else a new greeting. `lost`: `old`
-        kept something, or a loss before it is still to be reported; that is saved with the session that replaces it."""
+        """A generation: the saved session, if there is one that is not the lost one, else a new handshake. `lost` says
+        that `old` kept something, or that a loss before it is still to be reported; the next session keeps that."""
         assert self.wire is not None
         self._wants = wants
         adopted, kept = await self._take_up(number, old, wants)
@@ -179,9 +185,9 @@ class Phases:
             # What links that share the session had told it is theirs to find again in the new one.
             wants.log_level = wants.log_level or kept.saved.log_level
             wants.subscriptions.update(dict.fromkeys(kept.saved.subscriptions))
-        generation = await self._greet(number, wants, inbound)
+        generation = await self._handshake(number, wants, inbound)
         generation.unreported_loss = lost or (kept is not None and self._is_lost(kept, old))
-        if self.memory is None or (self.wire.child and not generation.keeps_state):
+        if self.memory is None or (self.wire.owns_server and not generation.keeps_state):
             return generation
         generation.unsaved = True
         try:
@@ -194,7 +200,7 @@ class Phases:
             adopted, _ = await self._take_up(number, old, wants)
             if adopted is not None:
                 self.begun = None
-                self._owner.start(self._end(generation), f"end {self.name}")
+                self._background.start(self._end(generation), f"end {self.name}")
                 return adopted
         except HoldfastError as error:
             self._forgetting(str(error))
@@ -204,7 +210,7 @@ class Phases:
 
     async def _take_up(
         self, number: int, old: Generation | None, wants: Wants
-    ) -> tuple[Generation | None, Kept | None]:
+    ) -> tuple[Generation | None, MemoryEntry | None]:
         """The saved session, if it can be used, and what is saved."""
         while True:
             kept = await self._load()
@@ -217,7 +223,7 @@ class Phases:
                 continue  # another link has saved in this moment
             return adopted, kept
 
-    async def _share(self, adopted: Generation, kept: Kept) -> None:
+    async def _share(self, adopted: Generation, kept: MemoryEntry) -> None:
         """Let the link that began the session know, should it lose it, that others have used it."""
         if adopted.shared or adopted.session is None or self.memory is None or kept.saved is None:
             return
@@ -232,14 +238,14 @@ class Phases:
             self._forgetting(str(error))
             self.saver.soon(adopted)
 
-    def _was_shared(self, kept: Kept | None, old: Generation) -> bool:
+    def _was_shared(self, kept: MemoryEntry | None, old: Generation) -> bool:
         """May another link have left something in the lost session? If nobody can say, it may."""
         if old.session is None or old.unsaved or self.memory is None:
             return False
         saved = None if kept is None else kept.saved
         return kept is None or (saved is not None and saved.session == old.session and saved.shared)
 
-    def _is_lost(self, kept: Kept, old: Generation | None) -> bool:
+    def _is_lost(self, kept: MemoryEntry, old: Generation | None) -> bool:
         """Was there something that this new session does not have, which `old` does not know of?"""
         assert self.wire is not None
         saved = kept.saved
@@ -249,7 +255,7 @@ class Phases:
             return True
         if old is not None and old.session == saved.session:
             return False
-        return saved.session is not None or (self.wire.child and saved.greeting.era is Era.Y2025)
+        return saved.session is not None or (self.wire.owns_server and saved.handshake.era is Era.Y2025)
 
     async def _end(self, generation: Generation) -> None:
         await generation.wire.end(generation, self.limits.close)
@@ -273,7 +279,7 @@ class Phases:
         assert wants is not None
         return Saved(
             generation.session,
-            generation.greeting,
+            generation.handshake,
             wants.ours,
             self._principal,
             wants.log_level,
@@ -297,7 +303,7 @@ class Phases:
             except HoldfastError as error:
                 self._forgetting(str(error))
 
-    async def _load(self) -> Kept | None:
+    async def _load(self) -> MemoryEntry | None:
         if self.memory is None:
             return None
         try:
@@ -309,46 +315,46 @@ class Phases:
             self._forgetting(kept.unreadable)
         return kept
 
-    def _adopt(self, kept: Kept | None, number: int, old: Generation | None, wants: Wants) -> Generation | None:
+    def _adopt(self, kept: MemoryEntry | None, number: int, old: Generation | None, wants: Wants) -> Generation | None:
         saved = None if kept is None else kept.saved
         assert self.wire is not None
         assert self.resolved is not None
-        if saved is None or self.wire.child or not saved.fits(wants.ours, self._principal, self._era):
+        if saved is None or self.wire.owns_server or not saved.fits(wants.ours, self._principal, self._era):
             return None
         if (
             saved.session is None
             and self._era is None
             and not saved.second_choice
-            and saved.greeting.era is not self.prefers
+            and saved.handshake.era is not self.prefers
         ):
             return None  # nothing is held there, and the server may offer the era that we would rather have
-        if old is not None and saved.session == old.session and saved.greeting.era is old.era:
+        if old is not None and saved.session == old.session and saved.handshake.era is old.era:
             return None
-        greeting = saved.greeting
-        generation = Generation(number, greeting.era, greeting.version, greeting, self.wire, saved.session)
+        handshake = saved.handshake
+        generation = Generation(number, handshake.era, handshake.version, handshake, self.wire, saved.session)
         generation.adopted, generation.why = True, Why.SAVED
         generation.unreported_loss = generation.saved_loss = saved.unreported_loss
         generation.shared = saved.shared
         generation.keeps_state = generation.answered_unsafe = saved.session is not None
         # What we had told the lost session, and whoever began this one did not know.
         if wants.log_level not in (None, saved.log_level):
-            generation.untold.append(("logging/setLevel", {"level": wants.log_level}))
+            generation.to_restore.append(("logging/setLevel", {"level": wants.log_level}))
         for uri in wants.subscriptions:
             if uri not in saved.subscriptions:
-                generation.untold.append(("resources/subscribe", {"uri": uri}))
+                generation.to_restore.append(("resources/subscribe", {"uri": uri}))
         wants.log_level = wants.log_level or saved.log_level
         wants.subscriptions.update(dict.fromkeys(saved.subscriptions))
-        self.wire.dress(generation, self.resolved)
+        self.wire.apply_credentials(generation, self.resolved)
         return generation
 
-    async def _greet(self, number: int, wants: Wants, inbound: Inbound) -> Generation:
+    async def _handshake(self, number: int, wants: Wants, inbound: Inbound) -> Generation:
         assert self.wire is not None
         assert self.resolved is not None
         attempts = 0
         while True:
             attempts += 1
             started = asyncio.get_running_loop().time()
-            greeter = Greeter(
+            handshaker = Handshaker(
                 self.name,
                 self.wire,
                 self.resolved,
@@ -358,24 +364,24 @@ class Phases:
                 number,
                 self._begins,
             )
-            inbound.early = greeter.tell
+            inbound.early = handshaker.tell
             try:
-                generation = await greeter.greet(self._era, self._first(), self.peer.offers)
-            except GreetFailed as failure:
+                generation = await handshaker.handshake(self._era, self._first(), self.peer.offers)
+            except HandshakeFailed as failure:
                 verdict = judge(failure.seen)
                 if verdict in (Verdict.NOT_SENT, Verdict.UNKNOWN) and self.peer.circuit.failed(
                     started, asyncio.get_running_loop().time()
                 ):
-                    self._telling.event(CircuitChanged, state=self.peer.circuit.state.value)
-                error = error_for(self.name, "greeting", "greet", verdict, failure.reply, attempts)
+                    self._reporter.event(CircuitChanged, state=self.peer.circuit.state.value)
+                error = error_for(self.name, "handshake", "handshake", verdict, failure.reply, attempts)
                 if failure.seen.broke is Broke.AFTER_SEND and (self.resolved.url or "").startswith("http://"):
                     error.what += "; a server that expects TLS does the same: its URL begins with https://"
                 if verdict is Verdict.AUTH_NEEDED:
                     raise AuthNeeded(failure.seen, error) from None
-                if self.wire.child:
+                if self.wire.owns_server:
                     raise self._not_started(failure, error) from None
                 at = Circumstances(True, attempts, self.limits.replays, retry_after=failure.seen.retry_after)
-                if decide(verdict, at) is not Step.REPLAY:
+                if decide(verdict, at) is not RetryStep.REPLAY:
                     raise error from None
                 await asyncio.sleep(
                     wait_for(verdict, failure.seen.retry_after, attempts, random.random(), base=self.limits.backoff)
@@ -390,16 +396,16 @@ class Phases:
             return self.prefers
         return Era.Y2026 if self._ends_at is Era.Y2025 else Era.Y2025
 
-    def _not_started(self, failure: GreetFailed, error: HoldfastError) -> Exception:
+    def _not_started(self, failure: HandshakeFailed, error: HoldfastError) -> Exception:
         """Nothing was executed yet, whatever the child did: it could not be started."""
         reply, seen = failure.reply, failure.seen
         if seen.broke is Broke.NO_ANSWER_IN_TIME:
             # Not a verdict on its era. Some programs say nothing to what they don't know, and a person can tell.
             late = StartTimeout(
-                f"{self.name!r} did not answer the greeting within {self.limits.greet:g} s",
+                f"{self.name!r} did not answer the handshake within {self.limits.handshake:g} s",
                 server=self.name,
-                phase="greet",
-                remedy="see its stderr; pin era= if it speaks only '2025' or '2026', or raise Limits(greet=…)",
+                phase="handshake",
+                remedy="see its stderr; pin era= if it speaks only '2025' or '2026', or raise Limits(handshake=…)",
             )
             late.stderr_tail = reply.stderr_tail
             return late
@@ -411,7 +417,7 @@ class Phases:
             self._ends_at = tried if self._ends_at is None else None
             self.peer.offers.passed.clear()
         started = ConnectFailed(
-            f"{self.name!r} did not start: {reply.what}", server=self.name, phase="greet", remedy="see its stderr"
+            f"{self.name!r} did not start: {reply.what}", server=self.name, phase="handshake", remedy="see its stderr"
         )
         started.exit_code, started.stderr_tail = reply.exit_code, reply.stderr_tail
         self.peer.last_failure = started

@@ -13,7 +13,7 @@ from holdfast.core.handshake import Saved, legal_session_id
 from holdfast.core.models import Principal
 from holdfast.errors import ConfigError, HoldfastError, StoreDown
 from holdfast.links.memory.ids import IdMemory
-from holdfast.links.memory.store import FINDER, Kept, Memory, bare
+from holdfast.links.memory.store import FINDER, Memory, MemoryEntry, bare
 
 SECONDS = 15.0  # for one step of a memory: longer than a store's own deadline, much shorter than a link's way up
 _METHODS = ("load", "save", "forget", "touch_every", "touch", "claim_stream", "release_stream", "close")
@@ -29,15 +29,15 @@ class GuardedMemory:
         self._inner = inner
         self._principal = principal
 
-    async def load(self) -> Kept:
+    async def load(self) -> MemoryEntry:
         found = cast("object", await self._do("load", self._inner.load))
         if isinstance(found, str) and legal_session_id(found):
-            found = Kept(bare(found), None)
+            found = MemoryEntry(bare(found), None)
         if found is None:
-            return Kept(None, None)
-        if not isinstance(found, Kept) or not isinstance(cast("object", found.saved), Saved | None):
+            return MemoryEntry(None, None)
+        if not isinstance(found, MemoryEntry) or not isinstance(cast("object", found.saved), Saved | None):
             what = f"{self._name}.load() returned a {type(found).__name__}, not a saved session"
-            return Kept(None, None, unreadable=what)
+            return MemoryEntry(None, None, unreadable=what)
         if found.saved is not None and found.saved.principal == FINDER:
             return found._replace(saved=replace(found.saved, principal=self._principal))
         return found

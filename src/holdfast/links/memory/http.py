@@ -14,12 +14,12 @@ import aiohttp
 from holdfast.core.handshake import Saved, legal_session_id
 from holdfast.errors import ConfigError, Conflict, StoreDown
 from holdfast.links.codec import decode, encode
-from holdfast.links.memory.store import Kept, bare
+from holdfast.links.memory.store import MemoryEntry, bare
 from holdfast.links.target import Headers, Resolvable, check_headers, check_url, public_url
 from holdfast.links.wires.http.pool import FAILURES, describe, open_pool
 
-SECONDS = 10.0  # for one GET or PUT: a memory that is slower than a greeting is of no use
-DOCUMENT_BYTES = 256 * 1024  # a greeting with long instructions; more is not ours
+SECONDS = 10.0  # for one GET or PUT: a memory that is slower than a handshake is of no use
+DOCUMENT_BYTES = 256 * 1024  # a handshake with long instructions; more is not ours
 
 
 class HttpMemory:
@@ -50,26 +50,26 @@ class HttpMemory:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tag: str | None = None
 
-    async def load(self) -> Kept:
+    async def load(self) -> MemoryEntry:
         status, tag, body = await self._do("GET", None, {})
         self._tag = tag
         if status in (404, 410):
-            return Kept(None, "")
+            return MemoryEntry(None, "")
         if status != 200:
             raise self._down(f"GET answered {status}")
         if body is None:
             what = f"the document at {public_url(self._url)} is over {DOCUMENT_BYTES} bytes, and is written anew"
-            return Kept(None, tag, lost=True, unreadable=what)
+            return MemoryEntry(None, tag, lost=True, unreadable=what)
         try:
             document = decode(body) if body.strip() else None
             if document is None:  # a session that was ended where nothing can be deleted
-                return Kept(None, tag)
+                return MemoryEntry(None, tag)
             if isinstance(document, str) and legal_session_id(document):
-                return Kept(bare(document), tag)
-            return Kept(Saved.from_json(document), tag)
+                return MemoryEntry(bare(document), tag)
+            return MemoryEntry(Saved.from_json(document), tag)
         except ValueError as error:
             what = f"the document at {public_url(self._url)} is not a saved session, and is written anew: {error}"
-            return Kept(None, tag, lost=True, unreadable=what[:300])
+            return MemoryEntry(None, tag, lost=True, unreadable=what[:300])
 
     async def save(self, saved: Saved, token: object) -> object:
         self._tag = await self._put(encode(saved.to_json(), public_url(self._url)), token)

@@ -1,6 +1,6 @@
 """A memory of two functions: load an id, save an id. For code that keeps session ids somewhere already.
 
-It owns what such code can't do: it knows no compare-and-swap, no greeting and no way to forget.
+It owns what such code can't do: it knows no compare-and-swap, no handshake and no way to forget.
 """
 
 import inspect
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 
 from holdfast.core.handshake import Saved, legal_session_id
-from holdfast.links.memory.store import Kept, bare
+from holdfast.links.memory.store import MemoryEntry, bare
 
 
 class IdMemory:
@@ -30,14 +30,16 @@ class IdMemory:
         self._known: str | None = None
         self._ended: str | None = None
 
-    async def load(self) -> Kept:
+    async def load(self) -> MemoryEntry:
         found = await _result(self._load())
         self._known = found if isinstance(found, str) else None
         if found is None or found in ("", self._ended):
-            return Kept(None, None)
+            return MemoryEntry(None, None)
         if not isinstance(found, str) or not legal_session_id(found):
-            return Kept(None, None, lost=True, unreadable="the loaded session id is not one, and is written anew")
-        return Kept(bare(found), None)
+            return MemoryEntry(
+                None, None, lost=True, unreadable="the loaded session id is not one, and is written anew"
+            )
+        return MemoryEntry(bare(found), None)
 
     async def save(self, saved: Saved, token: object) -> object:
         if saved.session is not None and saved.session != self._known:

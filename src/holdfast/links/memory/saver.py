@@ -10,18 +10,18 @@ from collections import deque
 from collections.abc import Callable
 
 from holdfast.core.handshake import Saved
-from holdfast.core.models import BackSessionId
+from holdfast.core.models import BackendSessionId
 from holdfast.core.retry import backoff
 from holdfast.errors import Conflict
-from holdfast.links.background import Owner
-from holdfast.links.memory.store import Kept, Memory
-from holdfast.links.reporter import Telling
+from holdfast.links.background import BackgroundTasks
+from holdfast.links.memory.store import Memory, MemoryEntry
+from holdfast.links.reporter import LinkReporter
 from holdfast.links.wires.base import Generation
 
 RETRY_BASE = 0.2  # seconds before a failed save is tried again: longer than a store's failover hiccup needs
 RETRY_CAP = 10.0  # seconds: a thousand links that wait for one store ask it a hundred times a second at most
 SETTLE_SECONDS = 1.0  # that an unsafe call waits for its session to be saved: a store that is up needs a hundredth
-LOST_KEPT = 16  # ids of sessions lost while nothing could be saved; one link greets no more often in an outage
+LOST_KEPT = 16  # ids of sessions lost while nothing could be saved; one link handshakes no more often in an outage
 
 
 class Saver:
@@ -30,16 +30,16 @@ class Saver:
 
     def __init__(
         self,
-        owner: Owner,
-        telling: Telling,
+        background: BackgroundTasks,
+        reporter: LinkReporter,
         describe: Callable[[Generation], Saved],
         fits: Callable[[Saved], bool],
     ) -> None:
         self.memory: Memory | None = None
         self.superseded: Callable[[Generation], None] = lambda _: None
         """Takes a generation that is given up for another link's, which is saved."""
-        self._owner = owner
-        self._telling = telling
+        self._background = background
+        self._reporter = reporter
         self._describe = describe
         self._fits = fits
         self._wanted: Generation | None = None
@@ -49,24 +49,24 @@ class Saver:
         self._now = asyncio.Event()
         """Cuts the pause before the next attempt short."""
         self._failed_at = float("-inf")
-        self._lost: deque[BackSessionId | None] = deque(maxlen=LOST_KEPT)
+        self._lost: deque[BackendSessionId | None] = deque(maxlen=LOST_KEPT)
 
     def abandon(self) -> None:
         """Its event loop is closed."""
         self._task = self._wanted = None
         self._attempt, self._now = asyncio.Event(), asyncio.Event()
 
-    def lost(self, session: BackSessionId | None) -> None:
+    def lost(self, session: BackendSessionId | None) -> None:
         """This session is over, whatever the memory says."""
         self._lost.append(session)
 
     def soon(self, generation: Generation) -> None:
         """Save what is known of this generation, aside from whoever changed it."""
-        if self.memory is None or (generation.wire.child and not generation.keeps_state):
+        if self.memory is None or (generation.wire.owns_server and not generation.keeps_state):
             return
         self._wanted = generation
         if self._task is None:
-            self._task = self._owner.start(self._run(), "save")
+            self._task = self._background.start(self._run(), "save")
 
     async def settle(self, generation: Generation) -> None:
         """Before an unsafe call in a session that is not saved: one attempt, within `SETTLE_SECONDS`."""
@@ -108,7 +108,7 @@ class Saver:
                     failures += 1
                     self._failed_at = asyncio.get_running_loop().time()
                     if failures == 1:  # once an outage
-                        self._telling.forgetting(f"{str(error) or repr(error)}; tried again until it is saved"[:500])
+                        self._reporter.forgetting(f"{str(error) or repr(error)}; tried again until it is saved"[:500])
                 self._attempt.set()
                 self._attempt = asyncio.Event()
                 if failures:
@@ -152,10 +152,10 @@ class Saver:
         generation.unsaved, generation.saved_loss = False, saved.unreported_loss
         self._lost.clear()
 
-    def _is_anothers(self, kept: Kept, generation: Generation) -> bool:
+    def _is_anothers(self, kept: MemoryEntry, generation: Generation) -> bool:
         """Does the memory hold a live session that another link began?"""
         saved = kept.saved
-        if saved is None or generation.wire.child or saved.session == generation.session:
+        if saved is None or generation.wire.owns_server or saved.session == generation.session:
             return False
         if not generation.unsaved:
             return True

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from holdfast.core.eras import Era
-from holdfast.core.handshake import Greeting, Ours, Saved, legal_session_id
-from holdfast.core.models import ANONYMOUS, BackSessionId, Claim, Principal, Record
+from holdfast.core.handshake import Handshake, Ours, Saved, legal_session_id
+from holdfast.core.models import ANONYMOUS, BackendSessionId, Claim, Principal, Record
 from holdfast.core.values import JSON
 from holdfast.errors import Busy, Conflict, Ended, NotFound, SessionExpired
 from holdfast.stores.contract import Store
@@ -20,7 +20,7 @@ FIRST_WITH_IDS = "2025-03-26"  # the first version that has session ids
 FINDER = Principal("")  # of a saved session that names nobody: whoever found it may use it
 
 
-class Kept(NamedTuple):
+class MemoryEntry(NamedTuple):
     """A saved session and the token that a save in its place must show."""
 
     saved: Saved | None
@@ -35,7 +35,7 @@ class Memory(Protocol):
     """Load and save of one session. A method that raises, or takes longer than 15 seconds, costs the memory and not the
     call: it is told as `MemoryFailed`."""
 
-    async def load(self) -> Kept:
+    async def load(self) -> MemoryEntry:
         """What is saved, if anything, with the token for the next save."""
         ...
 
@@ -71,8 +71,8 @@ def bare(session: str) -> Saved:
     """A session of which only the id is known: a 2025 one, in the oldest version that has ids, which every server of
     that era takes. It belongs to whoever found it."""
     info = {"name": "unknown", "version": ""}
-    greeting = {"protocolVersion": FIRST_WITH_IDS, "capabilities": {}, "serverInfo": info}
-    return Saved(BackSessionId(session), Greeting(Era.Y2025, FIRST_WITH_IDS, greeting), Ours(info), FINDER)
+    handshake = {"protocolVersion": FIRST_WITH_IDS, "capabilities": {}, "serverInfo": info}
+    return Saved(BackendSessionId(session), Handshake(Era.Y2025, FIRST_WITH_IDS, handshake), Ours(info), FINDER)
 
 
 class StoreMemory:
@@ -95,22 +95,22 @@ class StoreMemory:
         self._owner = f"link-{secrets.token_hex(8)}"
         self._claim: Claim | None = None
 
-    async def load(self) -> Kept:
+    async def load(self) -> MemoryEntry:
         record = await self._store.get(KIND, self._id)
         if record is None:
-            return Kept(None, 0)
+            return MemoryEntry(None, 0)
         if record.principal != self._principal:
             # Another's session must look like none; the save that follows will be refused.
-            return Kept(None, record.rev)
+            return MemoryEntry(None, record.rev)
         if record.data is None:
-            return Kept(None, record.rev)
+            return MemoryEntry(None, record.rev)
         if isinstance(record.data, str) and legal_session_id(record.data):
-            return Kept(bare(record.data), record.rev)
+            return MemoryEntry(bare(record.data), record.rev)
         try:
-            return Kept(Saved.from_json(record.data), record.rev)
+            return MemoryEntry(Saved.from_json(record.data), record.rev)
         except ValueError as error:
             what = f"the saved session {self._id!r} is not one, and is written anew: {error}"
-            return Kept(None, record.rev, lost=True, unreadable=what)
+            return MemoryEntry(None, record.rev, lost=True, unreadable=what)
 
     async def save(self, saved: Saved, token: object) -> object:
         expect = token if isinstance(token, int) else 0

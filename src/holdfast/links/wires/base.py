@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from holdfast.core.eras import Era, Why
-from holdfast.core.handshake import Greeting
-from holdfast.core.models import BackSessionId
+from holdfast.core.handshake import Handshake
+from holdfast.core.models import BackendSessionId
 from holdfast.core.outcome import Seen, Verdict
 
 ANSWER_SECONDS = 3600.0  # for which a server may be silent, because it waits for us: a person may be away for a while
@@ -27,25 +27,25 @@ Dropped: TypeAlias = Callable[[str, bool], None]
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """One greeting and the session it began. Calls hold on to theirs; a new one never cuts them off."""
+    """One handshake and the session it began. Calls hold on to theirs; a new one never cuts them off."""
 
     number: int
     era: Era
     version: str
-    greeting: Greeting
+    handshake: Handshake
     wire: "Wire"
-    session: BackSessionId | None = field(default=None, repr=False)
+    session: BackendSessionId | None = field(default=None, repr=False)
     why: Why = Why.PINNED
     """Why this era was taken."""
     adopted: bool = False
     keeps_state: bool = True
     """A server can remember something for it: it has a session id, or is a connection of its own."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    dressed: int = 0
+    credentials_version: int = 0
     """How often its credentials were set: a 401 to older ones is no news."""
     answered_unsafe: bool = False
     reseeded: bool = False
-    untold: list[tuple[str, dict[str, Any]]] = field(default_factory=list[tuple[str, dict[str, Any]]])
+    to_restore: list[tuple[str, dict[str, Any]]] = field(default_factory=list[tuple[str, dict[str, Any]]])
     """What the session must be told before anybody's call."""
     lost: bool = False
     unreported_loss: bool = False
@@ -67,7 +67,7 @@ class Generation:
 class Loss:
     """A session is gone with what it kept, and no caller has been told yet."""
 
-    session: BackSessionId | None = field(default=None, repr=False)
+    session: BackendSessionId | None = field(default=None, repr=False)
     generation: int = 0
     """The number of the generation that was lost here; 0 if it was an earlier life's."""
 
@@ -123,14 +123,14 @@ class Resolved:
 class Wire(Protocol):
     """Opened once, closed once, used by many calls at a time. Cancelling a call never harms another."""
 
-    child: bool
+    owns_server: bool
     """True if the server lives and dies with the wire, so that a lost wire is a lost session."""
 
     async def open(self, resolved: Resolved) -> None:
         """Get what is expensive: a pool, a child. HoldfastError if that fails."""
         ...
 
-    def dress(self, generation: Generation, resolved: Resolved) -> None:
+    def apply_credentials(self, generation: Generation, resolved: Resolved) -> None:
         """Prepare what every message of this generation carries; credentials included."""
         ...
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
 from holdfast.core.outcome import Broke, Seen, Verdict
-from holdfast.links.background import Owner
+from holdfast.links.background import BackgroundTasks
 from holdfast.links.codec import weight
 from holdfast.links.wires.base import Dropped, Generation, Lost, Message, Patience, Receive, Reply, Resolved
 
@@ -58,11 +58,11 @@ class Channel(Protocol):
 class DuplexWire:
     """See `Wire`. The connection is the session: it has no id, and nothing outlives it."""
 
-    child = True
+    owns_server = True
 
-    def __init__(self, channel: Channel, owner: Owner, broke: Broke = Broke.AFTER_SEND) -> None:
+    def __init__(self, channel: Channel, background: BackgroundTasks, broke: Broke = Broke.AFTER_SEND) -> None:
         self._channel = channel
-        self._owner = owner
+        self._background = background
         self._broke = broke
         self._waiting: dict[str | int, _Waiting] = {}
         self._unasked: Receive | None = None
@@ -74,7 +74,7 @@ class DuplexWire:
     async def open(self, resolved: Resolved) -> None:
         await self._channel.open(resolved)
         self._open = True
-        self._reader = self._owner.start(self._read(), "reader")
+        self._reader = self._background.start(self._read(), "reader")
 
     async def close(self) -> None:
         self._open = False
@@ -83,7 +83,7 @@ class DuplexWire:
             self._reader.cancel()
         self._end()
 
-    def dress(self, generation: Generation, resolved: Resolved) -> None:
+    def apply_credentials(self, generation: Generation, resolved: Resolved) -> None:
         """Nothing rides along on a stream."""
 
     async def send(

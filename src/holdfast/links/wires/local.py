@@ -15,7 +15,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 from holdfast.errors import ConnectFailed, UsageError
-from holdfast.links.background import Owner
+from holdfast.links.background import BackgroundTasks
 from holdfast.links.target import ObjectTarget
 from holdfast.links.wires.base import Message, Resolved
 from holdfast.links.wires.duplex import Ending
@@ -26,10 +26,10 @@ BACKLOG = 256  # messages the server may be ahead of us; beyond that it waits
 class LocalChannel:
     """See `Channel`."""
 
-    def __init__(self, name: str, target: ObjectTarget, owner: Owner, close_seconds: float) -> None:
+    def __init__(self, name: str, target: ObjectTarget, background: BackgroundTasks, close_seconds: float) -> None:
         self._name = name
         self._target = target
-        self._owner = owner
+        self._background = background
         self._close_seconds = close_seconds
         self._incoming: asyncio.Queue[Message | None] = asyncio.Queue(BACKLOG)
         self._stop = asyncio.Event()
@@ -41,7 +41,7 @@ class LocalChannel:
     async def open(self, resolved: Resolved) -> None:
         started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._incoming, self._stop = asyncio.Queue(BACKLOG), asyncio.Event()
-        self._run = self._owner.start(self._serve(started), f"server {self._name}")
+        self._run = self._background.start(self._serve(started), f"server {self._name}")
         try:
             await started
         except Exception as error:

@@ -20,7 +20,7 @@ from holdfast.core.values import JSON, members
 from holdfast.errors import Busy, Conflict, HoldfastError, UnstorableValue, UsageError, WrongPhase
 from holdfast.state.companions import genealogy
 from holdfast.state.companions.insight import COUNTED, Convergence, Insight, default_judge, insight
-from holdfast.state.log import KIND, UNDO, Entry, Log
+from holdfast.state.log import KIND, UNDO, HistoryEntry, Log
 from holdfast.state.model import Migration, SessionState
 from holdfast.state.session import Session
 from holdfast.state.tool_errors import shown
@@ -41,7 +41,7 @@ class CompanionOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Stored(SessionState):
+class CompanionRecord(SessionState):
     """What the record holds around the helper's own state."""
 
     phase: str = ""
@@ -85,7 +85,7 @@ class Companion(Generic[S, O]):
     table: ClassVar[PhaseTable]
     state_type: ClassVar[type[SessionState]]
     options_type: ClassVar[type[CompanionOptions]]
-    stored_type: ClassVar[type[Stored]]
+    stored_type: ClassVar[type[CompanionRecord]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -118,7 +118,7 @@ class Companion(Generic[S, O]):
         self._session = session
         self._turn: Turn[S] | None = None
         self._known: tuple[int, Insight] | None = None
-        self._entries: tuple[int, list[Entry]] | None = None
+        self._entries: tuple[int, list[HistoryEntry]] | None = None
         self.log = Log(session)
         session.on_renewal = self._use_session
 
@@ -135,8 +135,8 @@ class Companion(Generic[S, O]):
     # What it is
 
     @property
-    def _stored(self) -> Stored:
-        return cast("Stored", self._session.state)
+    def _stored(self) -> CompanionRecord:
+        return cast("CompanionRecord", self._session.state)
 
     @property
     def handle(self) -> Handle:
@@ -238,7 +238,7 @@ class Companion(Generic[S, O]):
     async def _finish(
         self, turn: Turn[S], label: str, to: str | None, base: tuple[Record, Any], fence: int | None
     ) -> None:
-        now, before = time.time(), cast("Stored", base[1])
+        now, before = time.time(), cast("CompanionRecord", base[1])
         after = before.model_copy(deep=True)
         after.body = turn.state
         labels = [label, *(name for name, _ in turn.notes)]
@@ -252,7 +252,7 @@ class Companion(Generic[S, O]):
             spent = max(0.0, now - before.entered)
             after.seconds = {**after.seconds, before.phase: after.seconds.get(before.phase, 0.0) + spent}
             after.phase, after.entered = cast("str", to), now
-        new = [Entry(0, base[0].rev + 1, now, each, data) for each, data in ((label, turn.made), *turn.notes)]
+        new = [HistoryEntry(0, base[0].rev + 1, now, each, data) for each, data in ((label, turn.made), *turn.notes)]
         judged = self._judged(after, [*await self._recent(), *new])
         after.converged = judged.convergence.reached
         try:
@@ -291,7 +291,7 @@ class Companion(Generic[S, O]):
         self._known = self.rev, found
         self._companions.insight.offer(found)
 
-    def _judged(self, stored: Stored, entries: Sequence[Entry]) -> Insight:
+    def _judged(self, stored: CompanionRecord, entries: Sequence[HistoryEntry]) -> Insight:
         """By what was done since the last query."""
         begun = max((entry.rev for entry in entries if entry.label in self.begins), default=0)
         try:
@@ -300,14 +300,14 @@ class Companion(Generic[S, O]):
         except UsageError as error:
             raise self._shown(error) from error.__cause__
 
-    async def _recent(self) -> list[Entry]:
+    async def _recent(self) -> list[HistoryEntry]:
         """The newest entries that count, without what was undone; read once for each revision."""
         if self._entries is not None and self._entries[0] == self.rev:
             return self._entries[1]
-        found: list[Entry] = []
+        found: list[HistoryEntry] = []
         looked = 0
         async for each in self._session.newest():
-            entry, looked = Entry.of(each), looked + 1
+            entry, looked = HistoryEntry.of(each), looked + 1
             if entry.undone_to is not None or entry.label in (*COUNTED, *self.begins):
                 found.append(entry)
             if len(found) == RECENT or looked == LOOKED:
@@ -356,10 +356,10 @@ class Companion(Generic[S, O]):
         return self._shown(WrongPhase(what, phase=self.phase, id=self.handle, remedy=remedy))
 
 
-def _stored(name: str, state: type[SessionState], start: str) -> type[Stored]:
+def _stored(name: str, state: type[SessionState], start: str) -> type[CompanionRecord]:
     """The record's model around a state class, with its version and migrations."""
     made = create_model(
-        f"{name}Record", __base__=Stored, phase=(str, start), body=(state, Field(default_factory=state))
+        f"{name}Record", __base__=CompanionRecord, phase=(str, start), body=(state, Field(default_factory=state))
     )
     made.version = state.version
     made.migrations = {number: _inside(step) for number, step in state.migrations.items()}

@@ -18,10 +18,16 @@ from holdfast.core.models import Record
 from holdfast.core.values import JSON
 from holdfast.errors import Conflict, HoldfastError, NotFound, UsageError, WrongPhase
 from holdfast.state import records
-from holdfast.state.companions.companion import Companion, CompanionOptions, Stored, check_options, read_options
+from holdfast.state.companions.companion import (
+    Companion,
+    CompanionOptions,
+    CompanionRecord,
+    check_options,
+    read_options,
+)
 from holdfast.state.companions.figures import Counting
 from holdfast.state.companions.insight import Insight
-from holdfast.state.frameworks.injection import Context, current_caller
+from holdfast.state.frameworks.injection import Context, current_identity
 from holdfast.state.frameworks.middleware import GuardMiddleware
 from holdfast.state.log import KIND
 from holdfast.state.scopes import RequestScope
@@ -32,7 +38,7 @@ from holdfast.state.work import ENDS_SO, SCOPE, known_as
 from holdfast.stores.contract import Store
 
 if TYPE_CHECKING:
-    from holdfast.state.identity import Caller
+    from holdfast.state.identity import Identity
 
 log = logging.getLogger(__name__)
 C = TypeVar("C", bound=Companion[Any, Any])
@@ -51,7 +57,7 @@ class Needs:
 class _Own(Sessions[Any]):
     """The helpers' records, in the store of their sessions."""
 
-    def __init__(self, of: Sessions[Any], kind: type[Stored], name: str) -> None:
+    def __init__(self, of: Sessions[Any], kind: type[CompanionRecord], name: str) -> None:
         self._of = of
         super().__init__(kind, idle=None, max_age=of.max_age, history=of.history, name=name)
 
@@ -106,10 +112,10 @@ class Companions(Generic[C]):
 
     async def __call__(self, ctx: Context[Any, Any] | None = None, **arguments: Any) -> C:
         """The helper of the call under way. On MCPServer with its `Context`; in FastMCP without."""
-        caller, also = current_caller(ctx, arguments)
+        caller, also = current_identity(ctx, arguments)
         return await self.for_call(caller, also)
 
-    async def for_call(self, caller: "Caller", also: type[Exception] | None) -> C:
+    async def for_call(self, caller: "Identity", also: type[Exception] | None) -> C:
         session = await self.sessions.for_call(caller, also)
         try:
             companion = await self.of(session)
@@ -128,7 +134,7 @@ class Companions(Generic[C]):
             own = await self._own.find(id, session.principal)
         except NotFound:
             own = await self._make(session, id, wanted if wanted is not None else self._options)
-        kept = cast("Stored", own.state).options
+        kept = cast("CompanionRecord", own.state).options
         if wanted is not None and read_options(kind, wanted) != read_options(kind, kept):
             raise shown(
                 Conflict(
@@ -207,7 +213,7 @@ class Companions(Generic[C]):
             raise UsageError("a tool that needs nothing needs no guard", remedy="name phases, or a predicate")
         return needs
 
-    async def guard(self, tool: str, caller: "Caller", also: type[Exception]) -> None:
+    async def guard(self, tool: str, caller: "Identity", also: type[Exception]) -> None:
         """Refuse a call that its tool's needs forbid."""
         if tool in self.needs:
             await self.check(await self.for_call(caller, also), tool)
@@ -261,7 +267,9 @@ class Companions(Generic[C]):
 
     # Figures
 
-    async def stepped(self, companion: C, label: str, before: Stored, after: Stored, seconds: float | None) -> None:
+    async def stepped(
+        self, companion: C, label: str, before: CompanionRecord, after: CompanionRecord, seconds: float | None
+    ) -> None:
         """A step was written."""
         newly = after.converged and not before.converged
         iterations = max(0, after.counts.get("total", 0) - before.counts.get("total", 0))  # an undo takes none back

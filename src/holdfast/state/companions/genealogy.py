@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from holdfast.core.values import JSON, members
 from holdfast.state import records
-from holdfast.state.log import KIND, Entry
+from holdfast.state.log import KIND, HistoryEntry
 from holdfast.stores.contract import Store
 
 
@@ -50,9 +50,9 @@ class Node:
         return nodes
 
 
-def lineage(entries: Sequence[Entry]) -> list[Entry]:
+def lineage(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
     """The entries that still count: what was undone is left out."""
-    states: list[tuple[int, tuple[Entry, ...]]] = [(0, ())]
+    states: list[tuple[int, tuple[HistoryEntry, ...]]] = [(0, ())]
     for entry in entries:
         if entry.undone_to is not None:
             kept = next(found for rev, found in reversed(states) if rev <= entry.undone_to)
@@ -92,7 +92,7 @@ async def _grown(
     while True:
         page = await store.log(KIND, handle, after=after, limit=records.PAGE)
         for each in page:
-            entry = Entry.of(each)
+            entry = HistoryEntry.of(each)
             if entry.rev in nodes:
                 continue  # a second entry of the same step
             back = entry.undone_to
@@ -157,7 +157,7 @@ def _quoted(text: str) -> str:
     return kept.replace("\\", "/").replace('"', "'").replace("[", "(").replace("]", ")").replace("<", "‹")[:80]
 
 
-def transcript(entries: Iterable[Entry]) -> str:
+def transcript(entries: Iterable[HistoryEntry]) -> str:
     """The conversation as a person reads it: messages by role, other entries by label."""
     lines: list[str] = []
     for entry in entries:

@@ -11,7 +11,7 @@ from typing import cast
 
 from holdfast.core.values import JSON, members
 from holdfast.errors import UsageError
-from holdfast.state.log import Entry
+from holdfast.state.log import HistoryEntry
 
 SIMILAR = 0.95  # of two versions that differ by so little that a third would hardly
 WORDS = 800  # of each version that are compared: some tens of milliseconds at worst
@@ -53,7 +53,7 @@ def default_judge(signs: Convergence) -> bool:
     return signs.falling and signs.critiques[-1] == 0
 
 
-def insight(phase: str, counts: Mapping[str, int], entries: Sequence[Entry], judge: Judge) -> Insight:
+def insight(phase: str, counts: Mapping[str, int], entries: Sequence[HistoryEntry], judge: Judge) -> Insight:
     """From the counts that each write keeps, and the newest entries of the log."""
     texts = [_text(entry.data) for entry in entries if entry.label in VERSIONS]
     similarity = None

@@ -15,7 +15,7 @@ from fastmcp.tools.base import Tool
 from uncalled_for import get_dependency_parameters
 
 from holdfast.errors import UsageError
-from holdfast.state.frameworks.lifecycle_tools import Step
+from holdfast.state.frameworks.lifecycle_tools import LifecycleTool
 
 if TYPE_CHECKING:
     from holdfast.state.sessions import Sessions
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 class LifecycleProvider(Provider):
     """Begins and ends with the server."""
 
-    def __init__(self, server: FastMCP[Any], sessions: "Sessions[Any]", offered: Sequence[Step]) -> None:
+    def __init__(self, server: FastMCP[Any], sessions: "Sessions[Any]", offered: Sequence[LifecycleTool]) -> None:
         super().__init__()
         self._server = server
         self._sessions = sessions

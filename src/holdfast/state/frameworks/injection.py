@@ -27,12 +27,12 @@ from mcp_types import INVALID_PARAMS
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.core.values import members
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.state.identity import Caller, Chain, Found
+from holdfast.state.identity import Chain, Found, Identity
 from holdfast.state.model import SessionState
 from holdfast.state.records import new_handle
 from holdfast.state.session import Session
 from holdfast.state.tool_errors import shown
-from holdfast.state.work import SCOPE, work_of
+from holdfast.state.work import SCOPE, call_state_of
 
 log = logging.getLogger(__name__)
 S = TypeVar("S", bound=SessionState)
@@ -57,16 +57,16 @@ class Injectable(ABC, Generic[S]):
         self.__signature__ = inspect.Signature(parameters)
 
     @abstractmethod
-    async def find_for(self, caller: Caller, found: Found | None = None) -> Session[S]:
+    async def find_for(self, caller: Identity, found: Found | None = None) -> Session[S]:
         """The session that a call means."""
 
     async def __call__(self, ctx: Context[Any, Any] | None = None, **arguments: Any) -> Session[S]:
         """The session of the call under way. On MCPServer with its `Context`; in FastMCP without."""
-        caller, also = current_caller(ctx, arguments)
+        caller, also = current_identity(ctx, arguments)
         return await self.for_call(caller, also)
 
-    async def for_call(self, caller: Caller, also: type[Exception] | None) -> Session[S]:
-        work = work_of(self)
+    async def for_call(self, caller: Identity, also: type[Exception] | None) -> Session[S]:
+        work = call_state_of(self)
         try:
             found = self.chain.find(caller, self.name)
             if work is not None and work.wait_for_turn is not None:
@@ -108,18 +108,18 @@ def principal_of(request: object) -> Principal:
     return Principal(json.dumps(principal_components(token), ensure_ascii=False, separators=(",", ":")))
 
 
-def current_caller(ctx: Context[Any, Any] | None, arguments: Mapping[str, Any]) -> tuple[Caller, type[Exception]]:
+def current_identity(ctx: Context[Any, Any] | None, arguments: Mapping[str, Any]) -> tuple[Identity, type[Exception]]:
     """The caller of the call under way, and the class of errors that is shown to it."""
     if not isinstance(ctx, Context):  # none, or FastMCP's own, which is another class
         return _of_fastmcp(arguments)
     return of_sdk(ctx.request_context, arguments)
 
 
-def of_sdk(request: ServerRequestContext[Any, Any], arguments: Mapping[str, Any]) -> tuple[Caller, type[Exception]]:
+def of_sdk(request: ServerRequestContext[Any, Any], arguments: Mapping[str, Any]) -> tuple[Identity, type[Exception]]:
     """The caller of an SDK request, and the class of errors that is shown to it."""
     params = members(request.params)
     given = {**members(params.get("arguments")), **arguments}
-    caller = Caller(principal_of(request.request), given, members(params.get("_meta")), _session_2025(request))
+    caller = Identity(principal_of(request.request), given, members(params.get("_meta")), _session_2025(request))
     return caller, ResourceError if request.method.startswith("resources/") else ToolError
 
 
@@ -137,7 +137,7 @@ def _session_2025(request: ServerRequestContext[Any, Any]) -> str | None:
     return str(connection.state.setdefault(_OURS, new_handle()))
 
 
-def _of_fastmcp(arguments: Mapping[str, Any]) -> tuple[Caller, type[Exception]]:
+def _of_fastmcp(arguments: Mapping[str, Any]) -> tuple[Identity, type[Exception]]:
     """The caller of the FastMCP component that is being called."""
     if "fastmcp" not in sys.modules:
         raise UsageError("there is no call under way", remedy="on MCPServer: `await sessions(ctx)`")
@@ -153,12 +153,12 @@ def _of_fastmcp(arguments: Mapping[str, Any]) -> tuple[Caller, type[Exception]]:
         given = dict(scope.arguments) if scope is not None and scope.arguments is not None else {}
     bound = fastmcp_request_ctx.get()
     if bound is None:
-        return Caller(arguments={**given, **arguments}), ToolError
+        return Identity(arguments={**given, **arguments}), ToolError
     request = bound._srctx  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     caller, _ = of_sdk(request, {})
     shown_as = {"resources/read": ResourceError, "prompts/get": PromptError}.get(request.method, ToolError)
     own = {**given, **arguments} if given or arguments else caller.arguments
-    return Caller(caller.principal, own, caller.meta, caller.session_2025), shown_as
+    return Identity(caller.principal, own, caller.meta, caller.session_2025), shown_as
 
 
 @functools.lru_cache(maxsize=2048)
@@ -196,7 +196,7 @@ def injected(function: F) -> F:
         try:
             for name, sessions in found.items():
                 arguments = {key: each for key, each in given.items() if key != context}
-                kwargs[name] = await sessions.for_call(*current_caller(ctx, arguments))
+                kwargs[name] = await sessions.for_call(*current_identity(ctx, arguments))
             result = function(*args, **kwargs)
             return await result if inspect.isawaitable(result) else result
         except HoldfastError as error:

@@ -19,9 +19,9 @@ from pydantic.fields import FieldInfo
 from holdfast.core.models import ANONYMOUS
 from holdfast.core.values import JSON
 from holdfast.errors import Forbidden, HoldfastError, UsageError
-from holdfast.state.frameworks.injection import current_caller
+from holdfast.state.frameworks.injection import current_identity
 from holdfast.state.frameworks.middleware import StateMiddleware
-from holdfast.state.identity import Caller, FromArgument
+from holdfast.state.identity import FromArgument, Identity
 from holdfast.state.session import Session
 from holdfast.state.tool_errors import shown
 
@@ -33,13 +33,13 @@ LAST = 5  # steps that resuming shows
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LifecycleTool:
     """One lifecycle tool."""
 
     name: str
     description: str
     parameters: Mapping[str, tuple[Any, Any]]
-    run: Callable[[Caller, dict[str, Any]], Awaitable[dict[str, Any]]]
+    run: Callable[[Identity, dict[str, Any]], Awaitable[dict[str, Any]]]
     reads_only: bool = False
     destroys: bool = False
 
@@ -47,7 +47,7 @@ class Step:
         """A function whose signature is the tool's."""
 
         async def call(**given: Any) -> dict[str, Any]:
-            caller, also = current_caller(given.pop("ctx", None), given)
+            caller, also = current_identity(given.pop("ctx", None), given)
             try:
                 return await self.run(caller, given)
             except HoldfastError as error:
@@ -73,7 +73,7 @@ class Step:
         )
 
 
-def steps(sessions: "Sessions[Any]", noun: str, create: Sequence[str]) -> list[Step]:
+def steps(sessions: "Sessions[Any]", noun: str, create: Sequence[str]) -> list[LifecycleTool]:
     """The five tools for a kind of session."""
     argument = next((place.name for place in sessions.chain.places if isinstance(place, FromArgument)), "session_id")
     lasts = lifetime(sessions.idle, sessions.max_age)
@@ -93,7 +93,7 @@ def steps(sessions: "Sessions[Any]", noun: str, create: Sequence[str]) -> list[S
             about["forked_from"] = {argument: session.parent[0], "rev": session.parent[1]}
         return about
 
-    async def create_one(caller: Caller, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def create_one(caller: Identity, arguments: dict[str, Any]) -> dict[str, Any]:
         chosen = {name: arguments[name] for name in create if arguments[name] is not None}
         try:
             state = sessions.kind.model_validate(chosen, by_name=True, by_alias=False)
@@ -102,7 +102,7 @@ def steps(sessions: "Sessions[Any]", noun: str, create: Sequence[str]) -> list[S
         label = str(arguments["title"])
         return shows(await sessions.begin(caller.principal, state, title=label))
 
-    async def list_them(caller: Caller, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def list_them(caller: Identity, arguments: dict[str, Any]) -> dict[str, Any]:
         if caller.principal == ANONYMOUS:
             raise Forbidden(
                 "without authentication the id is all there is, and nothing is listed",
@@ -110,44 +110,46 @@ def steps(sessions: "Sessions[Any]", noun: str, create: Sequence[str]) -> list[S
             )
         return {f"{noun}s": [shows(session) for session in await sessions.of(caller.principal)]}
 
-    async def resume(caller: Caller, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def resume(caller: Identity, arguments: dict[str, Any]) -> dict[str, Any]:
         session = await sessions.find(arguments[argument], caller.principal)
         state = await session.read()
         entries = await session.log.last(LAST)
         last: list[JSON] = [{"rev": each.rev, "label": each.label, "at": _date(each.at)} for each in entries]
         return {**shows(session), "state": state.to_data(), "last": last}
 
-    async def fork(caller: Caller, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def fork(caller: Identity, arguments: dict[str, Any]) -> dict[str, Any]:
         session = await sessions.find(arguments[argument], caller.principal)
         return shows(await session.fork(arguments["rev"], arguments["title"]))
 
-    async def end(caller: Caller, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def end(caller: Identity, arguments: dict[str, Any]) -> dict[str, Any]:
         session = await sessions.find(arguments[argument], caller.principal)
         return {argument: session.handle, "ended": await session.end()}
 
     rev = (Annotated[int | None, Field(description="The revision to go back to; the newest if left out")], None)
     return [
-        Step(
+        LifecycleTool(
             f"create_{noun}",
             f"Begin a new {noun} and return its {argument}. Pass it to the other tools. {lasts}",
             given,
             create_one,
         ),
-        Step(f"list_{noun}s", f"Your own {noun}s that are still alive, with their ids. {lasts}", {}, list_them, True),
-        Step(
+        LifecycleTool(
+            f"list_{noun}s", f"Your own {noun}s that are still alive, with their ids. {lasts}", {}, list_them, True
+        ),
+        LifecycleTool(
             f"resume_{noun}",
             f"Look up a {noun} by its {argument}: what it holds, and its last steps. Its time starts over. {lasts}",
             {argument: handle},
             resume,
             True,
         ),
-        Step(
+        LifecycleTool(
             f"fork_{noun}",
             f"Begin another {noun} from what this one holds, now or at an earlier revision; this one stays. {lasts}",
             {argument: handle, "rev": rev, "title": title},
             fork,
         ),
-        Step(
+        LifecycleTool(
             f"end_{noun}",
             f"End a {noun} for good. Nothing brings it back; what it held is gone.",
             {argument: handle},

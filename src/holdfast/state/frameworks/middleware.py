@@ -20,10 +20,10 @@ from pydantic import BaseModel
 from holdfast.core.values import JSON, members
 from holdfast.errors import Conflict, HoldfastError, NotFound, UsageError
 from holdfast.state.frameworks.injection import Y2026, of_sdk
-from holdfast.state.identity import Caller, Found
+from holdfast.state.identity import Found, Identity
 from holdfast.state.session import digest
 from holdfast.state.tool_errors import shown
-from holdfast.state.work import SCOPE, WORK, Scope, Work, holds_another, work_of
+from holdfast.state.work import SCOPE, WORK, CallState, Scope, call_state_of, holds_another
 
 if TYPE_CHECKING:
     from holdfast.state.sessions import Sessions
@@ -56,7 +56,7 @@ class StateMiddleware:
         try:
             if not self._save or ctx.method not in _CALLS:
                 return await call_next(ctx)
-            work = work_of(self._sessions)
+            work = call_state_of(self._sessions)
             if work is not None and work.request is request:
                 return await _joined(work, lambda: call_next(ctx))
             around = _sdk if is_sdk else _fastmcp
@@ -65,7 +65,7 @@ class StateMiddleware:
             SCOPE.reset(token)
 
 
-async def _joined(work: Work, run: Run) -> Any:
+async def _joined(work: CallState, run: Run) -> Any:
     """A nested call is saved with the outer one; what it changed before it failed is not."""
     restore = work.snapshot()
     try:
@@ -81,7 +81,7 @@ async def _joined(work: Work, run: Run) -> Any:
 class GuardMiddleware:
     """Asks a function before each tool call, on either framework; what it raises is the call's answer."""
 
-    def __init__(self, guard: Callable[[str, Caller, type[Exception]], Awaitable[None]]) -> None:
+    def __init__(self, guard: Callable[[str, Identity, type[Exception]], Awaitable[None]]) -> None:
         self._guard = guard
 
     async def __call__(self, ctx: Any, call_next: Next) -> Any:
@@ -121,11 +121,13 @@ def _refused(request: ServerRequestContext[Any, Any], error: HoldfastError) -> d
     return {**refusal, "resultType": "complete"} if request.protocol_version >= Y2026 else refusal
 
 
-def _fastmcp_call(context: Any, request: ServerRequestContext[Any, Any] | None) -> tuple[Caller, str, type[Exception]]:
+def _fastmcp_call(
+    context: Any, request: ServerRequestContext[Any, Any] | None
+) -> tuple[Identity, str, type[Exception]]:
     """Who calls what under a FastMCP middleware, and what its errors are."""
     from fastmcp.exceptions import ToolError
 
-    message, caller = context.message, Caller()
+    message, caller = context.message, Identity()
     if request is not None:
         caller, _ = of_sdk(request, {})
     caller = replace(caller, arguments=members(getattr(message, "arguments", None)))
@@ -169,7 +171,7 @@ class _Call:
     def __init__(
         self,
         sessions: "Sessions[Any]",
-        caller: Caller,
+        caller: Identity,
         name: str,
         also: type[Exception],
         method: str,
@@ -185,7 +187,7 @@ class _Call:
             raise shown(UsageError(f"the idempotency key {key!r:.60} is not text"), also)
         self.key = key if method == "tools/call" else None
         self.call = digest(name, dict(caller.arguments))
-        self.work = Work(request)
+        self.work = CallState(request)
         self.work.is_keyed = self.key is not None
 
     async def handle(

@@ -6,14 +6,14 @@ from functools import partial
 from typing import Any
 
 from holdfast.errors import StoreDown
-from holdfast.stores.notice_listener import PROOF_SECONDS, Ear
+from holdfast.stores.notice_listener import PROOF_SECONDS, NoticeListener
 from holdfast.stores.notices import Listeners
 from holdfast.stores.postgres.pool import FAILURES, Connection, PostgresPool
 
 CHANNEL = "holdfast"
 
 
-class PostgresEar(Ear):
+class PostgresNoticeListener(NoticeListener):
     def __init__(self, pool: PostgresPool, listeners: Listeners, failed: Callable[[str], None]) -> None:
         super().__init__(pool.url, listeners, failed)
         self._pool = pool

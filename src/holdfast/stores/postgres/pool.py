@@ -14,7 +14,7 @@ import asyncpg
 
 from holdfast.errors import ConfigError, HoldfastError, StoreDown
 from holdfast.stores.contract import CLOSE_SECONDS
-from holdfast.stores.pool import Slots
+from holdfast.stores.pool import ConnectionPool
 from holdfast.stores.postgres import statements as sql
 
 CONNECT_SECONDS = 4.0  # so that a wrong address is told within five
@@ -59,17 +59,17 @@ class PostgresPool:
         self.url = url
         self._dsn = dsn
         self._timeout = timeout
-        self._slots: Slots[Connection] = Slots(url, size, timeout, self.connect, _cut)
+        self._connections: ConnectionPool[Connection] = ConnectionPool(url, size, timeout, self.connect, _cut)
         self._open = False
 
     def open(self) -> None:
         self._open = True
-        self._slots.open()
+        self._connections.open()
 
     async def close(self) -> None:
         """What is idle is closed at once; what is in use is closed when it comes back."""
         self._open = False
-        idle = await self._slots.close(CLOSE_SECONDS)
+        idle = await self._connections.close(CLOSE_SECONDS)
         closing = [asyncio.ensure_future(connection.close(timeout=CLOSE_SECONDS / 2)) for connection in idle]
         if closing:
             await asyncio.wait(closing, timeout=CLOSE_SECONDS)
@@ -102,24 +102,24 @@ class PostgresPool:
             return connection
 
     async def _take(self) -> Connection:
-        while (connection := self._slots.take_idle()) is not None:
+        while (connection := self._connections.take_idle()) is not None:
             if not connection.is_closed():
                 return connection
-            self._slots.lose()
-        return await self._slots.take()
+            self._connections.lose()
+        return await self._connections.take()
 
     def _give_back(self, connection: Connection, *, fine: bool) -> None:
         """Into the pool again if the exchange came to its end; else it may be in any state, and must not come back."""
         if fine and self._open and not connection.is_closed():
-            self._slots.give_back(connection)
+            self._connections.give_back(connection)
             return
-        self._slots.lose()
+        self._connections.lose()
         with suppress(*FAILURES):
             connection.terminate()
 
     async def row(self, statement: str, *given: object) -> Any:
         connection = await self._take()
-        self._slots.begin(connection, self._timeout)
+        self._connections.begin(connection, self._timeout)
         fine = False
         try:
             prepared = connection.statements.get(statement)
@@ -132,7 +132,7 @@ class PostgresPool:
             fine = isinstance(error, asyncpg.PostgresError)  # the server answered, if only with a no
             raise self._explain(error, connection) from error
         finally:
-            self._slots.end(connection)
+            self._connections.end(connection)
             self._give_back(connection, fine=fine)
 
     async def rows(self, statement: str, *given: object) -> list[Any]:
@@ -143,7 +143,7 @@ class PostgresPool:
     async def connection(self) -> AsyncGenerator[Connection, None]:
         """One of the pool, for a while. What goes wrong inside is translated."""
         connection = await self._take()
-        self._slots.begin(connection, self._timeout * _STATEMENTS)
+        self._connections.begin(connection, self._timeout * _STATEMENTS)
         fine = False
         try:
             yield connection
@@ -155,12 +155,12 @@ class PostgresPool:
             fine = isinstance(error, asyncpg.PostgresError)
             raise self._explain(error, connection) from error
         finally:
-            self._slots.end(connection)
+            self._connections.end(connection)
             self._give_back(connection, fine=fine)
 
     def _explain(self, error: Exception, connection: Connection) -> HoldfastError:
         connection.statements.clear()  # they may be what is wrong: prepared for a table that has changed since
-        late = not self._slots.end(connection)
+        late = not self._connections.end(connection)
         return self.translate(TimeoutError() if late else error, connection.backend)
 
     @asynccontextmanager

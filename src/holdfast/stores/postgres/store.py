@@ -15,7 +15,17 @@ import asyncpg
 from holdfast.core import values
 from holdfast.core.clock import Clock
 from holdfast.core.events import RecordsReaped, Sink, StoreMigrated, StoreOpened
-from holdfast.core.models import Claim, Heard, LogEntry, Page, Reaped, Record, check_key, check_name, check_seconds
+from holdfast.core.models import (
+    Claim,
+    LogEntry,
+    NoticeOrGap,
+    Page,
+    Reaped,
+    Record,
+    check_key,
+    check_name,
+    check_seconds,
+)
 from holdfast.core.records import (
     Row,
     State,
@@ -30,12 +40,12 @@ from holdfast.core.records import (
 )
 from holdfast.core.values import JSON
 from holdfast.errors import Busy, ConfigError, StoreDown
-from holdfast.stores.base import Frame, Look
+from holdfast.stores.base import BaseStore, Look
 from holdfast.stores.codec import Codec, check_fence, checked_log, checked_row
 from holdfast.stores.contract import PAGE, TOMBSTONE_SECONDS
 from holdfast.stores.paging import Reading, check_after, check_ages, check_filters, check_limit, cursor, position
 from holdfast.stores.postgres import statements as sql
-from holdfast.stores.postgres.notice_listener import CHANNEL, PostgresEar
+from holdfast.stores.postgres.notice_listener import CHANNEL, PostgresNoticeListener
 from holdfast.stores.postgres.pool import AnswerLost, Connection, PostgresPool
 from holdfast.stores.sql import schema
 from holdfast.stores.sql.archive import SqlArchive
@@ -47,7 +57,7 @@ _MIGRATION_LOCK = 0x486F6C64  # one number for all of us, so that ten processes 
 _RACES = 20  # how often a commit may find the record changed between its refusal and the reading of the reason
 
 
-class PostgresStore(Frame):
+class PostgresStore(BaseStore):
     """See `Store` for the contract."""
 
     def __init__(
@@ -65,7 +75,7 @@ class PostgresStore(Frame):
         self._injected = clock
         self._timeout = timeout
         self._pool = PostgresPool(dsn, url, timeout, connections)
-        self._ear = PostgresEar(self._pool, self._listeners, self._listener_failed)
+        self._listener = PostgresNoticeListener(self._pool, self._listeners, self._listener_failed)
 
     # Opening and closing
 
@@ -81,14 +91,14 @@ class PostgresStore(Frame):
         finally:
             connection.terminate()
         self._pool.open()
-        self._ear = PostgresEar(self._pool, self._listeners, self._listener_failed)
+        self._listener = PostgresNoticeListener(self._pool, self._listeners, self._listener_failed)
         version = len(schema.MIGRATIONS)
         if before != version:
             self._tell(lambda at: StoreMigrated(at, self.url, before, version))
         self._tell(lambda at: StoreOpened(at, self.url, version))
 
     async def _close(self) -> None:
-        await self._ear.close()
+        await self._listener.close()
         await self._pool.close()
 
     async def _migrate(self, connection: Connection) -> int:
@@ -338,9 +348,9 @@ class PostgresStore(Frame):
         except AnswerLost as lost:
             raise self._unsettled(lost) from lost
 
-    def listen(self, *topics: str) -> AbstractAsyncContextManager[AsyncIterator[Heard]]:
+    def listen(self, *topics: str) -> AbstractAsyncContextManager[AsyncIterator[NoticeOrGap]]:
         self._check_open()
-        return self._ear.listen(topics, self._timeout)
+        return self._listener.listen(topics, self._timeout)
 
     # Asking
 

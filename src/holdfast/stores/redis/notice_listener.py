@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Callable
 
-from holdfast.stores.notice_listener import PROOF_SECONDS, Ear
+from holdfast.stores.notice_listener import PROOF_SECONDS, NoticeListener
 from holdfast.stores.notices import Listeners
 from holdfast.stores.redis.pool import FAILURES, Connection, RedisPool
 
 
-class RedisEar(Ear):
+class RedisNoticeListener(NoticeListener):
     def __init__(self, pool: RedisPool, prefix: str, listeners: Listeners, failed: Callable[[str], None]) -> None:
         super().__init__(pool.url, listeners, failed)
         self._pool = pool

@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 
 from holdfast.errors import ConfigError, CorruptRecord, HoldfastError, StoreDown
 from holdfast.stores.contract import CLOSE_SECONDS
-from holdfast.stores.pool import Slots
+from holdfast.stores.pool import ConnectionPool
 from holdfast.stores.redis.scripts import SCRIPTS, Script
 
 CONNECT_SECONDS = 4.0  # so that a wrong address is told within five
@@ -46,7 +46,7 @@ class RedisPool:
     def __init__(self, dsn: str, url: str, timeout: float, size: int) -> None:
         self.url = url
         self._timeout = timeout
-        self._slots: Slots[Connection] = Slots(url, size, timeout, self.connect, _cut)
+        self._connections: ConnectionPool[Connection] = ConnectionPool(url, size, timeout, self.connect, _cut)
         self._open = False
         try:
             settings = cast("dict[str, Any]", parse_url(dsn.replace("valkey", "redis", 1)))
@@ -85,12 +85,12 @@ class RedisPool:
 
     def open(self) -> None:
         self._open = True
-        self._slots.open()
+        self._connections.open()
 
     async def close(self) -> None:
         """What is idle is closed at once; what is in use is closed when it comes back."""
         self._open = False
-        for connection in await self._slots.close(CLOSE_SECONDS):
+        for connection in await self._connections.close(CLOSE_SECONDS):
             await self.drop(connection)
 
     async def command(self, *command: Any) -> Any:
@@ -99,7 +99,7 @@ class RedisPool:
     async def commands(self, commands: list[tuple[Any, ...]]) -> list[Any]:
         """The answers to commands that are sent together; the first refusal is raised."""
         connection = await self._take()
-        self._slots.begin(connection, self._timeout)
+        self._connections.begin(connection, self._timeout)
         fine = False
         try:
             packed = _pack(commands[0]) if len(commands) == 1 else b"".join(map(_pack, commands))
@@ -107,14 +107,14 @@ class RedisPool:
             answers = [await self._answer(connection) for _ in commands]
             fine = True
         except FAILURES as error:
-            late = not self._slots.end(connection)
+            late = not self._connections.end(connection)
             raise self.translate(TimeoutError() if late else error, connection) from error
         finally:
-            self._slots.end(connection)
+            self._connections.end(connection)
             if fine and self._open:
-                self._slots.give_back(connection)
+                self._connections.give_back(connection)
             else:
-                self._slots.lose()
+                self._connections.lose()
                 await self.drop(connection)
         for answer in answers:
             if isinstance(answer, exceptions.RedisError):
@@ -136,18 +136,18 @@ class RedisPool:
             return error  # of one command; the others' answers follow it
 
     async def _take(self) -> Connection:
-        while (connection := self._slots.take_idle()) is not None:
+        while (connection := self._connections.take_idle()) is not None:
             # An end of file already there means that the server has gone since: nothing was sent, so take another.
             usable = False
             try:
                 usable = connection.is_connected and not await connection.can_read()
             finally:
                 if not usable:
-                    self._slots.lose()
+                    self._connections.lose()
             if usable:
                 return connection
             await self.drop(connection)
-        return await self._slots.take()
+        return await self._connections.take()
 
     def translate(self, error: Exception, connection: Connection) -> HoldfastError:
         """The one place where redis-py's errors become ours. A lost connection is told from a refusal."""

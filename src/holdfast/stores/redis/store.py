@@ -14,7 +14,17 @@ from typing import Any
 from holdfast.core import values
 from holdfast.core.clock import Clock
 from holdfast.core.events import RecordsReaped, Sink, StoreOpened, StoreWarned
-from holdfast.core.models import Claim, Heard, LogEntry, Page, Reaped, Record, check_key, check_name, check_seconds
+from holdfast.core.models import (
+    Claim,
+    LogEntry,
+    NoticeOrGap,
+    Page,
+    Reaped,
+    Record,
+    check_key,
+    check_name,
+    check_seconds,
+)
 from holdfast.core.records import (
     Row,
     State,
@@ -27,12 +37,12 @@ from holdfast.core.records import (
 )
 from holdfast.core.values import JSON
 from holdfast.errors import ConfigError, CorruptRecord
-from holdfast.stores.base import Frame, Look
+from holdfast.stores.base import BaseStore, Look
 from holdfast.stores.codec import Codec, check_fence, corrupt
 from holdfast.stores.contract import PAGE, TOMBSTONE_SECONDS
 from holdfast.stores.paging import Reading, check_after, check_ages, check_filters, check_limit, cursor, position
 from holdfast.stores.redis.archive import RedisArchive
-from holdfast.stores.redis.notice_listener import RedisEar
+from holdfast.stores.redis.notice_listener import RedisNoticeListener
 from holdfast.stores.redis.pool import AnswerLost, RedisPool
 from holdfast.stores.redis.rows import claim_from, log_row_from, refusal_from, row_from, text_of
 from holdfast.stores.redis.scripts import SCRIPTS, SEPARATOR, Script, bounds, key_of_index, matches, name_of
@@ -46,7 +56,7 @@ _log = logging.getLogger("holdfast")
 _warned: set[tuple[str, str]] = set()
 
 
-class RedisStore(Frame):
+class RedisStore(BaseStore):
     """See `Store` for the contract."""
 
     def __init__(
@@ -68,13 +78,13 @@ class RedisStore(Frame):
         self._timeout = timeout
         self._prefix = prefix
         self._pool = RedisPool(dsn, url, timeout, connections)
-        self._ear = RedisEar(self._pool, prefix, self._listeners, self._listener_failed)
+        self._listener = RedisNoticeListener(self._pool, prefix, self._listeners, self._listener_failed)
 
     # Opening and closing
 
     async def _open(self) -> None:
         self._pool.open()
-        self._ear = RedisEar(self._pool, self._prefix, self._listeners, self._listener_failed)
+        self._listener = RedisNoticeListener(self._pool, self._prefix, self._listeners, self._listener_failed)
         text = (await self._pool.command("INFO", "everything")).decode()
         info = dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
         version = tuple(int(part) for part in info.get("redis_version", "0.0").split(".")[:2])
@@ -104,7 +114,7 @@ class RedisStore(Frame):
         self._tell(lambda at: StoreOpened(at, self.url, 1))
 
     async def _close(self) -> None:
-        await self._ear.close()
+        await self._listener.close()
         await self._pool.close()
 
     def _warn(self, what: str, remedy: str) -> None:
@@ -317,9 +327,9 @@ class RedisStore(Frame):
         except AnswerLost as lost:
             raise self._unsettled(lost) from lost
 
-    def listen(self, *topics: str) -> AbstractAsyncContextManager[AsyncIterator[Heard]]:
+    def listen(self, *topics: str) -> AbstractAsyncContextManager[AsyncIterator[NoticeOrGap]]:
         self._check_open()
-        return self._ear.listen(topics, self._timeout)
+        return self._listener.listen(topics, self._timeout)
 
     # Asking
 

@@ -17,11 +17,21 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from holdfast.core import values
 from holdfast.core.clock import Clock
 from holdfast.core.events import RecordsReaped, Sink, StoreMigrated, StoreOpened
-from holdfast.core.models import Claim, Heard, LogEntry, Page, Reaped, Record, check_key, check_name, check_seconds
+from holdfast.core.models import (
+    Claim,
+    LogEntry,
+    NoticeOrGap,
+    Page,
+    Reaped,
+    Record,
+    check_key,
+    check_name,
+    check_seconds,
+)
 from holdfast.core.records import State, record_of
 from holdfast.core.values import JSON
 from holdfast.errors import ConfigError, CorruptRecord, HoldfastError, StoreDown
-from holdfast.stores.base import Frame, Look
+from holdfast.stores.base import BaseStore, Look
 from holdfast.stores.codec import Codec, check_fence, checked_log, checked_row
 from holdfast.stores.contract import CLOSE_SECONDS, PAGE, TOMBSTONE_SECONDS
 from holdfast.stores.paging import (
@@ -45,7 +55,7 @@ _T = TypeVar("_T")
 _Step = Callable[Concatenate[sqlite3.Connection, Clock, _P], _T]
 
 
-class SqliteStore(Frame):
+class SqliteStore(BaseStore):
     """See `Store` for the contract."""
 
     def __init__(
@@ -281,13 +291,13 @@ class SqliteStore(Frame):
         self._published.set()
 
     @asynccontextmanager
-    async def listen(self, *topics: str) -> AsyncGenerator[AsyncIterator[Heard], None]:
+    async def listen(self, *topics: str) -> AsyncGenerator[AsyncIterator[NoticeOrGap], None]:
         self._check_open()
         seen: int = (await self._read(sqlite_steps.LAST_NOTICE, ()))[0][0]
-        with self._listeners.register(topics, since=seen) as ear:
+        with self._listeners.register(topics, since=seen) as listener:
             if self._poller is None or self._poller.done():
                 self._poller = asyncio.create_task(self._poll(seen))
-            yield ear
+            yield listener
 
     async def _poll(self, seen: int) -> None:
         """Hand on what others published, for as long as somebody listens."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-from holdfast.core.models import Gap, Heard, Notice
+from holdfast.core.models import Gap, Notice, NoticeOrGap
 from holdfast.errors import LeaseClosed, LimitReached, UnstorableValue, UsageError
 from holdfast.stores import notices
 from holdfast.testing.contracts.given import Contract, Given, contract, refused
@@ -11,14 +11,14 @@ from holdfast.testing.contracts.given import Contract, Given, contract, refused
 WAIT = 10.0  # a notice comes within milliseconds, or not at all
 
 
-async def heard(ears: AsyncIterator[Heard], count: int) -> list[Heard]:
+async def heard(listeners: AsyncIterator[NoticeOrGap], count: int) -> list[NoticeOrGap]:
     async with asyncio.timeout(WAIT):
-        return [await anext(ears) for _ in range(count)]
+        return [await anext(listeners) for _ in range(count)]
 
 
-async def _until(ears: AsyncIterator[Heard], wanted: Heard) -> None:
+async def _until(listeners: AsyncIterator[NoticeOrGap], wanted: NoticeOrGap) -> None:
     async with asyncio.timeout(WAIT):
-        while await anext(ears) != wanted:
+        while await anext(listeners) != wanted:
             pass
 
 
@@ -26,12 +26,12 @@ class NoticeContract(Contract):
     @contract("store.notices")
     async def test_a_listener_hears_its_topics_in_order_and_no_others(self, given: Given) -> None:
         a, b, c = (f"{given.kind}-{name}" for name in "abc")
-        async with given.again() as other, other.listen(a, b) as ears:
+        async with given.again() as other, other.listen(a, b) as listeners:
             await given.store.publish(a, {"n": 1})
             await given.store.publish(c, "not for us")
             await given.store.publish(b, [2, None, "ä"])
             await given.store.publish(a, None)
-            assert await heard(ears, 3) == [Notice(a, {"n": 1}), Notice(b, [2, None, "ä"]), Notice(a, None)]
+            assert await heard(listeners, 3) == [Notice(a, {"n": 1}), Notice(b, [2, None, "ä"]), Notice(a, None)]
 
     @contract("store.notices")
     async def test_every_listener_hears_every_notice(self, given: Given) -> None:
@@ -45,8 +45,8 @@ class NoticeContract(Contract):
         ):
             for n in range(50):
                 await (given.store if n % 2 else other).publish(topic, n)
-            for ears in (far, near, late):
-                found = await heard(ears, 50)
+            for listeners in (far, near, late):
+                found = await heard(listeners, 50)
                 # Two publishers have no common order; each one's own notices keep theirs.
                 assert [notice for notice in found if notice in expected[1::2]] == expected[1::2]
                 assert sorted(found, key=repr) == sorted(expected, key=repr)
@@ -55,28 +55,28 @@ class NoticeContract(Contract):
     async def test_what_was_published_before_is_not_heard(self, given: Given) -> None:
         topic = given.kind
         await given.store.publish(topic, "before")
-        async with given.store.listen(topic) as ears:
+        async with given.store.listen(topic) as listeners:
             await given.store.publish(topic, "after")
-            assert await heard(ears, 1) == [Notice(topic, "after")]
+            assert await heard(listeners, 1) == [Notice(topic, "after")]
 
     @contract("store.notices")
     async def test_a_listener_may_come_back(self, given: Given) -> None:
         topic = given.kind
         for n in range(3):
-            async with given.store.listen(topic) as ears:
+            async with given.store.listen(topic) as listeners:
                 await given.store.publish(topic, n)
-                assert await heard(ears, 1) == [Notice(topic, n)]
+                assert await heard(listeners, 1) == [Notice(topic, n)]
 
     @contract("store.notices")
     async def test_a_cancelled_wait_loses_nothing(self, given: Given) -> None:
         topic = given.kind
-        async with given.store.listen(topic) as ears:
-            waiting = asyncio.ensure_future(anext(ears))
+        async with given.store.listen(topic) as listeners:
+            waiting = asyncio.ensure_future(anext(listeners))
             await asyncio.sleep(0)
             waiting.cancel()
             await refused(asyncio.CancelledError, waiting)
             await given.store.publish(topic, "still here")
-            assert await heard(ears, 1) == [Notice(topic, "still here")]
+            assert await heard(listeners, 1) == [Notice(topic, "still here")]
 
     @contract("store.gap")
     async def test_a_listener_that_falls_behind_hears_all_or_learns_of_the_gap(self, given: Given) -> None:
@@ -125,9 +125,9 @@ class NoticeContract(Contract):
     async def test_closing_a_store_ends_its_listeners(self, given: Given) -> None:
         async with given.again() as other:
             listening = other.listen(given.kind)
-            ears = await listening.__aenter__()
+            listeners = await listening.__aenter__()
         if other is not given.store:
-            await refused(LeaseClosed, heard(ears, 1))
+            await refused(LeaseClosed, heard(listeners, 1))
         await listening.__aexit__(None, None, None)
 
     @contract("store.size")

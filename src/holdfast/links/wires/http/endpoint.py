@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from yarl import URL
 
-from holdfast.core.outcome import Broke, Row, Seen
+from holdfast.core.outcome import Broke, Seen, VerdictRule
 from holdfast.links.codec import Decode, decode, decode_exactly, encode, encode_known
 from holdfast.links.limits import Limits, too_large
 from holdfast.links.target import HttpTarget, public_url
@@ -42,12 +42,12 @@ class Endpoint:
         name: str,
         target: HttpTarget,
         limits: Limits,
-        rows: Sequence[Row],
+        verdict_rules: Sequence[VerdictRule],
         shared: SharedPool | None = None,
         known_json: bool = False,
     ) -> None:
         self.name = name
-        self.rows = rows
+        self.verdict_rules = verdict_rules
         self.limits = limits
         self._target = target
         self._shared = shared

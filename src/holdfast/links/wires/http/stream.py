@@ -49,7 +49,7 @@ async def listen(endpoint: Endpoint, generation: Generation, receive: Receive, l
             else:
                 reply = await endpoint.read_refusal(response, generation)
                 assert reply.seen is not None
-                verdict = judge(reply.seen, endpoint.rows)
+                verdict = judge(reply.seen, endpoint.verdict_rules)
                 if verdict in (Verdict.ANSWER, Verdict.REJECTED) or (verdict is Verdict.SESSION_LOST and not opened):
                     return  # 405, or a 404 for a route that takes POST only: no such stream here
                 if verdict in (Verdict.SESSION_LOST, Verdict.AUTH_NEEDED) and lost(reply.seen, verdict):

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from holdfast.core.eras import Era, headers_2026
-from holdfast.core.outcome import Broke, Row, Seen
+from holdfast.core.outcome import Broke, Seen, VerdictRule
 from holdfast.core.sse import EventTooLarge, Parser, ServerSentEvent
-from holdfast.links.background import Owner
+from holdfast.links.background import BackgroundTasks
 from holdfast.links.limits import Limits
 from holdfast.links.target import HttpTarget
 from holdfast.links.wires.base import Dropped, Generation, Lost, Message, Patience, Receive, Reply, Resolved
@@ -28,20 +28,20 @@ DRAIN = 1.0  # seconds a finished answer stream may take to end, so that its con
 class HttpWire:
     """See `Wire`."""
 
-    child = False
+    owns_server = False
 
     def __init__(
         self,
         name: str,
         target: HttpTarget,
         limits: Limits,
-        owner: Owner,
-        rows: Sequence[Row] = (),
+        background: BackgroundTasks,
+        verdict_rules: Sequence[VerdictRule] = (),
         shared: SharedPool | None = None,
         known_json: bool = False,
     ) -> None:
-        self.endpoint = Endpoint(name, target, limits, rows, shared, known_json)
-        self.owner = owner
+        self.endpoint = Endpoint(name, target, limits, verdict_rules, shared, known_json)
+        self.background = background
 
     async def open(self, resolved: Resolved) -> None:
         await self.endpoint.open(resolved)
@@ -49,7 +49,7 @@ class HttpWire:
     async def close(self) -> None:
         await self.endpoint.close()
 
-    def dress(self, generation: Generation, resolved: Resolved) -> None:
+    def apply_credentials(self, generation: Generation, resolved: Resolved) -> None:
         headers = {name.lower(): value for name, value in resolved.headers.items()}
         headers.setdefault("user-agent", "holdfast/0.1.0")
         headers |= {"accept": ACCEPT, "content-type": "application/json", "accept-encoding": "identity"}
@@ -58,7 +58,7 @@ class HttpWire:
         if generation.session is not None:
             headers["mcp-session-id"] = generation.session
         generation.headers = headers
-        generation.dressed += 1
+        generation.credentials_version += 1
 
     async def send(
         self, generation: Generation, message: Message, headers: Mapping[str, str], patience: Patience, receive: Receive
@@ -146,7 +146,7 @@ class _Call:
         if response.content.is_eof() or not self._answering:
             response.release()
         else:
-            self._wire.owner.start(_drain(response), f"drain {self._wire.endpoint.name}")
+            self._wire.background.start(_drain(response), f"drain {self._wire.endpoint.name}")
 
     def _broken(self, broke: Broke, what: str) -> Reply:
         generation = self._generation

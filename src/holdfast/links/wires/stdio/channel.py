@@ -9,7 +9,7 @@ from collections.abc import Callable
 from holdfast.core.events import ChildEnded, ChildSaid, ChildStarted
 from holdfast.links.codec import decode, decode_exactly, encode, encode_known
 from holdfast.links.limits import Limits, too_large
-from holdfast.links.reporter import Telling
+from holdfast.links.reporter import LinkReporter
 from holdfast.links.target import CommandTarget
 from holdfast.links.wires.base import Message, Resolved
 from holdfast.links.wires.duplex import Ending, Unreadable
@@ -21,12 +21,12 @@ class StdioChannel:
     """See `Channel`."""
 
     def __init__(
-        self, name: str, target: CommandTarget, limits: Limits, telling: Telling, known_json: bool = False
+        self, name: str, target: CommandTarget, limits: Limits, reporter: LinkReporter, known_json: bool = False
     ) -> None:
         self._name = name
         self._target = target
         self._limits = limits
-        self._telling = telling
+        self._reporter = reporter
         self._known_json = known_json
         self._child: Child | None = None
         self._shown = target.command
@@ -41,17 +41,17 @@ class StdioChannel:
         cookie = secrets.token_hex(16)
         cap = self._limits.message_bytes
         try:
-            child = await start(file, target.args, env, target.cwd, cap, cookie, self._said, self._telling.strayed)
+            child = await start(file, target.args, env, target.cwd, cap, cookie, self._said, self._reporter.strayed)
             child.decode = decode_exactly if self._known_json else decode
         except OSError as error:
             raise failed_to_start(error, file, self._shown, self._name) from error
         child.answered = self.answered
         self._child = child
-        self._telling.event(ChildStarted, pid=child.pid)
+        self._reporter.event(ChildStarted, pid=child.pid)
 
     def _said(self, line: str) -> None:
         child = self._child
-        self._telling.event(ChildSaid, pid=child.pid if child is not None else 0, line=line)
+        self._reporter.event(ChildSaid, pid=child.pid if child is not None else 0, line=line)
 
     async def write(self, message: Message, sent: Callable[[], None]) -> None:
         line = (encode_known if self._known_json else encode)(message, self._name) + b"\n"
@@ -71,7 +71,7 @@ class StdioChannel:
             return
         expected = not child.ended.is_set()
         await child.close(self._limits.exit)
-        self._telling.event(ChildEnded, pid=child.pid, exit_code=child.exit_code, expected=expected)
+        self._reporter.event(ChildEnded, pid=child.pid, exit_code=child.exit_code, expected=expected)
 
     async def last_words(self) -> Ending:
         if self._child is None:

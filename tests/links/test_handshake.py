@@ -37,7 +37,7 @@ async def test_a_handshake_that_fails_has_executed_nothing(method: str, fault: F
             await link.request("tools/call", {"name": "effect", "arguments": {"call": "x"}})
         assert caught.value.status == options.get("status")
         assert caught.value.server == "it"
-        assert caught.value.phase == "greet"
+        assert caught.value.phase == "handshake"
         assert "executed" not in str(caught.value).replace("nothing was executed", "")
         assert "nothing was executed" in caught.value.public_text()
         assert not server.effects
@@ -181,7 +181,7 @@ async def test_state_that_was_expected_where_none_is_kept_is_said_once(caplog: p
 
 
 @pytest.mark.promise("link.era")
-async def test_a_saved_greeting_of_the_other_era_is_not_adopted_where_a_session_could_be_had() -> None:
+async def test_a_saved_handshake_of_the_other_era_is_not_adopted_where_a_session_could_be_had() -> None:
     async with FaultServer(era="both") as server, holdfast.open_store("memory:") as store:
         async with link_to(server.url, stateful=False, memory=holdfast.StoreMemory(store, "one")) as link:
             await link.request("tools/list")
