@@ -12,7 +12,7 @@ import pytest
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.gateway.kit import gateway
-from tests.state.real import FRAMEWORKS, Replica, replicas
+from tests.state.replicas import FRAMEWORKS, Replica, replicas
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ from holdfast.state.companions.genealogy import graphviz, mermaid
 from holdfast.state.companions.insight import Convergence
 from holdfast.state.log import KIND
 from holdfast.stores.archive import archive_of
-from tests.state.test_companions import Draft, Studio, Style, Writer, drafted, round_of
+from tests.state.companions.test_companions import Draft, Studio, Style, Writer, drafted, round_of
 from tests.state.test_found import lasts
 
 pytestmark = pytest.mark.anyio

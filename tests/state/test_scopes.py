@@ -17,7 +17,7 @@ from mcp.server.mcpserver.resolve import Resolve
 import holdfast
 from holdfast.core.events import Event, ServerCounted
 from holdfast.state.scopes import ENDS, SURVIVES
-from tests.state.real import FRAMEWORKS, Replica, replicas
+from tests.state.replicas import FRAMEWORKS, Replica, replicas
 from tests.state.test_baskets import client, value
 
 pytestmark = pytest.mark.anyio

@@ -320,7 +320,7 @@ def _raises(_: Basket) -> None:
 HOLDS = """
 import asyncio, sys
 import holdfast
-from tests.state.test_companions import Studio, Writer
+from tests.state.companions.test_companions import Studio, Writer
 
 async def main(url, handle):
     sessions = holdfast.Sessions(Studio, url)
@@ -337,7 +337,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 @pytest.mark.promise("state.leases")
 async def test_a_killed_holder_leaves_its_lease_and_its_turn_and_nothing_half_done(url: str) -> None:
-    from tests.state.test_companions import Studio, Writer
+    from tests.state.companions.test_companions import Studio, Writer
 
     async with open_store(url) as store:
         sessions = Sessions(Studio, store)

@@ -15,7 +15,7 @@ from mcp_types import CreateMessageResult, TextContent
 from typer.testing import CliRunner
 
 from holdfast.cli import app
-from tests.state.real import FRAMEWORKS, Replica, replicas
+from tests.state.replicas import FRAMEWORKS, Replica, replicas
 from tests.state.test_baskets import ERAS, client, refusal, text, value
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ import holdfast
 from holdfast.state.sessions import new_handle
 from holdfast.testing import Expiry, Finding, Report, ServerUnderTest, Verdict, server_doctor
 from holdfast.testing.server_doctor import REMEDIES, like
-from tests.state.real import FRAMEWORKS, ROOT
+from tests.state.replicas import FRAMEWORKS, ROOT
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,7 @@ ALL_BUT_ONE = set(REMEDIES) - {"one session"}
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 async def test_an_example_is_well(framework: str, tmp_path: Path) -> None:
     server = ServerUnderTest(
-        command=[sys.executable, "-m", "tests.state.real", framework, "{port}"],
+        command=[sys.executable, "-m", "tests.state.replicas", framework, "{port}"],
         env={"BASKETS": f"sqlite:///{tmp_path}/baskets.db", "TOKENS": "1"},
         cwd=ROOT,
         create=("create_basket", {"note": "weekend"}),

@@ -1,7 +1,7 @@
 """Example servers and variants of them in processes of their own, with authentication by two fixed tokens.
 
-`python -m tests.state.real fastmcp|mcpserver PORT` serves one; BASKETS names its store, TOKENS wants authentication,
-IDLE is the time in seconds after which a session that nobody uses expires.
+`python -m tests.state.replicas fastmcp|mcpserver PORT` serves one. BASKETS names its store, TOKENS turns authentication
+on, IDLE is the time in seconds after which a session that nobody uses expires.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class Replica:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        command = (sys.executable, "-m", "tests.state.real", self.framework, str(self.port))
+        command = (sys.executable, "-m", "tests.state.replicas", self.framework, str(self.port))
         self._process = await asyncio.create_subprocess_exec(
             *command, env=self._env, cwd=ROOT, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
         )
