@@ -287,6 +287,8 @@ class Backend:
             self._refetch.soon()
 
     async def _fetch_anew(self, _: frozenset[str] = frozenset()) -> None:
+        if self._fetching is not None:  # the link of that fetch may be closed at its end
+            await asyncio.wait((self._fetching,))
         await self.refresh(self.common().link, anew=True)
 
     def take_over(self, other: "Backend") -> None:
@@ -367,7 +369,10 @@ class Backend:
         """It says that lists have changed. If we see no difference, its word is passed on all the same."""
         before = self.catalogue
         if self._common is not None:
-            await self._fetch_anew()
+            try:
+                await self._fetch_anew()
+            finally:
+                await self._drop_unneeded()
             if self.catalogue == before:
                 for kind in sorted(kinds):
                     self._announced(kind)
@@ -528,10 +533,14 @@ class Backend:
         except HoldfastError as error:
             self.noted(error)
         finally:
-            common = self._common
-            wanted = self.is_shared or self._subscriptions
-            if self.is_child and not wanted and common is not None and not common.link.statistics().in_flight:
-                await self._drop_common("looked at")
+            await self._drop_unneeded()
+
+    async def _drop_unneeded(self) -> None:
+        """A program that was started for a look only ends with it."""
+        common = self._common
+        wanted = self.is_shared or self._subscriptions or self._fetching is not None
+        if self.is_child and not wanted and common is not None and not common.link.statistics().in_flight:
+            await self._drop_common("looked at")
 
     async def _ping(self, link: Link, known: Catalogue) -> None:
         """Is it there, and is it the one that we know? A server without sessions is asked for its lists: no handshake

@@ -166,6 +166,7 @@ class BackendLink:
     async def close(self, reason: str, *, end: bool, leaves_loss: bool = False) -> None:
         """`end=False` leaves the session at the server for another process. `leaves_loss`: its clients go on without
         it, so that what it kept must be reported as lost."""
+        self.link.retire()  # a late use would open it again, for no owner
         try:
             if self.memory is not None:
                 self.memory.leaves_loss = leaves_loss and (self.link.handshake is None or self.link.holds_state)
