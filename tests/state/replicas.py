@@ -16,7 +16,7 @@ from typing import Any
 
 from mcp.server.auth.provider import AccessToken
 
-from tests.links.kit import until
+from tests.deadlines import until
 
 ROOT = Path(__file__).parent.parent.parent
 TOKENS = {"alice-token": "alice", "bob-token": "bob"}

@@ -1,8 +1,7 @@
-"""Helpers beside a session: phases, options, logs, insight, genealogy; parallel steps, dead holders, a thousand."""
+"""All companions of a kind: one for each session, options, guards of tools, and their end."""
 
 import asyncio
-import json
-import re
+import itertools
 from typing import Annotated, Any
 
 import mcp
@@ -11,97 +10,17 @@ from fastmcp import Client, FastMCP
 from fastmcp.dependencies import Depends
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.resolve import Resolve
+from pydantic import Field, SecretStr
 
 import holdfast
-from holdfast.core.events import CompanionRefused, CompanionStepped, Event
 from holdfast.core.models import Principal
-from holdfast.state.companions.figures import totals
-from holdfast.state.companions.genealogy import graphviz, mermaid
 from holdfast.state.companions.insight import Convergence
 from holdfast.state.log import KIND
+from holdfast.stores.archive import archive_of
+from tests.state.companions.writing import ALICE, Draft, Reader, Studio, Style, Writer, drafted, round_of
+from tests.state.turns import lasts
 
 pytestmark = pytest.mark.anyio
-
-ALICE = Principal("alice")
-
-
-class Studio(holdfast.SessionState):
-    topic: str = ""
-
-
-class Draft(holdfast.SessionState):
-    text: str = ""
-    points: list[str] = []
-
-
-class Style(holdfast.CompanionOptions):
-    temperature: float = 0.7
-
-
-class Writer(holdfast.Companion[Draft, Style]):
-    phases = {
-        "empty": ["drafted"],
-        "drafted": ["criticised"],
-        "criticised": ["revised"],
-        "revised": ["criticised", "done"],
-        "done": [],
-    }
-
-
-class Reader(holdfast.Companion[Draft, Style]):
-    phases = {"idle": ["reading"], "reading": ["idle"]}
-
-
-async def round_of(writer: Writer, number: int, points: list[str]) -> None:
-    async with writer.step("critique", to="criticised") as turn:
-        turn.record(list(points))
-    async with writer.step("revision", to="revised") as turn:
-        turn.state.text = f"text {number}"
-        turn.record(turn.state.text)
-
-
-async def drafted(writers: "holdfast.Companions[Writer]", session: "holdfast.Session[Studio]") -> Writer:
-    writer = await writers.of(session)
-    async with writer.step("draft", to="drafted") as turn:
-        turn.note("query", "kelp")
-        turn.state.text = "text"
-        turn.record("text")
-        turn.message("user", "write about kelp")
-        turn.message("assistant", "text")
-    return writer
-
-
-@pytest.mark.promise("companions.work")
-async def test_draft_critique_revise_is_remembered_with_its_numbers(url: str) -> None:
-    told: list[Event] = []
-    async with holdfast.open_store(url) as store:
-        sessions = holdfast.Sessions(Studio, store)
-        writers = holdfast.Companions(Writer, sessions, on_event=told.append)
-        session = await sessions.begin(ALICE)
-        writer = await drafted(writers, session)
-        for number, points in enumerate((["a", "b", "c"], ["a"], [])):
-            await round_of(writer, number, points)
-        found = await (await writers.of(await sessions.find(session.handle, ALICE))).insight()
-        assert (found.phase, found.iteration, found.total_iterations) == ("revised", 3, 3)
-        assert found.convergence.critiques == (3, 1, 0)
-        assert found.convergence.falling
-        assert found.convergence.reached
-        assert found.convergence.similarity is not None
-        labels = [entry.label async for entry in writer.log]
-        assert labels == ["draft", "query", "message", "message", *(["critique", "revision"] * 3)]
-        assert [entry.data for entry in await writer.log.last(2, label="revision")] == ["text 1", "text 2"]
-        assert [message["role"] for message in await writer.history()] == ["user", "assistant"]
-        assert "user: write about kelp\nassistant: text\n[critique]" in await writer.transcript()
-        lines = [json.loads(line) async for line in writer.json_lines()]
-        assert [line["label"] for line in lines] == labels
-        stepped = [event for event in told if isinstance(event, CompanionStepped)]
-        assert [event.phase for event in stepped] == ["drafted", *(["criticised", "revised"] * 3)]
-        assert [event.iteration for event in stepped][-1] == 3
-        assert sum(event.converged for event in stepped) == 1
-        async with writer.step("draft") as turn:  # a new query begins to count anew
-            turn.note("query", "moss")
-        assert (await writer.insight()).iteration == 0
-        assert (await writer.insight()).total_iterations == 3
 
 
 @pytest.mark.promise("companions.options")
@@ -128,6 +47,55 @@ async def test_options_are_given_once_and_kept() -> None:
 
     with pytest.raises(holdfast.UsageError, match="model"):
         await holdfast.Companions(Picky, sessions).of(session)
+
+
+@pytest.mark.promise("companions.options")
+async def test_options_are_compared_and_read_as_what_they_are() -> None:
+    numbers = itertools.count()
+
+    class State(holdfast.SessionState):
+        id: int = Field(default_factory=lambda: next(numbers))
+
+    class First(holdfast.CompanionOptions):
+        heat: float = 0.5
+        limit: int = Field(400, alias="maxTokens")
+        tags: frozenset[str] = frozenset()
+        gone: int = 0
+
+    class Second(holdfast.CompanionOptions):
+        heat: float = 0.5
+        limit: int = Field(400, alias="maxTokens")
+        tags: frozenset[str] = frozenset()
+        new: str = "x"
+
+    def made(options: Any) -> Any:
+        class Helper(holdfast.Companion[State, options]):
+            kind = "helper"
+            phases = {"a": []}
+
+        return Helper
+
+    async with holdfast.open_store("memory:") as store:
+        old, new = (holdfast.Sessions(Studio, store) for _ in range(2))
+        first, second = holdfast.Companions(made(First), old), holdfast.Companions(made(Second), new)
+        session = await old.begin(ALICE)
+        helper = await first.of(session, First(heat=0.2, maxTokens=9, tags=frozenset("abcdef")))
+        assert helper.options.limit == 9
+        again = await new.find(session.handle, ALICE)
+        kept = await second.of(again, Second(heat=0.2, maxTokens=9, tags=frozenset("fedcba")))
+        assert (kept.options.limit, kept.options.new) == (9, "x")
+        with pytest.raises(holdfast.Conflict):
+            await second.of(again, {})
+        ids = {(await first.of(await old.begin(ALICE))).state.id for _ in range(5)}
+        assert len(ids) == 5
+        with pytest.raises(holdfast.UsageError, match="none of"):
+            await second.of(session)
+
+        class Secret(holdfast.CompanionOptions):
+            key: SecretStr
+
+        with pytest.raises(holdfast.UnstorableValue, match="key"):
+            holdfast.Companions(made(Secret), holdfast.Sessions(Studio, store), options=Secret(key=SecretStr("x")))
 
 
 @pytest.mark.promise("companions.isolation")
@@ -175,121 +143,64 @@ def _make(phases: dict[str, Any]) -> None:
 
 
 @pytest.mark.promise("companions.phases")
-async def test_a_forbidden_step_is_refused_and_leaves_it_unchanged() -> None:
-    told: list[Event] = []
-    sessions = holdfast.Sessions(Studio)
-    writers = holdfast.Companions(Writer, sessions, on_event=told.append)
-    writer = await writers.of(await sessions.begin(ALICE))
-    with pytest.raises(holdfast.WrongPhase, match="in phase 'empty'") as refused:
-        async with writer.step("revision", to="revised"):
-            raise AssertionError("it must not begin")
-    assert refused.value.phase == "empty"
-    assert "next comes 'drafted'" in str(refused.value)
-    with pytest.raises(holdfast.UsageError, match="no phase 'finished'"):
-        async with writer.step("x", to="finished"):
-            pass
-    with pytest.raises(holdfast.UnstorableValue):
-        async with writer.step("draft", to="drafted") as turn:
-            turn.record(object())  # type: ignore[arg-type]
-    with pytest.raises(holdfast.UsageError, match="does not validate"):
-        async with writer.step("draft", to="drafted") as turn:
-            turn.state.points.append(7)  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError):
-        async with writer.step("draft", to="drafted") as turn:
-            turn.state.text = "half"
-            raise RuntimeError("half-way")
-    with pytest.raises(holdfast.UsageError, match="counts iterations"):
-        await writer.note("revision", "x")
-    await writer.read()
-    assert (writer.phase, writer.rev, writer.state.text) == ("empty", 1, "")
-    assert [event.phase for event in told if isinstance(event, CompanionRefused)] == ["empty"]
-    await writer.note("thought", {"why": "kelp"})
-    assert [entry.label for entry in await writer.log.last()] == ["thought"]
+async def test_phases_of_another_release_and_classes_of_one_name_are_told() -> None:
+    class Old(holdfast.Companion[Draft, Style]):
+        kind = "helper"
+        phases = {"a": ["b"], "b": []}
 
+    class New(holdfast.Companion[Draft, Style]):
+        kind = "helper"
+        phases = {"a": ["c"], "c": []}
 
-@pytest.mark.promise("companions.phases")
-async def test_a_judgement_that_raises_refuses_the_step() -> None:
-    class Judge(Writer):
-        broken = False
+    class Poet(Writer):
+        phases = {"blank": ["full"], "full": []}
 
-        def converged(self, signs: Convergence) -> bool:
-            if type(self).broken:
-                raise ZeroDivisionError("of nothing")
-            return len(signs.critiques) > 1
-
-    sessions = holdfast.Sessions(Studio)
-    judges = holdfast.Companions(Judge, sessions)
-    judge = await judges.of(await sessions.begin(ALICE))
-    assert not (await judge.insight()).convergence.reached
-    Judge.broken = True
-    with pytest.raises(holdfast.UsageError, match="ZeroDivisionError"):
-        async with judge.step("draft", to="drafted"):
-            pass
-    Judge.broken = False
-    await judge.read()
-    assert (judge.phase, judge.rev) == ("empty", 1)
-
-
-@pytest.mark.promise("companions.parallel")
-async def test_parallel_steps_have_one_order_and_the_loser_is_told(url: str) -> None:
-    async with holdfast.open_store(url) as one, holdfast.open_store(url) as other:
-        places = [holdfast.Sessions(Studio, store) for store in (one, other)]
-        kinds = [holdfast.Companions(Writer, place) for place in places]
-        session = await places[0].begin(ALICE)
-        await drafted(kinds[0], session)
-        told: list[str] = []
-
-        async def criticise(number: int) -> int:
-            kind = kinds[number % 2]
-            writer = await kind.of(await places[number % 2].find(session.handle, ALICE))
-            try:
-                async with writer.step("critique", to="criticised") as turn:
-                    turn.record([str(number)])
-                    await asyncio.sleep(0)
-                return 1
-            except (holdfast.Conflict, holdfast.WrongPhase) as error:
-                told.append(str(error))
-                return 0
-
-        assert sum(await asyncio.gather(*(criticise(number) for number in range(10)))) == 1
-        assert len(told) == 9
-        assert all("phase 'criticised'" in said for said in told)
-        writer = await kinds[0].of(session)
-        assert len(await writer.log.last(20, label="critique")) == 1
-
-
-@pytest.mark.promise("companions.parallel")
-async def test_a_long_turn_whose_holder_dies_is_left_and_nothing_of_it_is_seen() -> None:
-    clock = holdfast.ManualClock()
-    async with holdfast.open_store("memory:", clock=clock) as store:
-        sessions = holdfast.Sessions(Studio, store)
-        writers = holdfast.Companions(Writer, sessions)
+    assert (Poet.kind, Poet.table.start) == ("poet", "blank")
+    async with holdfast.open_store("memory:") as store:
+        sessions, later = holdfast.Sessions(Studio, store), holdfast.Sessions(Studio, store)
         session = await sessions.begin(ALICE)
-        await drafted(writers, session)
-        first, second = await writers.of(session), await writers.of(session)
-        entered = asyncio.Event()
+        async with (await holdfast.Companions(Old, sessions).of(session)).step("go", to="b"):
+            pass
+        news = holdfast.Companions(New, later)
+        helper = await news.of(await later.find(session.handle, ALICE))
+        with pytest.raises(holdfast.WrongPhase, match="'b', which its class does not know"):
+            async with helper.step("go", to="c"):
+                pass
+        with pytest.raises(holdfast.UsageError, match="another kind of helper"):
+            holdfast.Companions(Old, later)
+    with pytest.raises(holdfast.UsageError, match="is async"):
 
-        async def hangs() -> None:
-            async with first.turn("critique", to="criticised", ttl=30) as turn:
-                turn.record(["never"])
-                entered.set()
-                await asyncio.Event().wait()
+        class Asks(Writer):
+            async def converged(self, signs: Convergence) -> bool:  # type: ignore[override]
+                return True
 
-        holder = asyncio.ensure_future(hangs())
-        await entered.wait()
-        for other in (second.step("critique", to="criticised"), second.turn("critique", to="criticised")):
-            with pytest.raises(holdfast.Busy):
-                async with other:
-                    pass
-        clock.advance(31)  # as if its process were gone: nobody renewed it
-        async with second.turn("critique", to="criticised") as turn:
-            turn.record(["mine"])
-        holder.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await holder
-        await first.read()
-        assert first.phase == "criticised"
-        assert [entry.data for entry in await first.log.last(9, label="critique")] == [["mine"]]
+
+@pytest.mark.promise("companions.parallel")
+async def test_the_first_call_of_a_session_may_use_both_the_session_and_its_helper() -> None:
+    sessions = holdfast.Sessions(Studio)
+    writers = holdfast.Companions(Writer, sessions)
+    server = FastMCP("studio")
+    sessions.install(server)
+
+    @server.tool
+    async def go(
+        session_id: str,
+        studio: holdfast.Session[Studio] = Depends(sessions),
+        writer: Writer = Depends(writers),
+    ) -> str:
+        async with writer.step("draft", to="drafted"):
+            pass
+        async with studio.edit() as state:
+            state.topic = "kelp"
+        return "ok"
+
+    begun = await sessions.begin()
+    async with Client(server) as client:
+        await client.call_tool("go", {"session_id": begun.handle})
+    assert (await begun.read()).topic == "kelp"
+    async with begun.edit() as state:
+        await holdfast.Companions(Writer, sessions).of(begun)
+        state.topic = "moss"
 
 
 @pytest.mark.promise("companions.isolation")
@@ -324,47 +235,46 @@ async def test_a_thousand_helpers_of_ten_users_do_not_cross_and_end_with_their_s
             await companions[1].of(begun[3])
 
 
-@pytest.mark.promise("companions.genealogy")
-async def test_undos_and_forks_form_a_tree_with_generations(url: str) -> None:
-    async with holdfast.open_store(url) as store:
-        sessions = holdfast.Sessions(Studio, store)
+@pytest.mark.promise("companions.isolation")
+async def test_a_helper_ends_with_its_session_also_by_expiry_and_its_use_keeps_the_session() -> None:
+    clock = holdfast.ManualClock()
+    async with holdfast.open_store("memory:", clock=clock) as store:
+        sessions = holdfast.Sessions(Studio, store, idle=60.0, max_age=None)
         writers = holdfast.Companions(Writer, sessions)
-        session = await sessions.begin(Principal(f"alice-{id(store)}"))
+        session = await sessions.begin(ALICE)
         writer = await drafted(writers, session)
-        await round_of(writer, 1, ["a"])
-        assert (await writer.insight()).iteration == 1
-        await writer.undo()
-        assert (writer.phase, (await writer.insight()).iteration) == ("criticised", 0)
-        async with writer.step("revision", to="revised") as turn:
-            turn.record("another way")
-        assert [entry.label for entry in (await writer.log.last(3))] == ["revision", "undo", "revision"]
-        forked = await session.fork()
-        other = await writers.of(forked)
-        assert (other.phase, other.state.text) == (writer.phase, writer.state.text)
-        async with other.step("critique", to="criticised") as turn:
-            turn.record([])
-        root = await writer.tree()
-        told = {
-            (node.rev, node.label, node.generation, node.phase) for node in root.walk() if node.handle == writer.handle
-        }
-        assert told == {
-            (1, "begin", 0, "empty"),
-            (2, "draft", 0, "drafted"),
-            (3, "critique", 0, "criticised"),
-            (4, "revision", 0, "revised"),
-            (5, "undo", 1, "criticised"),
-            (6, "revision", 1, "revised"),
-        }
-        children = {
-            node.rev: [child.rev for child in node.children if child.handle == node.handle] for node in root.walk()
-        }
-        assert children[3] == [4, 5]  # the way that was undone, and the other
-        assert {node.generation for node in root.walk() if node.handle == other.handle} == {2}
-        drawn = mermaid(root)
-        assert drawn.startswith("flowchart TD")
-        assert drawn.count("-->") == len(list(root.walk())) - 1
-        assert graphviz(root).count("->") == drawn.count("-->")
-        assert re.search(r'label="6 revision → revised"', graphviz(root))
+        for number in range(3):
+            clock.advance(40)  # each step is use
+            await round_of(writer, number, ["a"])
+        clock.advance(61)
+        with pytest.raises(holdfast.SessionExpired):
+            async with writer.step("critique", to="criticised"):
+                pass
+        with pytest.raises(holdfast.SessionExpired):
+            await writer.undo()
+        from holdfast.state import records
+
+        await records.end_orphans(store)
+        assert await store.count(kind=KIND) == 0
+
+        # A session whose row is damaged may live: its helper stays, and those of the others still go.
+        damaged, other = [await sessions.begin(ALICE) for _ in range(2)]
+        for each in (damaged, other):
+            await drafted(writers, each)
+        archive = archive_of(store)
+        row = await archive.row(KIND, damaged.handle)
+        assert row is not None
+        await archive.put(row._replace(body=b"\0", idle=None, max_age=None))
+        clock.advance(61)
+        await records.end_orphans(store)
+        assert await store.count(kind=KIND) == 2
+        assert await store.get(KIND, f"{other.handle}.{Writer.kind}") is None
+
+    sessions = holdfast.Sessions(Studio, idle=1.0)
+    session = await sessions.begin(ALICE)
+    async with (await holdfast.Companions(Writer, sessions).of(session)).turn("draft", to="drafted", ttl=0.9):
+        await lasts(sessions)
+    await session.read()
 
 
 def tools_of(framework: str, guarded_by: str) -> tuple[Any, "holdfast.Companions[Writer]", "holdfast.Sessions[Studio]"]:
@@ -473,72 +383,25 @@ async def test_a_tool_in_the_wrong_phase_is_refused_with_the_next_step(framework
     assert writers.counting.figures.refusals == {"empty": 2, "drafted": 1}
 
 
-@pytest.mark.promise("companions.figures")
-async def test_figures_add_up_over_processes(url: str) -> None:
-    async with holdfast.open_store(url) as store:
-        kind = f"kind{id(store)}"
-        Kind = type("Kind", (Writer,), {"kind": kind})  # noqa: N806
-        sessions = holdfast.Sessions(Studio, store)
-        for _ in range(2):  # as two processes
-            writers = holdfast.Companions(Kind, sessions)
-            writer = await drafted(writers, await sessions.begin(ALICE))
-            await round_of(writer, 1, ["a"])
-            with pytest.raises(holdfast.WrongPhase):
-                async with writer.step("draft", to="drafted"):
-                    pass
-        async with sessions.lifespan():
-            pass  # a server that stops puts its figures down
-        found = (await totals(store))[kind]
-        assert (found.steps, found.iterations, found.refusals) == (6, 2, {"revised": 2})
-        assert set(found.seconds) == {"empty", "drafted", "criticised"}
+@pytest.mark.promise("companions.guards")
+async def test_a_tool_with_two_related_helpers_is_guarded_by_the_right_one() -> None:
+    class Editor(Writer):
+        pass
 
+    sessions = holdfast.Sessions(Studio)
+    writers, editors = holdfast.Companions(Writer, sessions), holdfast.Companions(Editor, sessions)
+    session = await sessions.begin(ALICE)
+    editor, writer = await editors.of(session), await writers.of(session)
+    async with editor.step("draft", to="drafted"):
+        pass
 
-@pytest.mark.promise("companions.parallel")
-async def test_a_step_that_could_stand_beside_a_refused_save_is_refused() -> None:
-    """What middleware saves after the call may be refused then; a step is written at once."""
-    saved = holdfast.Sessions(Studio)
-    holdfast.Companions(Writer, saved)
-    with pytest.raises(holdfast.UsageError, match="has companions, whose steps are written at once"):
-        saved.install(FastMCP("studio"), save=True)
-    saved = holdfast.Sessions(Studio)
-    saved.install(FastMCP("studio"), save=True)
-    with pytest.raises(holdfast.UsageError, match="is saved by middleware after each call"):
-        holdfast.Companions(Writer, saved)
+    @writers.requires("drafted", when=lambda writer: writer.state.txt)
+    async def tool(editor: Editor, writer: Writer) -> str:
+        return "ran"
 
-    # Two kinds of sessions: whichever of the two comes first in a call, the other is refused.
-    class Cart(holdfast.SessionState):
-        items: list[str] = []
-
-    carts, studios = holdfast.Sessions(Cart), holdfast.Sessions(Studio)
-    writers = holdfast.Companions(Writer, studios)
-    server = FastMCP("studio")
-    carts.install(server, save=True, noun="cart")
-    begun, studio = await carts.begin(), await studios.begin()
-
-    async def draft() -> None:
-        async with (await writers.of(studio)).step("draft", to="drafted"):
-            pass
-
-    @server.tool
-    async def step_last(session_id: str, cart: holdfast.Session[Cart] = Depends(carts)) -> str:
-        cart.draft.items.append("x")
-        await draft()
-        return "ok"
-
-    @server.tool
-    async def step_first(session_id: str) -> str:
-        await draft()
-        cart = await carts()
-        cart.draft.items.append("x")
-        return "ok"
-
-    async with Client(server) as client:
-        last = await client.call_tool("step_last", {"session_id": begun.handle}, raise_on_error=False)
-        assert last.is_error
-        assert (await writers.of(studio)).phase == "empty"
-        first = await client.call_tool("step_first", {"session_id": begun.handle}, raise_on_error=False)
-        assert first.is_error
-        assert (await writers.of(studio)).phase == "drafted"  # what was done before the refusal is said to stand
-    for answer in (last, first):
-        assert "written at once, and this call's session after the call" in answer.content[0].text
-    assert (await begun.read()).items == []
+    with pytest.raises(holdfast.WrongPhase, match="in phase 'empty'"):
+        await tool(editor, writer)
+    async with writer.step("draft", to="drafted"):
+        pass
+    with pytest.raises(AttributeError, match="txt"):  # a slip of the author's is no missing draft
+        await tool(editor, writer)

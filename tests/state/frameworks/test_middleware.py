@@ -18,10 +18,8 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.resolve import Resolve
 
 import holdfast
-from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.state.frameworks.fastmcp import LifecycleProvider
 from holdfast.state.frameworks.middleware import IDEMPOTENCY_KEY
-from holdfast.state.identity import Identity
 from holdfast.state.log import KIND
 from holdfast.state.session import Session
 
@@ -210,32 +208,6 @@ async def test_a_repeated_call_answers_the_same_and_appends_nothing(framework: s
             assert again[2] == {"result": 4}
 
 
-@pytest.mark.promise("state.once")
-async def test_once_keeps_the_result_in_the_same_write(url: str) -> None:
-    async with holdfast.open_store(url) as store:
-        sessions = holdfast.Sessions(Basket, store)
-        begun = await sessions.begin()
-
-        def put(state: Basket) -> int:
-            state.items.append("apple")
-            return len(state.items)
-
-        async def attempt(key: str) -> int:
-            return await (await sessions.find(begun.handle)).once(key, put)
-
-        assert await asyncio.gather(*(attempt("k") for _ in range(10))) == [1] * 10
-        assert sorted(await asyncio.gather(*(attempt(f"k{number}") for number in range(10)))) == list(range(2, 12))
-        await begun.read()
-        assert begun.rev == 12
-        for number in range(70):
-            await attempt(f"more {number}")
-        record = await store.get(KIND, begun.handle)
-        assert record is not None
-        assert len(record.data["once"]) == 64  # type: ignore[index, call-overload, arg-type]
-        with pytest.raises(holdfast.UsageError, match="at least one character"):
-            await attempt("")
-
-
 @contextmanager
 def signed_in(subject: str | None) -> Iterator[None]:
     """Whoever connects in here is this user."""
@@ -293,19 +265,6 @@ async def test_the_same_key_of_two_users_of_one_session_is_two_calls(framework: 
             assert refused.is_error
             assert "needs an authenticated caller" in refused.content[0].text
             assert (await client.call_tool("order", {"item": "z"}, **extra)).structured_content["result"][2:] == ["z"]
-
-
-@pytest.mark.promise("state.once")
-async def test_once_on_everyones_session_belongs_to_its_caller() -> None:
-    sessions = holdfast.Sessions(Basket, identity=[holdfast.ForEveryone()])
-
-    async def order(user: Principal) -> int:
-        session = await sessions.find_for(Identity(user))
-        return await session.once("order-1", lambda state: state.items.append(user) or len(state.items))
-
-    assert [await order(Principal(user)) for user in ("alice", "bob", "alice")] == [1, 2, 1]
-    with pytest.raises(holdfast.UsageError, match="needs an authenticated caller"):
-        await order(ANONYMOUS)
 
 
 @pytest.mark.promise("state.once")
@@ -376,70 +335,6 @@ async def test_calls_that_take_no_session_wait_for_nobody(framework: str) -> Non
         go.set()
         results = [(await each).structured_content["result"] for each in (first, second)]
         assert results == [1, 2]  # those that take it still take turns
-
-
-@pytest.mark.promise("state.middleware")
-async def test_a_saving_call_reads_what_it_has_written_itself() -> None:
-    sessions = holdfast.Sessions(Basket)
-    server = FastMCP("shop")
-    sessions.install(server, save=True)
-
-    @server.tool
-    async def add(session_id: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> list[int]:
-        async with basket.edit() as draft:
-            draft.items.append("a")
-        seen = [len(basket.state.items), len((await basket.read()).items)]
-        await basket.log.add("note")
-        for hidden in (basket.fork, basket.log.last):
-            with pytest.raises(holdfast.UsageError, match="written after it"):
-                await hidden()
-        return seen
-
-    begun = await sessions.begin()
-    async with Client(server) as client:
-        assert (await client.call_tool("add", {"session_id": begun.handle})).data == [1, 1]
-    assert (await begun.read()).items == ["a"]
-
-
-@pytest.mark.promise("state.middleware")
-@pytest.mark.parametrize("way", ["edit", "update", "once", "lease", "undo", "add"])
-@pytest.mark.parametrize("is_first", [True, False], ids=["first", "last"])
-async def test_a_saving_call_writes_no_other_session_at_once(way: str, is_first: bool) -> None:
-    """If the save is refused the caller is told that nothing was written: the other session's change would stand."""
-    sessions, server = holdfast.Sessions(Basket), FastMCP("shop")
-    sessions.install(server, save=True)
-    mine, theirs = await sessions.begin(), await sessions.begin()
-    await theirs.update(lambda state: state.items.append("x"))
-
-    async def write(other: Session[Basket]) -> None:
-        match way:
-            case "edit" | "lease":
-                async with getattr(other, way)() as draft:
-                    draft.items.append("a")
-            case "once":
-                await other.once("key", lambda state: state.items.append("a"))
-            case "update":
-                await other.update(lambda state: state.items.append("a"))
-            case "undo":
-                await other.undo()
-            case _:
-                await other.log.add("note")
-
-    @server.tool
-    async def move(session_id: str) -> None:
-        if not is_first:
-            (await sessions()).draft.items.append("b")
-        await write(await sessions.find(theirs.handle))
-        (await sessions()).draft.items.append("b")
-
-    async with Client(server) as client:
-        answer = await client.call_tool("move", {"session_id": mine.handle}, raise_on_error=False)
-        assert answer.is_error
-        assert "is written at once" in str(answer.content)
-        assert (await sessions.find(mine.handle)).rev == 1
-        if not is_first:  # what came first is told of, and stands
-            assert (await sessions.find(theirs.handle)).rev == 2
-    await write(await sessions.find(theirs.handle))  # outside a call as ever
 
 
 @pytest.mark.promise("state.once")

@@ -1,0 +1,73 @@
+"""Errors as a tool's caller reads them: no address, no owner."""
+
+import sqlite3
+from pathlib import Path
+from typing import Annotated, Any
+
+import mcp
+import pytest
+from fastmcp import Client, FastMCP
+from fastmcp.dependencies import Depends
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.resolve import Resolve
+
+import holdfast
+
+pytestmark = pytest.mark.anyio
+
+
+class Basket(holdfast.SessionState):
+    items: list[str] = []
+    price: float = 0.0
+
+
+@pytest.mark.promise("state.injection")
+async def test_a_tool_error_tells_the_caller_no_address_and_no_owner(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "private" / "place.db"
+    path.parent.mkdir()
+    sessions = holdfast.Sessions(Basket, f"sqlite:///{path}?timeout=0.1")
+    fast = FastMCP("shop")
+    sessions.install(fast)
+    official: MCPServer[Any] = MCPServer("shop")
+    sessions.install(official)
+
+    @fast.tool(name="put")
+    async def put_here(session_id: str, plain: holdfast.Session[Basket] = Depends(sessions)) -> str:
+        await plain.update(lambda state: setattr(state, "price", state.price + 1))
+        return "ok"
+
+    @official.tool()
+    async def put(session_id: str, plain: Annotated[holdfast.Session[Basket], Resolve(sessions)]) -> str:
+        await plain.update(lambda state: setattr(state, "price", state.price + 1))
+        return "ok"
+
+    @fast.tool
+    async def turn(session_id: str, plain: holdfast.Session[Basket] = Depends(sessions)) -> str:
+        async with plain.lease():
+            return "ok"
+
+    async with Client(fast) as client, mcp.Client(official) as other:
+        begun = await sessions.begin()
+        arguments = {"session_id": begun.handle}
+        async with begun.lease():
+            busy = (await client.call_tool("turn", arguments, raise_on_error=False)).content[0].text
+        assert "another long turn on this session is under way" in busy
+        assert "lease-" not in busy
+        with sqlite3.connect(path, isolation_level=None) as locking:
+            locking.execute("BEGIN IMMEDIATE")
+            told = [
+                (await client.call_tool("put", arguments, raise_on_error=False)).content[0].text,
+                getattr((await other.call_tool("put", arguments)).content[0], "text", ""),
+            ]
+            locking.execute("ROLLBACK")
+        locking.close()
+        for each in told:
+            assert "the server's store does not answer" in each
+            assert "private" not in each
+            assert "place.db" not in each
+        assert "place.db is locked" in caplog.text  # the operator is told where
+        with pytest.raises(holdfast.NotFound, match="there is no such session"):
+            await sessions.find("s_unknown")
+        await sessions.close()
