@@ -16,7 +16,7 @@ from typing import Any
 
 from mcp.server.auth.provider import AccessToken
 
-from tests.deadlines import until
+from tests.deadlines import patience, until
 
 ROOT = Path(__file__).parent.parent.parent
 TOKENS = {"alice-token": "alice", "bob-token": "bob"}
@@ -102,7 +102,7 @@ class Replica:
     async def stop(self) -> int:
         assert self._process is not None
         self._process.terminate()
-        return await asyncio.wait_for(self._process.wait(), 20)
+        return await asyncio.wait_for(self._process.wait(), patience(20))
 
     async def restart(self) -> None:
         await self.kill()

@@ -11,6 +11,7 @@ from holdfast.core.models import Principal
 from holdfast.state.log import KIND
 from holdfast.state.sessions import Sessions
 from holdfast.stores import open_store
+from tests.deadlines import patience
 from tests.state.turns import lasts
 
 pytestmark = pytest.mark.anyio
@@ -76,7 +77,7 @@ async def test_a_killed_holder_leaves_its_lease_and_its_turn_and_nothing_half_do
         command = (sys.executable, "-c", HOLDS, url, session.handle)
         holder = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         assert holder.stdout is not None
-        assert await asyncio.wait_for(holder.stdout.readline(), 30) == b"held\n"
+        assert await asyncio.wait_for(holder.stdout.readline(), patience(30)) == b"held\n"
         with pytest.raises(holdfast.Busy):
             async with session.lease():
                 pass
@@ -95,7 +96,7 @@ async def test_a_killed_holder_leaves_its_lease_and_its_turn_and_nothing_half_do
             async with writer.turn("draft", to="drafted") as draft:
                 assert draft.state.text == ""
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             for work in (lease, turn):
                 while True:
                     try:
@@ -127,14 +128,14 @@ async def test_a_lease_whose_caller_is_cancelled_is_free_at_once(at: str) -> Non
                 pass
 
         task = asyncio.ensure_future(work())
-        await asyncio.wait_for(entered.wait(), 10)
+        await asyncio.wait_for(entered.wait(), patience(10))
         for _ in range(3):
             task.cancel()
             await asyncio.sleep(0)
         setattr(store, at, real)
         answered.set()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(task, 10)
+            await asyncio.wait_for(task, patience(10))
         assert await store.holder(KIND, session.handle) is None
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.deadlines import patience
 from tests.servers import Postgres, Valkey
 
 
@@ -33,5 +34,5 @@ def valkey() -> Iterator[Valkey]:
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A store that several processes share, of each kind in turn."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/shared.db"
+        return f"sqlite:///{tmp_path}/shared.db?timeout={min(60, patience(5)):.0f}"
     return request.getfixturevalue(request.param).url

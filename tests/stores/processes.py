@@ -11,6 +11,7 @@ from typing import Any
 
 import holdfast
 from holdfast import Record
+from tests.deadlines import patience
 
 # Children are forked from a server that has imported everything once: ten milliseconds each instead of half a second.
 context = multiprocessing.get_context("forkserver")
@@ -36,13 +37,13 @@ class Worker:
         theirs.close()
 
     def receive(self) -> Any:
-        assert self.pipe.poll(WAIT), f"{self.process} said nothing for {WAIT} s"
+        assert self.pipe.poll(patience(WAIT)), f"{self.process} said nothing for {WAIT} s"
         return self.pipe.recv()
 
     def kill(self) -> list[Any]:
         """SIGKILL, and what it had still said before."""
         self.process.kill()
-        self.process.join(WAIT)
+        self.process.join(patience(WAIT))
         said = []
         try:
             while self.pipe.poll():
@@ -57,7 +58,7 @@ class Worker:
         os.kill(self.process.pid, number)
 
     def join(self) -> None:
-        self.process.join(WAIT)
+        self.process.join(patience(WAIT))
         assert self.process.exitcode == 0, f"exit code {self.process.exitcode}"
         self.pipe.close()
         self.process.close()

@@ -14,6 +14,7 @@ from holdfast.core import events
 from holdfast.stores.postgres import notice_listener as postgres_ear
 from holdfast.stores.redis import notice_listener as redis_ear
 from holdfast.stores.sealing import new_key
+from tests.deadlines import patience
 from tests.servers import Postgres, Server, Valkey
 from tests.stores.processes import Worker, edit_for_ever, publish_many, workers
 
@@ -46,7 +47,7 @@ def _plus_one(data: JSON) -> JSON:
 
 async def _back(store: holdfast.Store) -> None:
     """Wait until the store answers again."""
-    async with asyncio.timeout(WAIT):
+    async with asyncio.timeout(patience(WAIT)):
         while True:
             try:
                 await store.get("k", "a")
@@ -93,11 +94,11 @@ async def test_a_server_killed_under_load_loses_no_edit_that_returned(
         crew += [asyncio.create_task(read(store)) for _ in range(2)]
         for _ in range(3):
             before = len(returned)
-            async with asyncio.timeout(WAIT):
+            async with asyncio.timeout(patience(WAIT)):
                 while len(returned) < before + 50:
                     await asyncio.sleep(0)
             await asyncio.to_thread(server.kill)
-            async with asyncio.timeout(WAIT):
+            async with asyncio.timeout(patience(WAIT)):
                 known = len(failures)
                 while len(failures) < known + 20:
                     await asyncio.sleep(0)
@@ -114,7 +115,9 @@ async def test_a_server_killed_under_load_loses_no_edit_that_returned(
     assert all(written[name] == rev for name, rev in returned)
     # What came back as StoreDown was not written; what is unsettled may have been.
     assert len(returned) <= len(log) <= len(returned) + sum(isinstance(e, holdfast.WriteUnsettled) for e in failures)
-    assert slowest < 2 * 2 + 5 + 2, "a call waits for a connection, its answer and the settling of it, and no longer"
+    assert slowest < patience(2 * 2 + 5 + 2), (
+        "a call waits for a connection, its answer and the settling of it, and no longer"
+    )
 
 
 @pytest.mark.promise("store.settled")
@@ -189,7 +192,7 @@ async def test_a_server_paused_for_ten_seconds_never_has_two_owners(server: Serv
         current = await store.get(kind, "a")
         assert current is not None
         assert current.data in (0, 1)
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(patience(WAIT)):
             while True:
                 try:
                     yours = await other.claim(kind, "a", owner="them", ttl=30)
@@ -214,14 +217,14 @@ async def test_ten_thousand_notices_of_another_process_and_a_gap_after_a_cut(
         assert await asyncio.to_thread(publisher.receive) == "ready"
         async with holdfast.open_store(url, on_event=seen.append) as store, store.listen(kind) as heard:
             publisher.pipe.send("go")
-            async with asyncio.timeout(WAIT):
+            async with asyncio.timeout(patience(WAIT)):
                 found = [await anext(heard) for _ in range(10_000)]
             assert found == [Notice(kind, n) for n in range(10_000)]
             assert await asyncio.to_thread(publisher.receive) == "done"
             publisher.join()
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)
-            async with asyncio.timeout(WAIT):
+            async with asyncio.timeout(patience(WAIT)):
                 assert await anext(heard) == Gap()
                 await store.publish(kind, "after the cut")
                 assert await anext(heard) == Notice(kind, "after the cut")
@@ -243,11 +246,11 @@ async def test_a_listening_connection_that_went_silent_is_noticed(
     async with holdfast.open_store(url, on_event=note) as store, store.listen(kind) as heard:
         server.pause()
         try:
-            async with asyncio.timeout(WAIT):
+            async with asyncio.timeout(patience(WAIT)):
                 await failed.wait()
         finally:
             server.resume()
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(patience(WAIT)):
             assert await anext(heard) == Gap()
             await store.publish(kind, 1)
             assert await anext(heard) == Notice(kind, 1)
@@ -260,7 +263,7 @@ async def test_closing_waits_for_what_is_under_way_and_refuses_what_waits(url: s
         await store.commit(Record(kind, "a", data=0), expect=0)
         calls = [asyncio.create_task(store.commit(Record(kind, f"c{n}"), expect=0)) for n in range(20)]
         await asyncio.sleep(0)
-    async with asyncio.timeout(WAIT):
+    async with asyncio.timeout(patience(WAIT)):
         results = await asyncio.gather(*calls, return_exceptions=True)
     done = [r for r in results if isinstance(r, Record)]
     assert all(isinstance(r, Record | holdfast.LeaseClosed | holdfast.UsageError) for r in results), results

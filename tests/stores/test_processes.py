@@ -10,6 +10,7 @@ import pytest
 import holdfast
 from holdfast import Notice, Record
 from holdfast.stores.sealing import new_key
+from tests.deadlines import patience
 from tests.stores.processes import (
     WAIT,
     Worker,
@@ -99,7 +100,7 @@ async def test_an_owner_paused_by_the_system_is_refused_when_it_wakes(url: str, 
         token = await asyncio.to_thread(sleeper.receive)
         sleeper.send_signal(signal.SIGSTOP)
         async with holdfast.open_store(url) as store:
-            async with asyncio.timeout(WAIT):
+            async with asyncio.timeout(patience(WAIT)):
                 while await store.holder(kind, "shared") is not None:
                     await asyncio.sleep(0)
             mine = await store.claim(kind, "shared", owner="me", ttl=30)
@@ -121,7 +122,7 @@ async def test_notices_of_another_process_are_heard_in_order(url: str, kind: str
         assert await asyncio.to_thread(publisher.receive) == "ready"
         async with holdfast.open_store(url) as store, store.listen(kind) as heard:
             publisher.pipe.send("go")
-            async with asyncio.timeout(WAIT):
+            async with asyncio.timeout(patience(WAIT)):
                 found = [await anext(heard) for _ in range(1000)]
         assert found == [Notice(kind, n) for n in range(1000)]
         assert await asyncio.to_thread(publisher.receive) == "done"

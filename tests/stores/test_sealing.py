@@ -14,6 +14,7 @@ from holdfast.core.clock import Clock
 from holdfast.stores.archive import archive_of, reseal_store
 from holdfast.stores.sealing import SealingCodec, new_key
 from holdfast.testing import StoreSuite
+from tests.deadlines import patience
 from tests.servers import Postgres, Valkey
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.anyio
 class TestSealedSqlite(StoreSuite):
     @pytest.fixture(autouse=True)
     def file(self, tmp_path: Path) -> None:
-        self.url, self.key = f"sqlite:///{tmp_path}/sealed.db", new_key()
+        self.url, self.key = f"sqlite:///{tmp_path}/sealed.db?timeout={min(60, patience(5)):.0f}", new_key()
 
     def open(self, clock: Clock):
         return holdfast.open_store(self.url, clock=clock, keys=[self.key])

@@ -6,6 +6,7 @@ from json import dumps, loads
 import pytest
 
 from holdfast.testing import Fault, FaultServer
+from tests.deadlines import patience
 
 pytestmark = pytest.mark.anyio
 
@@ -18,7 +19,7 @@ async def post(port: int, message: object, **headers: str) -> tuple[int, bytes]:
     head = "\r\n".join(["POST /mcp HTTP/1.1", "host: x", f"content-length: {len(body)}", *lines])
     writer.write(head.encode() + b"\r\n\r\n" + body)
     try:
-        answer = await asyncio.wait_for(reader.read(100_000), 2)
+        answer = await asyncio.wait_for(reader.read(100_000), patience(2))
     except (ConnectionError, TimeoutError):
         answer = b""
     writer.close()

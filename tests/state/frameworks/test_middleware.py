@@ -22,6 +22,7 @@ from holdfast.state.frameworks.fastmcp import LifecycleProvider
 from holdfast.state.frameworks.middleware import IDEMPOTENCY_KEY
 from holdfast.state.log import KIND
 from holdfast.state.session import Session
+from tests.deadlines import patience
 
 pytestmark = pytest.mark.anyio
 
@@ -147,7 +148,7 @@ async def test_two_calls_at_once_lose_nothing_in_silence(framework: str, url: st
             gate = GATES["slow"] = asyncio.Event()
             entered = BEGUN["slow"] = asyncio.Event()
             slow = asyncio.ensure_future(call("add", item="slow", session_id=begun.handle, gate="slow"))
-            await asyncio.wait_for(entered.wait(), 10)
+            await asyncio.wait_for(entered.wait(), patience(10))
             assert not (await other("add", item="fast", session_id=begun.handle))[0]
             gate.set()
             failed, said, _ = await slow
@@ -328,9 +329,9 @@ async def test_calls_that_take_no_session_wait_for_nobody(framework: str) -> Non
         client = mcp.Client(official)
     async with client:
         first = asyncio.ensure_future(client.call_tool("slow", {}))
-        await asyncio.wait_for(entered.wait(), 10)
+        await asyncio.wait_for(entered.wait(), patience(10))
         second = asyncio.ensure_future(client.call_tool("slow", {}))
-        pong = await asyncio.wait_for(client.call_tool("ping", {}), 10)
+        pong = await asyncio.wait_for(client.call_tool("ping", {}), patience(10))
         assert pong.structured_content == {"result": "pong"}
         go.set()
         results = [(await each).structured_content["result"] for each in (first, second)]

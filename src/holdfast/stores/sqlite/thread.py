@@ -64,7 +64,7 @@ class SqliteThread:
             return work(db)
 
         # aiosqlite has no public way to run one function on the connection's thread, and a transaction made of
-        # awaited statements could be cut in two by a cancelled caller. tests/stores/test_sqlite.py asserts the door.
+        # awaited statements could be cut in two by a cancelled caller. tests/stores/sqlite/test_thread.py asserts it.
         run = cast("Callable[..., Coroutine[Any, Any, T]]", connection._execute)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         try:
             return await run(turn, connection._conn)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

@@ -7,6 +7,7 @@ import pytest
 
 import holdfast
 from holdfast.stores.pool import ConnectionPool
+from tests.deadlines import patience
 
 pytestmark = pytest.mark.anyio
 
@@ -73,7 +74,7 @@ async def test_a_cancelled_waiter_passes_its_turn_on() -> None:
             await asyncio.wait([waiting])
             slots.give_back(held)
         await asyncio.wait([waiting])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience(5)):
             assert await slots.take() == held
 
 
@@ -105,7 +106,7 @@ async def test_an_exchange_that_takes_too_long_is_cut() -> None:
     slots = ConnectionPool("test", 2, 0.05, connect, note)
     slots.begin(1, 0.01)
     slots.begin(2, 60)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         await done.wait()
     assert cut == [1]
     assert slots.end(1) is False
