@@ -15,10 +15,13 @@ import holdfast
 from holdfast import Callbacks, Server
 from holdfast.client.runs import pool
 from holdfast.testing import FaultServer
-from tests.client.test_runs import FASTER, at, said
-from tests.links.kit import until
+from tests.client.servers import FASTER, at, said
+from tests.links.kit import FAST, until
+from tests.links.real import RealServer
 
 pytestmark = pytest.mark.anyio
+
+
 QUESTION = {"message": "?", "requestedSchema": {"type": "object", "properties": {}}}
 
 
@@ -223,3 +226,76 @@ async def test_async_functions_of_every_form_are_taken() -> None:
     for wrong in (lambda *_: None, _good):
         with pytest.raises(holdfast.UsageError, match="on_progress"):
             await Server("s", url="http://127.0.0.1:1/").call_tool("x", on_progress=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.promise("run.callbacks")
+async def test_elicitation_sampling_and_roots_in_both_eras() -> None:
+    async def elicit(params: Any) -> types.ElicitResult:
+        return types.ElicitResult(action="accept", content={"name": "moss"})
+
+    async with FaultServer(answers="sse") as http:
+        server = at(http)
+        async with holdfast.run(callbacks=Callbacks(elicit=elicit, roots=["file:///a"])):
+            asked = {"params": {"message": "name?", "requestedSchema": {"type": "object", "properties": {}}}}
+            assert "moss" in said(await server.call_tool("ask", asked))
+            assert "file:///a" in said(await server.call_tool("ask", {"method": "roots/list"}))
+            assert "-32601" in said(await server.call_tool("ask", {"method": "sampling/createMessage"}))
+    initialized = next(request.message for request in http.requests if request.method == "initialize")
+    assert initialized is not None
+    assert set(initialized["params"]["capabilities"]) == {"elicitation", "roots"}
+
+    app = MCPServer("asks")
+
+    @app.tool()
+    async def name(answer: str = "", context: Any = None) -> str:
+        return "unused"
+
+    rounds: list[dict[str, Any]] = []
+
+    class RequestContext:
+        """A 2026 server's input round, as the wire has it."""
+
+        sharers = ()
+
+        async def request(self, method: str, params: dict[str, Any], **_: Any) -> dict[str, Any]:
+            rounds.append(params)
+            if "inputResponses" not in params:
+                question = {"method": "elicitation/create", "params": asked["params"]}
+                return {"resultType": "input_required", "inputRequests": {"q": question}, "requestState": "sealed"}
+            text = str(params["inputResponses"]["q"]["content"])
+            return {"resultType": "complete", "content": [{"type": "text", "text": text}]}
+
+    from holdfast.client import calls
+
+    server = Server("asks", app=app, callbacks=Callbacks(elicit=elicit))
+    result = await calls._rounds(server, RequestContext(), "tools/call", {"name": "x"})  # type: ignore[arg-type]
+    assert "moss" in result["content"][0]["text"]
+    assert rounds[1]["requestState"] == "sealed"
+    endless = RequestContext()
+    endless.request = lambda *_, **__: asyncio.sleep(0, {"resultType": "input_required", "requestState": "x"})  # type: ignore[method-assign]
+    with pytest.raises(holdfast.LimitReached):
+        await calls._rounds(server, endless, "tools/call", {"name": "x"})  # type: ignore[arg-type]
+
+
+@pytest.mark.promise("run.callbacks")
+@pytest.mark.parametrize("era", ["2025", "2026"])
+async def test_a_real_server_asks_and_the_run_answers(era: Any) -> None:
+    asked: list[str] = []
+
+    async def elicit(params: Any) -> types.ElicitResult:
+        asked.append(params.message)
+        return types.ElicitResult(action="accept", content={"row": 7})
+
+    async with RealServer("sdk") as real:
+        server = Server("seats", url=real.url, era=era, limits=FAST)
+        async with holdfast.run(callbacks=Callbacks(elicit=elicit)) as run:
+            assert said(await server.call_tool("book")) == "row 7 is yours"
+            assert (await run.link(server)).era is not None
+        assert asked == ["Which row?"]
+        async with holdfast.run():  # nobody answers: told with the server's name, not hung
+            try:
+                refused = await server.call_tool("book")
+            except holdfast.HoldfastError as error:
+                assert error.server == "seats"
+            else:
+                assert refused.is_error

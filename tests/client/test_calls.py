@@ -12,8 +12,8 @@ import holdfast
 from holdfast import Callbacks, Server
 from holdfast.links.wires.base import ANSWER_SECONDS
 from holdfast.testing import FaultServer
+from tests.client.servers import FASTER, at, said
 from tests.client.test_callbacks import asking
-from tests.client.test_runs import FASTER, at, said
 
 pytestmark = pytest.mark.anyio
 
@@ -140,3 +140,63 @@ async def test_the_time_that_a_person_takes_in_a_2026_input_round_counts_toward_
         with pytest.raises(holdfast.AnswerTimeout, match="was not given within the call's timeout"):
             await asyncio.wait_for(server.call_tool("book", timeout=900), 1010)
         assert asked.is_set()
+
+
+@pytest.mark.promise("run.typed")
+@pytest.mark.parametrize("era", ["2025", "2026"])
+async def test_typed_calls_in_both_eras(era: Any) -> None:
+    steps: list[float] = []
+
+    async def progress(done: float, total: float | None, message: str | None) -> None:
+        steps.append(done)
+
+    async with FaultServer(era=era, answers="sse") as http:
+        server = at(http)
+        async with holdfast.run():
+            tools = await server.list_tools()
+            assert isinstance(tools[0], types.Tool)
+            before = len(http.requests)
+            await server.call_tool("echo", {"text": "x"}, on_progress=progress)
+            assert sum(request.verb == "POST" for request in http.requests[before:]) == 1  # a call costs one request
+            await server.call_tool("progress", {"steps": 2}, on_progress=progress)
+            assert steps == [1, 2]
+            await server.ping()
+            session = await server.session()
+            assert said(await session.call_tool("echo", {"text": "raw"})) == "raw"
+            assert await server.session() is session
+
+
+@pytest.mark.promise("run.typed")
+async def test_everything_else_is_typed_too() -> None:
+    app = MCPServer("app")
+
+    @app.resource("note://{name}")
+    def note(name: str) -> str:
+        return f"note {name}"
+
+    @app.resource("fixed://one")
+    def fixed() -> str:
+        return "one"
+
+    @app.prompt()
+    def ask(topic: str) -> str:
+        return f"tell me about {topic}"
+
+    @app.tool()
+    def divide(a: int, b: int) -> float:
+        return a / b
+
+    server = Server("app", app=app, limits=FASTER)
+    for era in ("2025", "2026"):
+        async with holdfast.run():
+            of_era = server.with_(name=f"app-{era}", era=era)
+            assert [str(each.uri) for each in await of_era.list_resources()] == ["fixed://one"]
+            assert [each.uri_template for each in await of_era.list_resource_templates()] == ["note://{name}"]
+            assert "note x" in str((await of_era.read_resource("note://x")).contents[0])
+            assert [each.name for each in await of_era.list_prompts()] == ["ask"]
+            assert "moss" in str((await of_era.get_prompt("ask", {"topic": "moss"})).messages[0].content)
+            assert (await of_era.call_tool("divide", {"a": 1, "b": 2})).structured_content == {"result": 0.5}
+            failed = await of_era.call_tool("divide", {"a": 1, "b": 0})
+            assert failed.is_error  # an answer, not an exception
+            with pytest.raises(holdfast.Rejected):
+                await of_era.read_resource("nowhere://x")

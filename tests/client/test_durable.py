@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from holdfast.client import runs
 from holdfast.client.durable import RunRecord
 from holdfast.core import events
 from holdfast.testing import FaultServer, stdio_target
-from tests.client.test_runs import FASTER, at, count, program
+from tests.client.servers import FASTER, at, count, program
+from tests.links.kit import FAST
 
 pytestmark = pytest.mark.anyio
+
 
 KILLED = """
 import asyncio, os, signal, sys, holdfast
@@ -233,3 +236,157 @@ async def test_a_second_process_on_one_run_is_told_that_its_program_is_another()
         go[1].set()
         await b
         assert (len(first), len(second)) == (0, 1)
+
+
+@pytest.mark.promise("run.durable")
+async def test_a_durable_run_is_continued_by_another_and_ended_for_good(tmp_path: Any) -> None:
+    async with FaultServer() as http, holdfast.open_store(f"sqlite:///{tmp_path}/runs.db") as store:
+        server = at(http)
+        for expected in (1, 2, 3):  # as three processes would
+            async with holdfast.run("talk-7", store=store):
+                assert await count(server) == expected
+            assert len(http.sessions.sessions) == 1  # detached, not deleted
+        assert http.sessions.handshakes == 1
+        async with holdfast.run("talk-7", store=store) as run:
+            assert await count(server) == 4
+            await run.end()
+        assert not http.sessions.sessions
+        with pytest.raises(holdfast.Ended):
+            async with holdfast.run("talk-7", store=store):
+                pass
+
+
+@pytest.mark.promise("run.durable")
+async def test_whoever_continues_is_told_when_the_server_had_forgotten() -> None:
+    told: list[holdfast.Replaced] = []
+    async with FaultServer() as http, holdfast.open_store("memory:") as store:
+        server, child = at(http), program()
+        async with holdfast.run("talk", store=store):
+            await count(server)
+            await count(child)
+        http.sessions.sessions.clear()
+        async with holdfast.run("talk", store=store, on_replaced=told.append):
+            with pytest.raises(holdfast.SessionReplaced):
+                await count(server)
+            assert await count(server) == 1
+            with pytest.raises(holdfast.SessionReplaced):
+                await count(child)
+            assert await count(child) == 1
+        assert {replaced.server.name for replaced in told} == {"it", "program"}
+
+
+@pytest.mark.promise("run.durable")
+async def test_two_processes_on_one_run_do_not_corrupt_it() -> None:
+    async with FaultServer() as http, holdfast.open_store("memory:") as store:
+        one, two = at(http, "one"), at(http, "two")
+
+        async def process(server: Server) -> None:
+            async with holdfast.run("talk", store=store):
+                for _ in range(5):
+                    await count(server)
+
+        await asyncio.gather(*(process(server) for server in (one, two, one, two)))
+        record = await store.get("run", "talk")
+        assert record is not None
+        assert isinstance(record.data, dict)
+        assert record.data["servers"] == ["one", "two"]
+        assert len(http.sessions.sessions) == 2
+
+
+@pytest.mark.promise("run.durable")
+async def test_an_ended_run_takes_no_more_calls_and_leaves_no_record() -> None:
+    async with FaultServer() as http, holdfast.open_store("memory:") as store:
+        server = at(http)
+        async with holdfast.run("talk", store=store):
+            await count(server)
+        async with holdfast.run("talk", store=store) as run:
+            await run.end()
+            with pytest.raises(holdfast.Ended):
+                await count(server)
+        assert not (await store.scan(kind="link")).records
+
+
+PROCESS = """
+import asyncio, sys, holdfast
+async def main():
+    url, name = sys.argv[1:]
+    async with holdfast.open_store("sqlite:///runs.db") as store, holdfast.run("talk", store=store):
+        server = holdfast.Server(name, url=url)
+        for _ in range(20):
+            await server.call_tool("count")
+asyncio.run(main())
+"""
+
+
+@pytest.mark.promise("run.durable")
+async def test_four_processes_on_one_run_share_its_sessions_and_lose_no_count(tmp_path: Path) -> None:
+    async with FaultServer() as http:
+        names = ("one", "two", "one", "two")
+        processes = [
+            await asyncio.create_subprocess_exec(sys.executable, "-c", PROCESS, http.url, name, cwd=tmp_path)
+            for name in names
+        ]
+        assert await asyncio.gather(*(process.wait() for process in processes)) == [0] * 4
+        async with holdfast.open_store(f"sqlite:///{tmp_path}/runs.db") as store:
+            record = await store.get("run", "talk")
+            assert record is not None
+            assert isinstance(record.data, dict)
+            assert record.data["servers"] == ["one", "two"]
+        # A session that lost the race was ended unused; both processes of a name counted in the other.
+        assert [session.count for session in http.sessions.sessions.values()] == [40, 40]
+
+
+HOLDFAST = str(Path(sys.executable).parent / "holdfast")
+
+
+@pytest.mark.promise("run.durable")
+async def test_a_durable_run_expires_and_use_keeps_it_alive() -> None:
+    clock = holdfast.ManualClock()
+    async with FaultServer() as http, holdfast.open_store("memory:", clock=clock) as store:
+        server = Server("counter", url=http.url, limits=FAST)
+        for _ in range(4):  # each use is another beginning of the span
+            async with holdfast.run("talk", store=store, idle=100):
+                await server.call_tool("count")
+            clock.advance(60)
+        async with holdfast.run("talk", store=store) as run:
+            assert run.continued
+        clock.advance(101)
+        async with holdfast.run("talk", store=store) as run:
+            assert not run.continued
+        with pytest.raises(holdfast.UsageError, match="store="):
+            holdfast.run("talk", idle=5)
+
+
+@pytest.mark.promise("run.durable")
+async def test_ending_a_run_ends_what_an_earlier_process_left(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/runs.db"
+    async with FaultServer() as http, FaultServer() as other:
+        counter = Server("counter", url=http.url, limits=FAST)
+        second = Server("second", url=other.url, limits=FAST)
+        async with holdfast.open_store(url) as store:
+            async with holdfast.run("talk", store=store):
+                await counter.call_tool("count")
+                await second.call_tool("count")
+            assert len(http.sessions.sessions) == len(other.sessions.sessions) == 1
+            async with holdfast.run("talk", store=store) as run:
+                await run.end(counter, second)
+            assert not http.sessions.sessions
+            assert not other.sessions.sessions
+            async with holdfast.run("more", store=store):
+                await counter.call_tool("count")
+        (tmp_path / "mcp.json").write_text(f'{{"mcpServers": {{"counter": {{"url": "{http.url}"}}}}}}')
+        command = [HOLDFAST, "runs", "end", "more", "--store", url, "--servers", "mcp.json"]
+        ended = await asyncio.to_thread(subprocess.run, command, cwd=tmp_path, capture_output=True, timeout=60)
+        assert ended.returncode == 0, ended.stderr
+        assert not http.sessions.sessions
+        assert http.sessions.handshakes == 2  # none was begun in order to end one
+        # A server that is gone keeps nobody from ending the run.
+        async with holdfast.open_store(url) as store:
+            async with holdfast.run("last", store=store):
+                await second.call_tool("count")
+            await other.refuse()
+            async with holdfast.run("last", store=store) as run:
+                await run.end(second)
+            with pytest.raises(holdfast.Ended):
+                async with holdfast.run("last", store=store):
+                    pass

@@ -110,3 +110,20 @@ def test_one_bad_entry_is_told_and_the_others_load(tmp_path: Path, caplog: pytes
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(holdfast.ConfigError, match="no such file"):
         holdfast.load_servers(tmp_path / "none.json")
+
+
+@pytest.mark.promise("files.wrong")
+def test_values_that_are_none_are_refused_and_what_is_off_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    for entry in ('"era": "1999"', '"timeout": -1', '"proxy": 5', '"enabled": "false"'):
+        file.write_text('{"mcpServers": {"a": {"url": "http://h/", ENTRY}}}'.replace("ENTRY", entry))
+        with pytest.raises(holdfast.ConfigError):
+            holdfast.load_servers(file)
+    text = (
+        '{"mcpServers": {"a": {"command": "x", "env": {"P": 80, "K": "${NO}"}, "disabled": true, "disabledTools": []}}}'
+    )
+    file.write_text("\ufeff" + text)
+    assert holdfast.load_servers(file, env={})["a"].disabled
+    file.write_text("[" * 100_000)
+    with pytest.raises(holdfast.ConfigError):
+        holdfast.load_servers(file)

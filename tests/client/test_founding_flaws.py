@@ -13,7 +13,7 @@ from holdfast import Server
 from holdfast.client.runs import pool
 from holdfast.core import events
 from holdfast.testing import Fault, FaultServer
-from tests.client.test_runs import FASTER, at, count, program, said
+from tests.client.servers import FASTER, at, count, program, said
 from tests.links.kit import until
 from tests.links.test_stdio import alive
 

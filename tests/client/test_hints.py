@@ -1,6 +1,10 @@
 """Which tools may be repeated after a fault, for how long that is known, and for whom."""
 
+from typing import Any
+
+import mcp_types as types
 import pytest
+from mcp.server.mcpserver import MCPServer
 
 import holdfast
 from holdfast import ManualClock, Server
@@ -8,7 +12,7 @@ from holdfast.client import hints
 from holdfast.client.runs import pool
 from holdfast.integrations.langchain import definitions, tools
 from holdfast.testing import Fault, FaultServer
-from tests.client.test_runs import FASTER, at
+from tests.client.servers import FASTER, at
 from tests.links.kit import until
 
 pytestmark = pytest.mark.anyio
@@ -117,3 +121,30 @@ def test_what_is_kept_of_listings_is_bounded() -> None:
     assert kept is not None
     assert len(kept.harmless) == hints.TOOLS
     hints._kept.clear()
+
+
+@pytest.mark.promise("run.annotations")
+async def test_a_tool_that_says_it_is_harmless_is_replayed_once_it_was_listed() -> None:
+    effects: list[str] = []
+    app = MCPServer("app")
+
+    @app.tool(annotations=types.ToolAnnotations(idempotent_hint=True))
+    def note(text: str) -> str:
+        effects.append(text)
+        return text
+
+    server = Server("app", app=app, limits=FASTER)
+    async with holdfast.run() as run:
+        await server.list_tools()
+        link = await run.link(server)
+        seen: list[Any] = []
+        real = link.request
+
+        async def spy(method: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+            seen.append(kwargs.get("safe"))
+            return await real(method, *args, **kwargs)
+
+        link.request = spy  # type: ignore[method-assign]
+        await server.call_tool("note", {"text": "a"})
+        await server.call_tool("note", {"text": "b"}, idempotent=False)
+        assert seen == [True, False]

@@ -1,18 +1,23 @@
 """The pool: caps where a link costs a process, turns for those who wait, and an end for what idles."""
 
 import asyncio
+import subprocess
+import sys
+import threading
 import time
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from mcp.server.mcpserver import MCPServer
 from mcp.shared.exceptions import MCPError
 
 import holdfast
-from holdfast import ManualClock
+from holdfast import ManualClock, Server
 from holdfast.client.runs import pool
 from holdfast.testing import FaultServer
-from tests.client.test_runs import at, count, program
-from tests.links.kit import until
+from tests.client.servers import FASTER, at, count, program, said
+from tests.links.kit import FAST, until
 
 pytestmark = pytest.mark.anyio
 
@@ -201,3 +206,205 @@ async def test_a_loss_that_the_check_of_a_kept_link_finds_is_told_to_the_run_tha
                 await _told(found, server)
         assert len(replaced) == 1
         await pool.close()
+
+
+@pytest.mark.promise("pool.limits")
+async def test_a_full_pool_says_so_with_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "wait", 0.1)
+    async with FaultServer() as http:
+        server = at(http, max_links=2)
+        async with AsyncExitStack() as stack:
+
+            async def hold() -> None:
+                async with holdfast.run():
+                    await count(server)
+                    await asyncio.Event().wait()
+
+            holders = [asyncio.ensure_future(hold()) for _ in range(2)]
+            await until(lambda: pool.statistics().leased == 2 and len(http.sessions.sessions) == 2)
+            with pytest.raises(holdfast.PoolFull, match="2 of 2 links to 'it' are leased"):
+                async with holdfast.run():
+                    await count(server)
+            for holder in holders:
+                holder.cancel()
+            await asyncio.gather(*holders, return_exceptions=True)
+            await stack.aclose()
+        async with holdfast.run():
+            assert await count(server) == 1
+
+
+@pytest.mark.promise("pool.keep")
+async def test_kept_links_expire_are_checked_and_are_drained_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = holdfast.ManualClock()
+    monkeypatch.setattr(pool, "clock", clock)
+    async with FaultServer() as http:
+        server = at(http, reuse="process", idle=100, max_age=1000)
+
+        async def once() -> int:
+            async with holdfast.run():
+                return await count(server)
+
+        assert [await once(), await once()] == [1, 2]
+        clock.advance(70)
+        before = len(http.requests)
+        assert await once() == 3
+        assert "ping" in {request.method for request in http.requests[before:]}  # it idled, so it was asked first
+        clock.advance(101)
+        assert await once() == 1
+        await until(lambda: len(http.sessions.sessions) == 1)
+        http.sessions.sessions.clear()
+        clock.advance(70)
+        with pytest.raises(holdfast.SessionReplaced):  # the check met the lost session; what runs share there is gone
+            await once()
+        assert await once() == 1
+        for _ in range(11):
+            clock.advance(95)
+            await once()
+        await until(lambda: len(http.sessions.sessions) == 1)
+        assert await once() < 11
+        await pool.close()
+
+
+@pytest.mark.promise("pool.keep")
+async def test_a_full_pool_evicts_the_link_that_was_used_longest_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FaultServer() as http:
+        monkeypatch.setattr(pool, "max_links", 2)
+        servers = [at(http, f"s{n}", reuse="process") for n in range(3)]
+        for server in servers:
+            async with holdfast.run():
+                await count(server)
+        await until(lambda: pool.statistics().open_links == 2)
+        async with holdfast.run():
+            assert await count(servers[2]) == 2
+        assert pool.statistics().evictions >= 1
+        await pool.close()
+
+
+@pytest.mark.promise("pool.limits")
+def test_links_kept_for_a_closed_loop_do_not_fill_the_pool() -> None:
+    app = MCPServer("app")
+
+    @app.tool()
+    def one() -> int:
+        return 1
+
+    server = Server("kept", app=app, reuse="process", max_links=2, limits=FASTER)
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def once() -> None:
+        loops.append(asyncio.get_running_loop())
+        async with holdfast.run():
+            await server.call_tool("one")
+        await holdfast.close_kept_links()
+
+    for _ in range(4):
+        asyncio.run(once())
+    assert pool.statistics().open_links == 0
+
+
+@pytest.mark.promise("pool.limits")
+async def test_a_cancelled_first_caller_harms_no_sibling(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FaultServer() as http:
+        server, release = at(http, max_links=1), asyncio.Event()
+
+        async def hold() -> None:
+            async with holdfast.run():
+                await count(server)
+                await release.wait()
+
+        holder = asyncio.ensure_future(hold())
+        await until(lambda: http.sessions.sessions)
+        async with holdfast.run():
+            first, second = (asyncio.ensure_future(count(server)) for _ in range(2))
+            await until(lambda: pool._queue)  # it waits for room
+            first.cancel()
+            release.set()
+            assert await second == 1
+            await asyncio.gather(first, return_exceptions=True)
+        await holder
+
+
+@pytest.mark.promise("pool.limits")
+async def test_a_link_given_back_in_another_loop_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FaultServer() as http:
+        server = at(http, max_links=1)
+        held, go = threading.Event(), threading.Event()
+
+        async def elsewhere() -> None:
+            async with holdfast.run():
+                await count(server)
+                held.set()
+                while not go.is_set():
+                    await asyncio.sleep(0.01)
+
+        thread = threading.Thread(target=lambda: asyncio.run(elsewhere()))
+        thread.start()
+        await until(held.is_set)
+        async with holdfast.run():
+            waiting = asyncio.ensure_future(count(server))
+            await until(lambda: pool._queue)
+            go.set()
+            assert await asyncio.wait_for(waiting, 4) == 1
+        await until(lambda: not thread.is_alive())
+
+
+@pytest.mark.promise("pool.keep")
+async def test_a_link_that_idled_inside_a_long_run_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = holdfast.ManualClock()
+    monkeypatch.setattr(pool, "clock", clock)
+
+    def methods(http: FaultServer) -> list[str | None]:
+        return [request.method for request in http.requests if request.method is not None]
+
+    async with FaultServer() as http:
+        keeps = Server("keeps", url=http.url, limits=FAST, era="2025", idle=900)
+        plain = Server("plain", url=http.url, limits=FAST, era="2025", idle=900, stateful=False)
+        async with holdfast.run():
+            for server in (keeps, plain):
+                await server.call_tool("count")
+            clock.advance(61)
+            before = len(methods(http))
+            await asyncio.gather(*(keeps.call_tool("count") for _ in range(5)))
+            assert methods(http)[before:].count("ping") == 1  # one question for all of them
+            assert methods(http)[before:].count("tools/call") == 5
+            clock.advance(901)
+            assert said(await keeps.call_tool("count")) == "7"  # state is never cut
+            assert said(await plain.call_tool("count")) == "1"  # no state: a new session
+        assert http.sessions.handshakes == 3
+
+
+LEAKY = """
+import asyncio, logging, sys
+import holdfast
+logging.basicConfig(format="%(message)s")
+leaky = holdfast.Server("leaky", url=sys.argv[1])
+
+async def leak():
+    await holdfast.run().__aenter__()
+    await leaky.call_tool("count")
+
+async def go_on():
+    async with holdfast.run():
+        await leaky.call_tool("count")
+
+async def keep():
+    async with holdfast.run():
+        await leaky.with_(name="kept", reuse="process").call_tool("count")
+
+asyncio.run(leak())
+asyncio.run(go_on())
+asyncio.run(keep())
+asyncio.run(keep())
+"""
+
+
+@pytest.mark.promise("pool.keep")
+async def test_a_run_that_was_never_left_is_told() -> None:
+    async with FaultServer() as http:
+        command = [sys.executable, "-W", "ignore", "-c", LEAKY, http.url]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "a run still held leaky when its event loop ended" in done.stderr
+    assert done.stderr.count("kept: a link that reuse='process' had kept was left") == 1  # the other ends with us
+    assert "close_kept_links()" in done.stderr
+    assert "async with holdfast.run()" in done.stderr

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextvars
+import gc
 import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -15,12 +17,13 @@ from holdfast import Callbacks, Server
 from holdfast.client.runs import pool
 from holdfast.core import events
 from holdfast.integrations.langchain import tools
-from holdfast.testing import FaultServer
-from tests.client.test_runs import at, count, said
+from holdfast.testing import Fault, FaultServer
+from tests.client.servers import at, count, said
 from tests.links.kit import FAST, until
 from tests.links.real import RealServer
 
 pytestmark = pytest.mark.anyio
+
 
 ASK = {"params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}}}
 
@@ -395,3 +398,89 @@ async def test_an_id_without_a_place_to_keep_it_is_refused() -> None:
         holdfast.run("talk", store="nonsense://x")
     with pytest.raises(holdfast.ConfigError, match="max_links"):
         Server("x", url="http://h/", max_links=0)
+
+
+@pytest.mark.promise("run.scope")
+async def test_gather_children_with_no_outer_run_are_roots_of_their_own() -> None:
+    async with FaultServer() as http:
+        server = at(http)
+
+        async def root() -> holdfast.Run:
+            async with holdfast.run() as run:
+                await count(server)
+                return run
+
+        runs = await asyncio.gather(root(), root())
+        assert runs[0] is not runs[1]
+        assert http.sessions.handshakes == 2
+
+
+@pytest.mark.promise("run.scope")
+async def test_an_abandoned_async_generator_cancels_nobody_and_leaks_nothing() -> None:
+    async with FaultServer() as http:
+        server = at(http)
+
+        async def agent() -> AsyncIterator[int]:
+            async with holdfast.run():
+                while True:
+                    yield await count(server)
+
+        async for number in agent():
+            if number == 2:
+                break
+        import gc
+
+        gc.collect()
+        await until(lambda: not http.sessions.sessions)
+        assert holdfast.current_run() is None
+        generator = agent()
+        assert await anext(generator) == 1
+        await asyncio.ensure_future(generator.aclose())  # type: ignore[attr-defined] # in another task and context
+        await until(lambda: not http.sessions.sessions)
+
+
+@pytest.mark.promise("run.scope")
+async def test_eager_servers_are_open_before_the_first_call() -> None:
+    async with FaultServer() as http:
+        async with holdfast.run(eager=[at(http)]):
+            assert len(http.sessions.sessions) == 1
+        assert not http.sessions.sessions
+        await http.refuse()
+        with pytest.raises(holdfast.ConnectFailed):
+            async with holdfast.run(eager=[at(http)]):
+                raise AssertionError("not reached")
+        assert holdfast.current_run() is None
+
+
+@pytest.mark.promise("run.scope")
+async def test_after_an_abandoned_generator_calls_outside_a_run_work() -> None:
+    async with FaultServer() as http:
+        server = at(http)
+
+        async def agent() -> AsyncIterator[int]:
+            async with holdfast.run():
+                while True:
+                    yield await count(server)
+
+        async for _ in agent():
+            break
+        gc.collect()
+        await until(lambda: not http.sessions.sessions)
+        assert await count(server) == 1  # on its own
+
+
+@pytest.mark.promise("run.scope")
+async def test_current_run_is_none_in_a_thread_without_a_loop() -> None:
+    found: list[Any] = []
+    async with FaultServer() as http, holdfast.run():
+        http.plan(Fault.CLOSE, method="nothing")
+        import contextvars
+
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=lambda: found.append(context.run(holdfast.current_run)))
+        thread.start()
+        thread.join(5)
+    assert found == [None]
+    assert Server("a", url="http://h/", callbacks=Callbacks(roots=["x:1"])) == Server(
+        "a", url="http://h/", callbacks=Callbacks(roots=["x:1"])
+    )

@@ -8,8 +8,8 @@ import pytest
 import holdfast
 from holdfast import Callbacks, Server
 from holdfast.testing import Fault, FaultServer
+from tests.client.servers import FASTER, at
 from tests.client.test_callbacks import asking
-from tests.client.test_runs import FASTER, at
 
 pytestmark = pytest.mark.anyio
 NOBODY = Server("it", url="http://127.0.0.1:1/mcp", limits=holdfast.Limits(replays=0))

@@ -8,6 +8,7 @@ import pytest
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import ToolException
 from langgraph.prebuilt import ToolNode
 from mcp.server.mcpserver import MCPServer
 
@@ -16,6 +17,7 @@ from holdfast import Server
 from holdfast.core.naming import LONGEST, public_name, public_names
 from holdfast.integrations.langchain import definitions, tools
 from holdfast.testing import FaultServer
+from tests.client.servers import FASTER
 from tests.links.kit import FAST
 
 pytestmark = pytest.mark.anyio
@@ -163,3 +165,27 @@ def test_names_are_safe_short_unique_and_stable() -> None:
         public_name("a_", "b") != public_name("a", "_b")
         or len(set(public_names([("a_", "b"), ("a", "_b")]).values())) == 2
     )
+
+
+@pytest.mark.promise("integrations.langchain")
+async def test_langchain_arguments_of_any_name_arrive_and_errors_raise_if_asked() -> None:
+    app, seen = MCPServer("app"), list[dict[str, Any]]()
+
+    @app.tool()
+    def take(config: str = "", run_manager: str = "", name: str = "") -> str:
+        seen.append({"config": config, "run_manager": run_manager, "name": name})
+        return "taken"
+
+    @app.tool()
+    def boom() -> str:
+        raise ValueError("boom")
+
+    server = Server("app", app=app, limits=FASTER)
+    async with holdfast.run():
+        taking, booming = await tools([server], errors="raise")
+        given = {"config": "c", "run_manager": "r", "name": "n"}
+        assert await taking.ainvoke(given) == "taken"
+        assert seen == [given]
+        assert set(booming.args) == set()
+        with pytest.raises(ToolException):
+            await booming.ainvoke({})
