@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
+
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src" / "holdfast"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -210,6 +212,17 @@ def test_every_origin_that_claims_to_be_true_names_a_test_that_exists() -> None:
         file, _, function = test.strip("`").partition("::")
         source = (ROOT / file).read_text()
         assert re.search(rf"(def|class) {re.escape(function)}\b", source), f"{number}: no test {test}"
+
+
+@pytest.mark.promise("house.version")
+def test_the_version_stands_in_one_place() -> None:
+    version = re.escape(holdfast.__version__)
+    stands = [
+        path
+        for path in [*SRC.rglob("*.py"), ROOT / "pyproject.toml"]
+        if re.search(rf'["/]{version}"', path.read_text())
+    ]
+    assert stands == [SRC / "version.py"]
 
 
 @pytest.mark.promise("house.typed")

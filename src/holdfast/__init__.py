@@ -59,6 +59,7 @@ from holdfast.links import (
     StoreMemory,
 )
 from holdfast.stores import Store, open_store, update
+from holdfast.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from holdfast.links import LinkDispatcher, LinkTransport
@@ -82,8 +83,6 @@ if TYPE_CHECKING:
         migrate,
         nested_scope,
     )
-
-__version__ = "0.1.0"
 
 __all__ = [
     "ANONYMOUS",

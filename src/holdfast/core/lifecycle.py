@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 
 class LinkState(Enum):
-    """Where a link stands. The four in the middle are the phases of DESIGN.md."""
+    """Where a link stands. RESOLVE, OPEN and HANDSHAKE are its way up, READY is where calls go out."""
 
     CLOSED = "closed"
     RESOLVE = "resolve"
@@ -53,9 +53,7 @@ class GatewaySessionEvent(Enum):
     DELETED = "deleted"
     EXPIRED = "expired"
     HANDED_OVER = "handed over"
-    SHUT_DOWN = "shut down"
     DRAINED = "drained"
-    ADOPTED = "adopted"
 
 
 class CircuitState(Enum):
@@ -177,13 +175,11 @@ GATEWAY_SESSION: Lifecycle[GatewaySessionState, GatewaySessionEvent] = Lifecycle
             _W.STARTED: _G.OPEN,
             _W.DELETED: _G.DRAINING,
             _W.EXPIRED: _G.DRAINING,
-            _W.SHUT_DOWN: _G.DRAINING,
             _W.HANDED_OVER: _G.DETACHED,
         },
         _G.OPEN: {
             _W.DELETED: _G.DRAINING,
             _W.EXPIRED: _G.DRAINING,
-            _W.SHUT_DOWN: _G.DRAINING,
             _W.HANDED_OVER: _G.DETACHED,
         },
         # Once it is ending, no other reason to end matters, and nothing hands it over any more.
@@ -191,24 +187,20 @@ GATEWAY_SESSION: Lifecycle[GatewaySessionState, GatewaySessionEvent] = Lifecycle
             _W.STARTED: _G.DRAINING,
             _W.DELETED: _G.DRAINING,
             _W.EXPIRED: _G.DRAINING,
-            _W.SHUT_DOWN: _G.DRAINING,
             _W.HANDED_OVER: _G.DRAINING,
             _W.DRAINED: _G.ENDED,
         },
-        # Left alive for another process; this one may take it up again.
+        # Left alive for another process, which reads the record and starts over.
         _G.DETACHED: {
             _W.STARTED: _G.DETACHED,
-            _W.ADOPTED: _G.STARTING,
             _W.DELETED: _G.ENDED,
             _W.EXPIRED: _G.ENDED,
             _W.HANDED_OVER: _G.DETACHED,
-            _W.SHUT_DOWN: _G.DETACHED,
         },
         _G.ENDED: {
             _W.STARTED: _G.ENDED,
             _W.DELETED: _G.ENDED,
             _W.EXPIRED: _G.ENDED,
-            _W.SHUT_DOWN: _G.ENDED,
             _W.HANDED_OVER: _G.ENDED,
         },
     },

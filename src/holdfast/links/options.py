@@ -16,12 +16,13 @@ from holdfast.links.limits import Limits
 from holdfast.links.memory.guarded import guarded
 from holdfast.links.memory.store import Memory
 from holdfast.links.wires.http.pool import SharedPool
+from holdfast.version import __version__
 
 Reseed: TypeAlias = Callable[[Reseeding], Awaitable[bool | None]]
 """Awaited when a session was replaced, before any replay. True: what was lost is back, calls may go on."""
 EraChoice: TypeAlias = Literal["auto", "2025", "2026"]
 
-CLIENT_INFO: Mapping[str, str] = {"name": "holdfast", "version": "0.1.0"}
+CLIENT_INFO: Mapping[str, str] = {"name": "holdfast", "version": __version__}
 
 
 def _nothing() -> Mapping[str, Any]:

@@ -10,9 +10,10 @@ from holdfast.core.values import encode
 from holdfast.errors import UnstorableValue
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.sessions.session import Client
+from holdfast.version import __version__
 
 MAX_HANDSHAKE = 16 * 1024  # bytes of what a client says of itself: it is kept, and goes to every backend
-INFO = {"name": "holdfast", "version": "0.1.0"}
+INFO = {"name": "holdfast", "version": __version__}
 CAPABILITIES: dict[str, Any] = {
     "tools": {"listChanged": True},
     "prompts": {"listChanged": True},

@@ -19,6 +19,7 @@ from holdfast.links.wires.http import stream as http_stream
 from holdfast.links.wires.http.client import Body
 from holdfast.links.wires.http.endpoint import Endpoint, failed
 from holdfast.links.wires.http.pool import FAILURES, Answer, SharedPool, header
+from holdfast.version import __version__
 
 ACCEPT = "application/json, text/event-stream"
 RESUMES = 3  # failed resumptions in a row; one that brings an event starts over
@@ -51,7 +52,7 @@ class HttpWire:
 
     def apply_credentials(self, generation: Generation, resolved: Resolved) -> None:
         headers = {name.lower(): value for name, value in resolved.headers.items()}
-        headers.setdefault("user-agent", "holdfast/0.1.0")
+        headers.setdefault("user-agent", f"holdfast/{__version__}")
         headers |= {"accept": ACCEPT, "content-type": "application/json", "accept-encoding": "identity"}
         if generation.number:
             headers["mcp-protocol-version"] = generation.version
