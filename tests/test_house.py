@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from importlib.util import resolve_name
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -223,6 +224,48 @@ def test_the_version_stands_in_one_place() -> None:
         if re.search(rf'["/]{version}"', path.read_text())
     ]
     assert stands == [SRC / "version.py"]
+
+
+_HEAVY = (
+    "mcp mcp_types httpx2 aiohttp uvicorn typer rich yaml asyncpg redis aiosqlite cryptography jsonschema fastmcp "
+    "langchain_core opentelemetry pydantic pydantic_core anyio httptools ssl asyncio"
+)
+_LATER = (
+    "mcp mcp_types httpx2 uvicorn typer rich yaml asyncpg redis aiosqlite jsonschema fastmcp langchain_core pydantic"
+)
+
+
+@pytest.mark.promise("house.imports")
+@pytest.mark.parametrize(
+    ("statement", "unwanted"),
+    [
+        ("import holdfast", _HEAVY),
+        ("import holdfast; holdfast.Server('it', url='http://127.0.0.1/')", _LATER),
+        ("import holdfast; holdfast.open_store('memory:')", _LATER),
+        ("import holdfast; holdfast.Link('http://127.0.0.1/')", _LATER),
+    ],
+)
+def test_an_import_loads_what_its_user_needs(statement: str, unwanted: str) -> None:
+    code = f"{statement}\nimport sys\nprint(*(name for name in {unwanted!r}.split() if name in sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout.split()) == (0, []), result.stderr
+
+
+@pytest.mark.promise("house.imports")
+def test_an_unknown_attribute_imports_nothing() -> None:
+    code = "import sys, holdfast; seen = set(sys.modules)"
+    code += "; print(hasattr(holdfast, 'Sesion'), *(set(sys.modules) - seen))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout.split()) == (0, ["False"]), result.stderr
+
+
+@pytest.mark.promise("house.imports")
+def test_the_names_that_are_imported_late_are_those_that_type_checkers_see() -> None:
+    [block] = [node for node in ast.parse((SRC / "__init__.py").read_text()).body if isinstance(node, ast.If)]
+    seen = {alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert seen == holdfast._MODULE_OF
+    assert set(holdfast.__all__) == set(seen)
+    assert all(getattr(holdfast, name) is getattr(import_module(module or ""), name) for name, module in seen.items())
 
 
 @pytest.mark.promise("house.typed")

@@ -1,68 +1,76 @@
-"""Holdfast, the session layer for MCP: sessions that stay alive, isolated and recoverable."""
+"""Holdfast, the session layer for MCP: sessions that stay alive, isolated and recoverable.
+
+A name is imported from its module when it is first used: `import holdfast` costs a few milliseconds, and an unknown
+name imports nothing.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from holdfast.client import Callbacks, Replaced, Run, Server, close_kept_links, current_run, load_servers, run
-from holdfast.core.clock import Clock, ManualClock
-from holdfast.core.models import ANONYMOUS, Claim, Gap, LogEntry, Notice, Page, Principal, Reaped, Record
-from holdfast.core.values import JSON
-from holdfast.errors import (
-    AnswerTimeout,
-    BadAnswer,
-    Busy,
-    CallbackFailed,
-    ChildDied,
-    CircuitOpen,
-    ConfigError,
-    Conflict,
-    ConnectFailed,
-    ConnectionLost,
-    CorruptRecord,
-    Ended,
-    ErrorAnswer,
-    Forbidden,
-    HoldfastError,
-    LeaseClosed,
-    LimitReached,
-    NoBackend,
-    NotFound,
-    OutcomeUnknown,
-    PoolFull,
-    QuestionRefused,
-    Rejected,
-    RunsElsewhere,
-    SessionExpired,
-    SessionReplaced,
-    StartTimeout,
-    StoreDown,
-    Unauthorized,
-    Unavailable,
-    UnstorableValue,
-    UsageError,
-    WriteUnsettled,
-    WrongPhase,
-)
-from holdfast.links import (
-    TLS,
-    CommandTarget,
-    HttpMemory,
-    HttpTarget,
-    IdMemory,
-    Limits,
-    Link,
-    LinkStatistics,
-    Memory,
-    ObjectTarget,
-    Options,
-    Reseeding,
-    StoreMemory,
-)
-from holdfast.stores import Store, open_store, update
 from holdfast.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from holdfast.links import LinkDispatcher, LinkTransport
+    from holdfast.client.callbacks import Callbacks
+    from holdfast.client.files import load_servers
+    from holdfast.client.runs import Replaced, Run, close_kept_links
+    from holdfast.client.scope import current_run, run
+    from holdfast.client.server import Server
+    from holdfast.core.clock import Clock, ManualClock
+    from holdfast.core.models import ANONYMOUS, Claim, Gap, LogEntry, Notice, Page, Principal, Reaped, Record
+    from holdfast.core.values import JSON
+    from holdfast.errors import (
+        AnswerTimeout,
+        BadAnswer,
+        Busy,
+        CallbackFailed,
+        ChildDied,
+        CircuitOpen,
+        ConfigError,
+        Conflict,
+        ConnectFailed,
+        ConnectionLost,
+        CorruptRecord,
+        Ended,
+        ErrorAnswer,
+        Forbidden,
+        HoldfastError,
+        LeaseClosed,
+        LimitReached,
+        NoBackend,
+        NotFound,
+        OutcomeUnknown,
+        PoolFull,
+        QuestionRefused,
+        Rejected,
+        RunsElsewhere,
+        SessionExpired,
+        SessionReplaced,
+        StartTimeout,
+        StoreDown,
+        Unauthorized,
+        Unavailable,
+        UnstorableValue,
+        UsageError,
+        WriteUnsettled,
+        WrongPhase,
+    )
+    from holdfast.links import (
+        TLS,
+        CommandTarget,
+        HttpMemory,
+        HttpTarget,
+        IdMemory,
+        Limits,
+        Link,
+        LinkDispatcher,
+        LinkStatistics,
+        LinkTransport,
+        Memory,
+        ObjectTarget,
+        Options,
+        Reseeding,
+        StoreMemory,
+    )
     from holdfast.state import (
         Companion,
         CompanionOptions,
@@ -83,6 +91,8 @@ if TYPE_CHECKING:
         migrate,
         nested_scope,
     )
+    from holdfast.stores import Store, open_store, update
+
 
 __all__ = [
     "ANONYMOUS",
@@ -177,15 +187,130 @@ __all__ = [
     "update",
 ]
 
+_HOMES: dict[str, tuple[str, ...]] = {
+    "holdfast.client.callbacks": ("Callbacks",),
+    "holdfast.client.files": ("load_servers",),
+    "holdfast.client.runs": (
+        "Replaced",
+        "Run",
+        "close_kept_links",
+    ),
+    "holdfast.client.scope": (
+        "current_run",
+        "run",
+    ),
+    "holdfast.client.server": ("Server",),
+    "holdfast.core.clock": (
+        "Clock",
+        "ManualClock",
+    ),
+    "holdfast.core.models": (
+        "ANONYMOUS",
+        "Claim",
+        "Gap",
+        "LogEntry",
+        "Notice",
+        "Page",
+        "Principal",
+        "Reaped",
+        "Record",
+    ),
+    "holdfast.core.values": ("JSON",),
+    "holdfast.errors": (
+        "AnswerTimeout",
+        "BadAnswer",
+        "Busy",
+        "CallbackFailed",
+        "ChildDied",
+        "CircuitOpen",
+        "ConfigError",
+        "Conflict",
+        "ConnectFailed",
+        "ConnectionLost",
+        "CorruptRecord",
+        "Ended",
+        "ErrorAnswer",
+        "Forbidden",
+        "HoldfastError",
+        "LeaseClosed",
+        "LimitReached",
+        "NoBackend",
+        "NotFound",
+        "OutcomeUnknown",
+        "PoolFull",
+        "QuestionRefused",
+        "Rejected",
+        "RunsElsewhere",
+        "SessionExpired",
+        "SessionReplaced",
+        "StartTimeout",
+        "StoreDown",
+        "Unauthorized",
+        "Unavailable",
+        "UnstorableValue",
+        "UsageError",
+        "WriteUnsettled",
+        "WrongPhase",
+    ),
+    "holdfast.links": (
+        "CommandTarget",
+        "HttpMemory",
+        "HttpTarget",
+        "IdMemory",
+        "Limits",
+        "Link",
+        "LinkDispatcher",
+        "LinkStatistics",
+        "LinkTransport",
+        "Memory",
+        "ObjectTarget",
+        "Options",
+        "Reseeding",
+        "StoreMemory",
+        "TLS",
+    ),
+    "holdfast.state": (
+        "Companion",
+        "CompanionOptions",
+        "Companions",
+        "ForEveryone",
+        "From2025Session",
+        "FromArgument",
+        "FromMeta",
+        "FromPrincipal",
+        "Insight",
+        "Needs",
+        "RequestScope",
+        "ServerScope",
+        "Session",
+        "SessionState",
+        "Sessions",
+        "StateMiddleware",
+        "migrate",
+        "nested_scope",
+    ),
+    "holdfast.stores": (
+        "Store",
+        "open_store",
+        "update",
+    ),
+}
+
+
+_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
+_PACKAGES = frozenset({"core", "client", "errors", "integrations", "links", "state", "stores", "testing"})
+
 
 def __getattr__(name: str) -> Any:
-    """What needs the SDK is imported when it is used."""
-    if name in ("LinkDispatcher", "LinkTransport"):
-        from holdfast import links
+    if (module := _MODULE_OF.get(name)) is not None:
+        value = getattr(import_module(module), name)
+    elif name in _PACKAGES:
+        value = import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
-        return getattr(links, name)
-    if not name.startswith("_"):
-        state = import_module("holdfast.state")
-        if name in state.__all__:
-            return getattr(state, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

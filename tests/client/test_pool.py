@@ -192,7 +192,7 @@ async def _told(found: list[int | str], server: holdfast.Server) -> None:
 async def test_a_loss_that_the_check_of_a_kept_link_finds_is_told_to_the_run_that_had_it_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock, replaced = ManualClock(), list[holdfast.client.Replaced]()
+    clock, replaced = ManualClock(), list[holdfast.Replaced]()
     monkeypatch.setattr(pool, "clock", clock)
     async with FaultServer() as http:
         server = at(http, reuse="process", idle=1000)

@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.output import JsonFlag, err, out, print_json, printable, run
-from holdfast.client import Server
-from holdfast.client import run as run_scope
 from holdfast.client.files import Servers, read_servers
 from holdfast.client.leased import leased
+from holdfast.client.scope import run as run_scope
+from holdfast.client.server import Server
 from holdfast.errors import AnswerTimeout, ConfigError, HoldfastError, NotFound, UsageError
 from holdfast.gateway.config.file import is_ours, servers_of
 from holdfast.links.reporter import SESSIONLESS, SESSIONLESS_REMEDY
