@@ -12,8 +12,8 @@ from holdfast.version import __version__ as __version__
 if TYPE_CHECKING:
     from holdfast.client.callbacks import Callbacks
     from holdfast.client.files import load_servers
-    from holdfast.client.runs import Replaced, Run, close_kept_links
-    from holdfast.client.scope import current_run, run
+    from holdfast.client.runs.run import Replaced, Run, close_kept_links
+    from holdfast.client.runs.scope import current_run, run
     from holdfast.client.server import Server
     from holdfast.core.clock import Clock, ManualClock
     from holdfast.core.models import ANONYMOUS, Claim, Gap, LogEntry, Notice, Page, Principal, Reaped, Record
@@ -190,12 +190,12 @@ __all__ = [
 _HOMES: dict[str, tuple[str, ...]] = {
     "holdfast.client.callbacks": ("Callbacks",),
     "holdfast.client.files": ("load_servers",),
-    "holdfast.client.runs": (
+    "holdfast.client.runs.run": (
         "Replaced",
         "Run",
         "close_kept_links",
     ),
-    "holdfast.client.scope": (
+    "holdfast.client.runs.scope": (
         "current_run",
         "run",
     ),

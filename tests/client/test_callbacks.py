@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 import holdfast
 from holdfast import Callbacks, Server
-from holdfast.client.runs import pool
+from holdfast.client.runs.run import pool
 from holdfast.testing import FaultServer
 from tests.client.servers import FASTER, at, said
 from tests.links.kit import FAST, until
@@ -265,7 +265,7 @@ async def test_elicitation_sampling_and_roots_in_both_eras() -> None:
             text = str(params["inputResponses"]["q"]["content"])
             return {"resultType": "complete", "content": [{"type": "text", "text": text}]}
 
-    from holdfast.client import calls
+    from holdfast.client.calls import calls
 
     server = Server("asks", app=app, callbacks=Callbacks(elicit=elicit))
     result = await calls._rounds(server, RequestContext(), "tools/call", {"name": "x"})  # type: ignore[arg-type]

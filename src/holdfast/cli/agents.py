@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.output import JsonFlag, err, out, print_json, printable, run
+from holdfast.client.calls.leased import leased
 from holdfast.client.files import Servers, read_servers
-from holdfast.client.leased import leased
-from holdfast.client.scope import run as run_scope
+from holdfast.client.runs.scope import run as run_scope
 from holdfast.client.server import Server
 from holdfast.errors import AnswerTimeout, ConfigError, HoldfastError, NotFound, UsageError
 from holdfast.gateway.config.file import is_ours, servers_of

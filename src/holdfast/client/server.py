@@ -248,7 +248,7 @@ class Server:
         the total, `silence` the longest span without a sign of life: naming it, or `on_progress`, asks the server for
         progress. `meta` becomes the request's `_meta`. `definition` is the tool's saved definition: its annotations
         count where the server was not listed."""
-        from holdfast.client import calls
+        from holdfast.client.calls import calls
 
         return await calls.call_tool(
             self,
@@ -267,31 +267,31 @@ class Server:
     @shortened
     async def list_tools(self) -> "list[types.Tool]":
         """All tools, all pages."""
-        from holdfast.client import calls
+        from holdfast.client.calls import calls
 
         return await calls.list_tools(self)
 
     @shortened
     async def list_resources(self) -> "list[types.Resource]":
-        from holdfast.client import calls
+        from holdfast.client.calls import calls
 
         return await calls.list_resources(self)
 
     @shortened
     async def list_resource_templates(self) -> "list[types.ResourceTemplate]":
-        from holdfast.client import calls
+        from holdfast.client.calls import calls
 
         return await calls.list_resource_templates(self)
 
     @shortened
     async def read_resource(self, uri: str, *, timeout: float | None = None) -> "types.ReadResourceResult":
-        from holdfast.client import calls
+        from holdfast.client.calls import calls
 
         return await calls.read_resource(self, uri, timeout)
 
     @shortened
     async def list_prompts(self) -> "list[types.Prompt]":
-        from holdfast.client import calls
+        from holdfast.client.calls import calls
 
         return await calls.list_prompts(self)
 
@@ -299,7 +299,7 @@ class Server:
     async def get_prompt(
         self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: float | None = None
     ) -> "types.GetPromptResult":
-        from holdfast.client import calls
+        from holdfast.client.calls import calls
 
         return await calls.get_prompt(self, name, arguments, timeout)
 
@@ -308,14 +308,14 @@ class Server:
         self, ref: "types.PromptReference | types.ResourceTemplateReference", argument: str, value: str = ""
     ) -> "types.CompleteResult":
         """Completions of one argument of a prompt or resource template."""
-        from holdfast.client import calls
+        from holdfast.client.calls import calls
 
         return await calls.complete(self, ref, argument, value)
 
     @shortened
     async def ping(self, *, timeout: float | None = 10.0) -> None:
         """Is it there? In 2026 `server/discover` asks."""
-        from holdfast.client import calls
+        from holdfast.client.calls import calls
 
         await calls.ping(self, timeout)
 
@@ -324,13 +324,13 @@ class Server:
         self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Sequence[str] = ()
     ) -> "Watch":
         """Hear of changes through the callbacks' `on_notification`, in either era. Needs a run."""
-        from holdfast.client import calls
+        from holdfast.client.calls import calls
 
         return await calls.watch(self, tools=tools, prompts=prompts, resources=resources, uris=uris)
 
     @shortened
     async def session(self) -> "ClientSession":
         """The SDK's live `ClientSession` over this run's link, for everything else. It lives as long as the link."""
-        from holdfast.client import calls
+        from holdfast.client.calls import calls
 
         return await calls.session(self)

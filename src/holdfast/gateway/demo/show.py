@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast.client.scope import run
+from holdfast.client.runs.scope import run
 from holdfast.client.server import Server
 from holdfast.core.eras import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from holdfast.core.values import members

@@ -13,7 +13,7 @@ from inspect import CO_ASYNC_GENERATOR, currentframe
 from types import CodeType, FrameType, TracebackType
 
 from holdfast.client.callbacks import Callbacks, check_plain
-from holdfast.client.runs import Handlers, OnReplaced, Run
+from holdfast.client.runs.run import Handlers, OnReplaced, Run
 from holdfast.client.server import MemoryFactory, Server
 from holdfast.core.events import Sink
 from holdfast.core.models import ANONYMOUS, Principal, RunId, check_name, check_seconds

@@ -15,10 +15,10 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from holdfast.client import hints
 from holdfast.client.callbacks import Callbacks
-from holdfast.client.durable import RunRecord
-from holdfast.client.pool import Lease, Pool
+from holdfast.client.calls import hints
+from holdfast.client.runs.durable import RunRecord
+from holdfast.client.runs.pool import Lease, Pool
 from holdfast.client.server import MemoryFactory, Reuse, Server
 from holdfast.core.clock import SYSTEM
 from holdfast.core.events import Event, MemoryFailed, SessionWasReplaced, Sink

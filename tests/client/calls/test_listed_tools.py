@@ -5,7 +5,7 @@ import pytest
 
 import holdfast
 from holdfast import Server
-from holdfast.client import calls
+from holdfast.client.calls import calls
 from holdfast.testing import Fault, FaultServer
 from tests.client.servers import at, said
 

@@ -6,7 +6,7 @@ import pytest
 
 import holdfast
 from holdfast import Server
-from holdfast.client import calls
+from holdfast.client.calls import calls
 
 pytestmark = pytest.mark.anyio
 

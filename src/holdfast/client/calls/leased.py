@@ -9,8 +9,8 @@ from functools import partial
 from types import TracebackType
 
 from holdfast.client.callbacks import Callbacks
-from holdfast.client.runs import Run, hearing, single_outside
-from holdfast.client.scope import Scope, current_run, current_scope
+from holdfast.client.runs.run import Run, hearing, single_outside
+from holdfast.client.runs.scope import Scope, current_run, current_scope
 from holdfast.client.server import Reuse, Server
 from holdfast.core.eras import Era
 from holdfast.core.handshake import includes

@@ -18,12 +18,12 @@ from mcp.shared.dispatcher import OnNotify, OnNotifyIntercept, OnRequest
 from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
 from pydantic import BaseModel, ValidationError
 
-from holdfast.client import hints
 from holdfast.client.callbacks import INVALID_PARAMS, METHOD_NOT_FOUND, check_async, failed_callback
-from holdfast.client.hints import Hints
-from holdfast.client.leased import callbacks_of, ears_of, leased, link_at_hand, nested_callbacks, run_of
-from holdfast.client.runs import pool
-from holdfast.client.scope import current_run
+from holdfast.client.calls import hints
+from holdfast.client.calls.hints import Hints
+from holdfast.client.calls.leased import callbacks_of, ears_of, leased, link_at_hand, nested_callbacks, run_of
+from holdfast.client.runs.run import pool
+from holdfast.client.runs.scope import current_run
 from holdfast.client.server import Reuse, Server
 from holdfast.core.eras import CLIENT_CAPABILITIES, HEADER_MISMATCH, LOG_LEVEL, Era
 from holdfast.core.models import check_seconds

@@ -8,8 +8,8 @@ from mcp.server.mcpserver import MCPServer
 
 import holdfast
 from holdfast import ManualClock, Server
-from holdfast.client import hints
-from holdfast.client.runs import pool
+from holdfast.client.calls import hints
+from holdfast.client.runs.run import pool
 from holdfast.integrations.langchain import definitions, tools
 from holdfast.testing import Fault, FaultServer
 from tests.client.servers import FASTER, at

@@ -13,8 +13,8 @@ from mcp.server.mcpserver import MCPServer
 
 import holdfast
 from holdfast import Callbacks, Server
-from holdfast.client import runs
-from holdfast.client.durable import RunRecord
+from holdfast.client.runs import run as runs
+from holdfast.client.runs.durable import RunRecord
 from holdfast.core import events
 from holdfast.testing import FaultServer, stdio_target
 from tests.client.servers import FASTER, at, count, program

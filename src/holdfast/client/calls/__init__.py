@@ -1,0 +1,1 @@
+"""What a `Server` method does: one typed call over the link of its run."""
