@@ -12,7 +12,9 @@ from holdfast.version import __version__ as __version__
 if TYPE_CHECKING:
     from holdfast.client.callbacks import Callbacks
     from holdfast.client.files import load_servers
-    from holdfast.client.runs.run import Replaced, Run, close_kept_links
+    from holdfast.client.runs.handlers import Replaced
+    from holdfast.client.runs.pool import close_kept_links
+    from holdfast.client.runs.run import Run
     from holdfast.client.runs.scope import current_run, run
     from holdfast.client.server import Server
     from holdfast.core.clock import Clock, ManualClock
@@ -190,11 +192,9 @@ __all__ = [
 _HOMES: dict[str, tuple[str, ...]] = {
     "holdfast.client.callbacks": ("Callbacks",),
     "holdfast.client.files": ("load_servers",),
-    "holdfast.client.runs.run": (
-        "Replaced",
-        "Run",
-        "close_kept_links",
-    ),
+    "holdfast.client.runs.handlers": ("Replaced",),
+    "holdfast.client.runs.pool": ("close_kept_links",),
+    "holdfast.client.runs.run": ("Run",),
     "holdfast.client.runs.scope": (
         "current_run",
         "run",

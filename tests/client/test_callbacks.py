@@ -13,7 +13,8 @@ from pydantic import BaseModel
 
 import holdfast
 from holdfast import Callbacks, Server
-from holdfast.client.runs.run import pool
+from holdfast.client.calls import input_rounds
+from holdfast.client.runs.pool import pool
 from holdfast.testing import FaultServer
 from tests.client.servers import FASTER, at, said
 from tests.links.kit import FAST, until
@@ -265,16 +266,14 @@ async def test_elicitation_sampling_and_roots_in_both_eras() -> None:
             text = str(params["inputResponses"]["q"]["content"])
             return {"resultType": "complete", "content": [{"type": "text", "text": text}]}
 
-    from holdfast.client.calls import calls
-
     server = Server("asks", app=app, callbacks=Callbacks(elicit=elicit))
-    result = await calls._rounds(server, RequestContext(), "tools/call", {"name": "x"})  # type: ignore[arg-type]
+    result = await input_rounds.request_with_input(server, RequestContext(), "tools/call", {"name": "x"})  # type: ignore[arg-type]
     assert "moss" in result["content"][0]["text"]
     assert rounds[1]["requestState"] == "sealed"
     endless = RequestContext()
     endless.request = lambda *_, **__: asyncio.sleep(0, {"resultType": "input_required", "requestState": "x"})  # type: ignore[method-assign]
     with pytest.raises(holdfast.LimitReached):
-        await calls._rounds(server, endless, "tools/call", {"name": "x"})  # type: ignore[arg-type]
+        await input_rounds.request_with_input(server, endless, "tools/call", {"name": "x"})  # type: ignore[arg-type]
 
 
 @pytest.mark.promise("run.callbacks")

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import Server
-from holdfast.client.runs.run import pool
+from holdfast.client.runs.pool import pool
 from holdfast.core import events
 from holdfast.testing import Fault, FaultServer
 from tests.client.servers import FASTER, at, count, program, said

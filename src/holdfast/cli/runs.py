@@ -10,8 +10,7 @@ from holdfast.cli.keys import KeysFile, read_keys
 from holdfast.cli.output import JsonFlag, as_json, moment, out, print_json, printable, run, state_of
 from holdfast.cli.records import Found, all_records, refuse_corrupt
 from holdfast.client.files import load_servers
-from holdfast.client.runs.durable import KIND, RunRecord, life_of, server_of
-from holdfast.client.runs.run import end_sessions
+from holdfast.client.runs.durable import KIND, RunRecord, end_sessions, life_of, server_of
 from holdfast.core.models import Record, RunId
 from holdfast.errors import NotFound
 from holdfast.links.memory.store import KIND as LINKS

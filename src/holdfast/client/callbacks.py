@@ -139,7 +139,7 @@ class Callbacks:
             roots=[types.Root(uri=cast("Any", root)) if isinstance(root, str) else root for root in roots]
         )
 
-    def heard(self, method: str, params: Mapping[str, Any] | None) -> None:
+    def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
         """A notification."""
         if method == "notifications/message" and self.on_log is not None and params is not None:
             self.on_log(params)

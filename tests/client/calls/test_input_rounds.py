@@ -6,7 +6,7 @@ import pytest
 
 import holdfast
 from holdfast import Server
-from holdfast.client.calls import calls
+from holdfast.client.calls import input_rounds
 
 pytestmark = pytest.mark.anyio
 
@@ -31,5 +31,7 @@ async def test_input_rounds_are_bounded_by_the_timeout_and_raise_ours() -> None:
         {"method": "elicitation/create", "params": {"x": 1}},
     ):
         with pytest.raises(holdfast.Rejected) as caught:
-            await calls._rounds(server, RequestContext(question), "tools/call", {"name": "x"}, timeout=0.3)  # type: ignore[arg-type]
+            await input_rounds.request_with_input(
+                server, RequestContext(question), "tools/call", {"name": "x"}, timeout=0.3
+            )  # type: ignore[arg-type]
         assert caught.value.server == "s"

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 import holdfast
-from holdfast.client.runs.run import pool
+from holdfast.client.runs.pool import pool
 from holdfast.testing import FaultServer
 from tests.client.servers import at, count, said
 

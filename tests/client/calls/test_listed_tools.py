@@ -5,7 +5,7 @@ import pytest
 
 import holdfast
 from holdfast import Server
-from holdfast.client.calls import calls
+from holdfast.client.calls import listed_tools
 from holdfast.testing import Fault, FaultServer
 from tests.client.servers import at, said
 
@@ -34,4 +34,4 @@ async def test_a_servers_output_schema_makes_us_fetch_nothing_and_raises_ours() 
         tool = types.Tool(name="t", input_schema={"type": "object"}, output_schema=schema)
         result = types.CallToolResult(content=[], structured_content={"a": 1})
         with pytest.raises(holdfast.BadAnswer):
-            calls._checked(Server("s", url="http://h/"), tool, result)
+            listed_tools.check_result(Server("s", url="http://h/"), tool, result)

@@ -8,7 +8,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 import holdfast
-from holdfast.client.runs.run import pool
+from holdfast.client.runs.pool import pool
 from holdfast.testing import FaultServer
 from tests.client.servers import at, said
 from tests.links.kit import until

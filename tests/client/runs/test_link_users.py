@@ -7,7 +7,7 @@ import pytest
 
 import holdfast
 from holdfast import Callbacks
-from holdfast.client.runs.run import pool
+from holdfast.client.runs.pool import pool
 from holdfast.testing import FaultServer
 from tests.client.servers import at, said
 

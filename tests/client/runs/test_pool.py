@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 
 import holdfast
 from holdfast import ManualClock, Server
-from holdfast.client.runs.run import pool
+from holdfast.client.runs.pool import pool
 from holdfast.testing import FaultServer
 from tests.client.servers import FASTER, at, count, program, said
 from tests.links.kit import FAST, until

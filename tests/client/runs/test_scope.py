@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import Callbacks, Server
-from holdfast.client.runs.run import pool
+from holdfast.client.runs.pool import pool
 from holdfast.core import events
 from holdfast.integrations.langchain import tools
 from holdfast.testing import Fault, FaultServer

@@ -1,84 +1,34 @@
-"""Typed calls: what an agent asks of a server, with the SDK's result types, over the run's link. One request a call.
+"""Typed calls: what an agent wants of a server, with the SDK's result types, over the run's link. One request a call.
 
-It owns pages, input rounds (2026's questions inside an answer), parameter headers, and what is known of the tools. It
-refuses hidden requests: what a listing would tell is used only if somebody listed.
+It owns the checks of what is given, pages, and the parsing of results. It makes no hidden requests but one: a tool that
+wants parameters in headers is listed once and called again.
 """
 
-import asyncio
 import time
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-import anyio
-import anyio.abc
 import mcp_types as types
-from mcp import ClientSession
-from mcp.shared.dispatcher import OnNotify, OnNotifyIntercept, OnRequest
-from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
 from pydantic import BaseModel, ValidationError
 
-from holdfast.client.callbacks import INVALID_PARAMS, METHOD_NOT_FOUND, check_async, failed_callback
-from holdfast.client.calls import hints
-from holdfast.client.calls.hints import Hints
-from holdfast.client.calls.leased import callbacks_of, ears_of, leased, link_at_hand, nested_callbacks, run_of
-from holdfast.client.runs.run import pool
-from holdfast.client.runs.scope import current_run
-from holdfast.client.server import Reuse, Server
-from holdfast.core.eras import CLIENT_CAPABILITIES, HEADER_MISMATCH, LOG_LEVEL, Era
+from holdfast.client.callbacks import check_async, failed_callback
+from holdfast.client.calls.input_rounds import request_with_input
+from holdfast.client.calls.leased import leased, link_at_hand, run_of
+from holdfast.client.calls.listed_tools import ListedTools, check_result, param_headers
+from holdfast.client.declaration import Reuse, ServerDeclaration
+from holdfast.core.eras import HEADER_MISMATCH, Era
 from holdfast.core.models import check_seconds
-from holdfast.errors import AnswerTimeout, BadAnswer, ErrorAnswer, LimitReached, UsageError
+from holdfast.errors import BadAnswer, ErrorAnswer, LimitReached, UsageError
 from holdfast.links.calls.inbound import OnProgress
 from holdfast.links.calls.watch import Watch
 from holdfast.links.link import Link
-from holdfast.links.sdk import LinkDispatcher
 
-ROUNDS = 10  # of input for one call: as many as the SDK's client allows
 PAGES = 1_000  # of one listing: a server whose cursor never ends is at fault
 
 M = TypeVar("M", bound=BaseModel)
 
 
-class Known:
-    """What a link's server told of its tools, for as long as its session stands."""
-
-    __slots__ = ("generation", "hints", "tools")
-
-    def __init__(self) -> None:
-        self.generation = 0
-        self.tools: dict[str, types.Tool] = {}
-        self.hints: Hints | None = None
-
-
-_known: "weakref.WeakKeyDictionary[Link, Known]" = weakref.WeakKeyDictionary()
-_sessions: dict[int, ClientSession] = {}
-"""By the id of their link, for as long as that is open: a session holds its link."""
-
-
-def _known_of(link: Link) -> Known:
-    known = _known.get(link)
-    if known is None:
-        known = _known[link] = Known()
-    if known.generation != link.generation:
-        known.generation, known.tools, known.hints = link.generation, {}, None
-    return known
-
-
-def _version(link: Link) -> object:
-    """What the server calls itself; None before the handshake."""
-    return None if link.handshake is None else (link.handshake.server_info or {})
-
-
-def _may_repeat(server: Server, link: Link, name: str, definition: types.Tool | None) -> bool:
-    """By the listing of this session, else by an earlier one, else by a saved definition."""
-    known = _known_of(link).hints
-    if known is None or known.revoked:
-        known = hints.of(server.plain, link.principal, _version(link), pool.clock.monotonic())
-    told = None if known is None else known.harmless.get(name)
-    return _is_harmless(definition) if told is None else told
-
-
-def _parsed(server: Server, method: str, model: type[M], result: dict[str, Any]) -> M:
+def _parsed(server: ServerDeclaration, method: str, model: type[M], result: dict[str, Any]) -> M:
     try:
         return model.model_validate(result)
     except ValidationError as error:
@@ -91,7 +41,7 @@ def _parsed(server: Server, method: str, model: type[M], result: dict[str, Any])
 
 
 async def call_tool(
-    server: Server,
+    server: ServerDeclaration,
     name: str,
     arguments: Mapping[str, Any] | None,
     *,
@@ -144,7 +94,7 @@ async def _sign_of_life(done: float, total: float | None, message: str | None) -
     """Asks for progress, whose arrival alone extends a call's `silence`."""
 
 
-def _checked_meta(server: Server, name: str, meta: object) -> dict[str, Any]:
+def _checked_meta(server: ServerDeclaration, name: str, meta: object) -> dict[str, Any]:
     if not isinstance(meta, Mapping):
         raise UsageError(
             f"the meta of {name!r:.80} is a {type(meta).__name__}, not a mapping",
@@ -162,7 +112,7 @@ def _checked_meta(server: Server, name: str, meta: object) -> dict[str, Any]:
 
 
 async def _call_tool(
-    server: Server,
+    server: ServerDeclaration,
     link: Link,
     name: str,
     params: dict[str, Any],
@@ -173,15 +123,15 @@ async def _call_tool(
     headers: Mapping[str, str] | None,
     definition: types.Tool | None,
 ) -> types.CallToolResult:
-    tool = _known_of(link).tools.get(name)
-    safe = idempotent if idempotent is not None else _may_repeat(server, link, name, definition)
+    tool = ListedTools.of(link).get(name)
+    safe = idempotent if idempotent is not None else ListedTools.of(link).may_repeat(server, link, name, definition)
     listed = False
     while True:
         extra = headers
-        if mirrored := _param_headers(link, tool or definition, params["arguments"]):
+        if mirrored := param_headers(link, tool or definition, params["arguments"]):
             extra = {**mirrored, **(headers or {})}
         try:
-            result = await _rounds(
+            result = await request_with_input(
                 server,
                 link,
                 "tools/call",
@@ -200,146 +150,11 @@ async def _call_tool(
                 raise
             # The tool wants parameters in headers, and we did not know, or knew it wrong: list once and repeat.
             await _list_tools(server, link)
-            tool, listed = _known_of(link).tools.get(name), True
-    return _checked(server, tool, _parsed(server, "tools/call", types.CallToolResult, result))
+            tool, listed = ListedTools.of(link).get(name), True
+    return check_result(server, tool, _parsed(server, "tools/call", types.CallToolResult, result))
 
 
-def _is_harmless(tool: types.Tool | None) -> bool:
-    """May a call of it be repeated, by its own annotations?"""
-    told = tool.annotations if tool is not None else None
-    return told is not None and (told.read_only_hint is True or told.idempotent_hint is True)
-
-
-def _param_headers(link: Link, tool: types.Tool | None, arguments: Mapping[str, Any]) -> dict[str, str]:
-    if tool is None or link.era is not Era.Y2026:
-        return {}
-    return mcp_param_headers(x_mcp_header_map(tool.input_schema), arguments)
-
-
-def _checked(server: Server, tool: types.Tool | None, result: types.CallToolResult) -> types.CallToolResult:
-    """A result as its tool's output schema has it, if that is known."""
-    if tool is None or tool.output_schema is None or result.is_error or result.structured_content is None:
-        return result
-    from jsonschema.validators import validator_for
-    from referencing import Registry
-
-    try:
-        # An empty registry: a schema is a server's data, and must not make us fetch what it names.
-        nothing = cast("Any", Registry)()
-        kind: Any = validator_for(tool.output_schema)
-        kind.check_schema(tool.output_schema)
-        kind(tool.output_schema, registry=nothing).validate(result.structured_content)
-    except Exception as error:  # a mismatch, a schema that is none, a reference that leads nowhere
-        why = getattr(error, "message", None) or str(error)
-        raise BadAnswer(
-            f"tools/call: {server.name!r} {tool.name!r}: the result does not fit its schema: {why}"[:400],
-            server=server.name,
-            phase="call",
-            remedy="the server is at fault; the tool was executed",
-        ) from error
-    return result
-
-
-async def _rounds(
-    server: Server,
-    link: Link,
-    method: str,
-    params: dict[str, Any],
-    *,
-    safe: bool | None = None,
-    headers: Mapping[str, str] | None = None,
-    timeout: float | None = None,
-    silence: float | None = None,
-    on_progress: OnProgress | None = None,
-) -> dict[str, Any]:
-    """A request, and again with answers for as long as the server asks for input inside its answer."""
-    end = None if timeout is None else time.monotonic() + timeout
-    nested = nested_callbacks(server, link)
-    handlers = None if nested is None else ears_of(server, link, nested)
-    sharer = run_of(server) if link.sharers else None
-    if nested is not None:  # a 2026 call says itself what the server may ask, and which logs it wants
-        meta: dict[str, Any] = {CLIENT_CAPABILITIES: nested.capabilities}
-        if nested.asked_level is not None:
-            meta[LOG_LEVEL] = nested.asked_level
-        params = {**params, "_meta": {**meta, **cast("dict[str, Any]", params.get("_meta") or {})}}
-    for _ in range(ROUNDS + 1):
-        left = None if end is None else max(0.0, end - time.monotonic())
-        result = await link.request(
-            method,
-            params,
-            safe=safe,
-            headers=headers,
-            timeout=left,
-            silence=silence,
-            on_progress=on_progress,
-            handlers=handlers,
-            sharer=sharer,
-        )
-        if result.get("resultType") != "input_required":
-            return result
-        params = {key: value for key, value in params.items() if key not in ("inputResponses", "requestState")}
-        asked = result.get("inputRequests")
-        if isinstance(asked, dict) and asked:
-            answers: dict[str, Any] = {}
-            for key, question in cast("dict[str, Any]", asked).items():
-                answers[key] = await _answer_in_time(server, method, question, end)
-            params["inputResponses"] = answers
-        if isinstance(result.get("requestState"), str):
-            params["requestState"] = result["requestState"]
-    raise LimitReached(
-        f"{method}: {server.name!r} asked for input {ROUNDS} times in a row",
-        limit=ROUNDS,
-        server=server.name,
-        phase="call",
-        remedy="the server asks on and on; see its documentation",
-    )
-
-
-async def _answer_in_time(server: Server, method: str, asked: Any, end: float | None) -> dict[str, Any]:
-    left = None if end is None else max(0.0, end - time.monotonic())
-    try:
-        async with asyncio.timeout(left):
-            return await _answer(server, method, asked)
-    except TimeoutError as error:
-        raise AnswerTimeout(
-            f"{method}: {server.name!r} asked for input, and it was not given within the call's timeout",
-            server=server.name,
-            phase="call",
-            remedy="the call was not finished; raise timeout= to leave time for the answer",
-        ) from error
-
-
-async def _answer(server: Server, method: str, asked: Any) -> dict[str, Any]:
-    question = cast("dict[str, Any]", asked) if isinstance(asked, dict) else {}
-    params = question.get("params")
-    try:
-        return await callbacks_of(server).answer(
-            str(question.get("method")),
-            cast("dict[str, Any]", params) if isinstance(params, dict) else None,
-            server=server.name,
-        )
-    except ErrorAnswer as error:
-        if error.code == INVALID_PARAMS and isinstance(error.__cause__, ValidationError):
-            raise BadAnswer(
-                f"{method}: {server.name!r} asked what can't be read: {error.what}"[:400],
-                server=server.name,
-                phase="call",
-                remedy="the server is at fault; the call was not finished",
-            ) from error.__cause__
-        if error.code != METHOD_NOT_FOUND:  # the callback's own refusal
-            error.server, error.phase = server.name, "call"
-            raise
-        raise ErrorAnswer(
-            f"{method}: {server.name!r} needs input that nobody gives: {error.message}",
-            message=error.message,
-            code=error.code or 0,
-            server=server.name,
-            phase="call",
-            remedy="give Callbacks(elicit=…, sample=…, roots=…) to the run or the server",
-        ) from error
-
-
-async def _pages(server: Server, link: Link, method: str, field: str) -> list[Any]:
+async def _pages(server: ServerDeclaration, link: Link, method: str, field: str) -> list[Any]:
     found: list[Any] = []
     cursor: str | None = None
     for _ in range(PAGES):
@@ -354,62 +169,59 @@ async def _pages(server: Server, link: Link, method: str, field: str) -> list[An
     raise LimitReached(f"{method}: {server.name!r} has over {PAGES} pages", limit=PAGES, server=server.name)
 
 
-async def _list_tools(server: Server, link: Link) -> list[types.Tool]:
+async def _list_tools(server: ServerDeclaration, link: Link) -> list[types.Tool]:
     tools = [
         _parsed(server, "tools/list", types.Tool, each) for each in await _pages(server, link, "tools/list", "tools")
     ]
-    known = _known_of(link)
-    known.tools = {tool.name: tool for tool in tools}
-    listed = ((tool.name, _is_harmless(tool)) for tool in tools)
-    known.hints = hints.learn(server.plain, link.principal, _version(link), listed, pool.clock.monotonic())
+    ListedTools.of(link).learn(server, link, tools)
     return tools
 
 
-async def list_tools(server: Server) -> list[types.Tool]:
+async def list_tools(server: ServerDeclaration) -> list[types.Tool]:
     async with leased(server, None, server.timeout) as link:
         return await _list_tools(server, link)
 
 
-async def _listed(server: Server, method: str, field: str, model: type[M]) -> list[M]:
+async def _listed(server: ServerDeclaration, method: str, field: str, model: type[M]) -> list[M]:
     async with leased(server, None, server.timeout) as link:
         return [_parsed(server, method, model, each) for each in await _pages(server, link, method, field)]
 
 
-async def list_resources(server: Server) -> list[types.Resource]:
+async def list_resources(server: ServerDeclaration) -> list[types.Resource]:
     return await _listed(server, "resources/list", "resources", types.Resource)
 
 
-async def list_resource_templates(server: Server) -> list[types.ResourceTemplate]:
+async def list_resource_templates(server: ServerDeclaration) -> list[types.ResourceTemplate]:
     return await _listed(server, "resources/templates/list", "resourceTemplates", types.ResourceTemplate)
 
 
-async def list_prompts(server: Server) -> list[types.Prompt]:
+async def list_prompts(server: ServerDeclaration) -> list[types.Prompt]:
     return await _listed(server, "prompts/list", "prompts", types.Prompt)
 
 
-async def read_resource(server: Server, uri: str, timeout: float | None) -> types.ReadResourceResult:
+async def read_resource(server: ServerDeclaration, uri: str, timeout: float | None) -> types.ReadResourceResult:
     async with leased(server, None, timeout or server.timeout) as link:
-        result = await _rounds(
+        result = await request_with_input(
             server, link, "resources/read", {"uri": uri}, timeout=timeout or server.timeout, silence=server.silence
         )
     return _parsed(server, "resources/read", types.ReadResourceResult, result)
 
 
 async def get_prompt(
-    server: Server, name: str, arguments: Mapping[str, str] | None, timeout: float | None
+    server: ServerDeclaration, name: str, arguments: Mapping[str, str] | None, timeout: float | None
 ) -> types.GetPromptResult:
     params: dict[str, Any] = {"name": name}
     if arguments:
         params["arguments"] = dict(arguments)
     async with leased(server, None, timeout or server.timeout) as link:
-        result = await _rounds(
+        result = await request_with_input(
             server, link, "prompts/get", params, timeout=timeout or server.timeout, silence=server.silence
         )
     return _parsed(server, "prompts/get", types.GetPromptResult, result)
 
 
 async def complete(
-    server: Server, ref: types.PromptReference | types.ResourceTemplateReference, argument: str, value: str
+    server: ServerDeclaration, ref: types.PromptReference | types.ResourceTemplateReference, argument: str, value: str
 ) -> types.CompleteResult:
     params = {
         "ref": ref.model_dump(by_alias=True, mode="json", exclude_none=True),
@@ -420,66 +232,18 @@ async def complete(
     return _parsed(server, "completion/complete", types.CompleteResult, result)
 
 
-async def ping(server: Server, timeout: float | None) -> None:
+async def ping(server: ServerDeclaration, timeout: float | None) -> None:
     async with leased(server, None, timeout) as link:
         await link.open(timeout=timeout)
         await link.request("server/discover" if link.era is Era.Y2026 else "ping", timeout=timeout)
 
 
-async def watch(server: Server, *, tools: bool, prompts: bool, resources: bool, uris: Sequence[str]) -> Watch:
+async def watch(
+    server: ServerDeclaration, *, tools: bool, prompts: bool, resources: bool, uris: Sequence[str]
+) -> Watch:
     run = run_of(server)
     if run is None:
         raise UsageError(
             f"{server.name!r} is watched outside a run", remedy="watch inside `async with holdfast.run():`"
         )
     return await (await run.link(server)).watch(tools=tools, prompts=prompts, resources=resources, uris=uris)
-
-
-class _Quiet(LinkDispatcher):
-    """A dispatcher that leaves the server's questions to the run's callbacks."""
-
-    async def run(
-        self,
-        on_request: OnRequest,
-        on_notify: OnNotify,
-        on_notify_intercept: OnNotifyIntercept | None = None,
-        *,
-        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
-    ) -> None:
-        task_status.started()
-        await anyio.sleep_forever()
-
-
-async def session(server: Server) -> ClientSession:
-    """Opened once per link, in a task of the link's own, and ended with it."""
-    run = run_of(server)
-    if run is None:
-        raise UsageError(
-            f"the session of {server.name!r} was asked for outside a run",
-            server=server.name,
-            remedy="ask inside `async with holdfast.run():`",
-        )
-    link = await run.link(server)
-    found = _sessions.get(id(link))
-    if found is not None:
-        return found
-    await link.open()
-    ready: anyio.Event = anyio.Event()
-    opened: list[ClientSession] = []
-
-    async def hold() -> None:
-        try:
-            async with ClientSession(dispatcher=_Quiet(link, sharer=current_run)) as live:
-                await (live.initialize() if link.era is Era.Y2025 else live.discover())
-                opened.append(_sessions.setdefault(id(link), live))
-                ready.set()
-                await anyio.sleep_forever()
-        finally:
-            _sessions.pop(id(link), None)
-            ready.set()
-
-    link.background.start(hold(), f"session {server.name}")
-    await ready.wait()
-    if not opened:
-        raise UsageError(f"the session of {server.name!r} could not be opened", server=server.name)
-    return opened[0]

@@ -9,9 +9,10 @@ from functools import partial
 from types import TracebackType
 
 from holdfast.client.callbacks import Callbacks
-from holdfast.client.runs.run import Run, hearing, single_outside
+from holdfast.client.declaration import Reuse, ServerDeclaration
+from holdfast.client.runs.link_factory import forgetting_hints, make_link_outside_runs
+from holdfast.client.runs.run import Run
 from holdfast.client.runs.scope import Scope, current_run, current_scope
-from holdfast.client.server import Reuse, Server
 from holdfast.core.eras import Era
 from holdfast.core.handshake import includes
 from holdfast.core.lifecycle import LinkState
@@ -23,7 +24,7 @@ log = logging.getLogger("holdfast.client")
 _warned: set[str] = set()
 
 
-def run_of(server: Server) -> Run | None:
+def run_of(server: ServerDeclaration) -> Run | None:
     """The run that calls to this server belong to: the one that it is bound to, or the current one."""
     bound = server.bound_to
     if not isinstance(bound, Run):
@@ -37,7 +38,7 @@ def run_of(server: Server) -> Run | None:
     return bound
 
 
-def link_at_hand(server: Server, reuse: Reuse | None) -> Link | None:
+def link_at_hand(server: ServerDeclaration, reuse: Reuse | None) -> Link | None:
     """The run's link, if it is there already: what nearly every call finds."""
     wanted = reuse or server.reuse
     if wanted == "call":
@@ -49,13 +50,13 @@ def link_at_hand(server: Server, reuse: Reuse | None) -> Link | None:
         run = run_of(server)
     if run is None or run.closed or not run.here:
         return None
-    return run.at_hand(server, wanted)
+    return run.leases.at_hand(server, wanted)
 
 
 class leased:  # noqa: N801 - `async with leased(server) as (link, …)`
     """A link for one call: the run's, or an ephemeral one. `timeout`: seconds to wait where links are capped."""
 
-    def __init__(self, server: Server, reuse: Reuse | None, timeout: float | None = None) -> None:
+    def __init__(self, server: ServerDeclaration, reuse: Reuse | None, timeout: float | None = None) -> None:
         self._server = server
         self._reuse: Reuse = reuse or server.reuse
         self._timeout = timeout
@@ -73,7 +74,7 @@ class leased:  # noqa: N801 - `async with leased(server) as (link, …)`
         else:
             if self._reuse != "call" and server.memory is None:
                 _warn_once(server)
-            self._ephemeral = single_outside(server)
+            self._ephemeral = make_link_outside_runs(server)
         return self._ephemeral
 
     async def __aexit__(
@@ -83,7 +84,7 @@ class leased:  # noqa: N801 - `async with leased(server) as (link, …)`
             await self._ephemeral.close()
 
 
-def _run_of_scope(server: Server) -> Run | None:
+def _run_of_scope(server: ServerDeclaration) -> Run | None:
     scope = current_scope()
     if scope is None or not scope.run.here:
         return None
@@ -98,7 +99,7 @@ def _run_of_scope(server: Server) -> Run | None:
     )
 
 
-def _warn_once(server: Server) -> None:
+def _warn_once(server: ServerDeclaration) -> None:
     if server.name not in _warned:
         _warned.add(server.name)
         log.warning(
@@ -112,7 +113,7 @@ def _warn_once(server: Server) -> None:
 # What nested runs add
 
 
-def callbacks_of(server: Server) -> Callbacks:
+def callbacks_of(server: ServerDeclaration) -> Callbacks:
     """Who answers what a server asks inside its answer to a call that is made here."""
     if server.bound_to is None:
         scope = current_scope()
@@ -123,7 +124,7 @@ def callbacks_of(server: Server) -> Callbacks:
     return server.callbacks.over(ours) if server.callbacks is not None else ours
 
 
-def nested_callbacks(server: Server, link: Link) -> Callbacks | None:
+def nested_callbacks(server: ServerDeclaration, link: Link) -> Callbacks | None:
     """The callbacks of this call, if a nested run brought some: a call that it makes is answered by it, not by another
     nested run that is open at the same time."""
     if server.bound_to is not None:
@@ -136,12 +137,14 @@ def nested_callbacks(server: Server, link: Link) -> Callbacks | None:
     return asked
 
 
-def ears_of(server: Server, link: Link, callbacks: Callbacks) -> CallHandlers:
+def call_handlers_of(server: ServerDeclaration, link: Link, callbacks: Callbacks) -> CallHandlers:
     """These callbacks for what a server says on one call's own stream."""
-    return CallHandlers(partial(callbacks.answer, server=server.name), hearing(server, link.principal, callbacks.heard))
+    return CallHandlers(
+        partial(callbacks.answer, server=server.name), forgetting_hints(server, link.principal, callbacks.notify)
+    )
 
 
-def _promise(scope: Scope, server: Server, link: Link, asked: Callbacks) -> None:
+def _promise(scope: Scope, server: ServerDeclaration, link: Link, asked: Callbacks) -> None:
     """A 2025 session is told once, when it begins, what it may ask. In 2026 every call says so itself."""
     wanted = asked.capabilities
     if link.era is Era.Y2026 or includes(link.ours.capabilities, wanted):

@@ -4,16 +4,20 @@ It owns begin, continue, use and end of that row, and the sessions kept under it
 expired, and another principal's as if there were none.
 """
 
+import asyncio
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from holdfast.client.declaration import ServerDeclaration
 from holdfast.core.handshake import Saved
 from holdfast.core.models import Principal, Record, RunId
 from holdfast.core.values import JSON
-from holdfast.errors import Conflict, Ended, NotFound, SessionExpired, StoreDown, UsageError
+from holdfast.errors import Conflict, Ended, HoldfastError, NotFound, SessionExpired, StoreDown, UsageError
+from holdfast.links.lifecycle.ending import end_saved
 from holdfast.links.memory.store import KIND as LINKS
 from holdfast.links.memory.store import MemoryEntry, StoreMemory
+from holdfast.links.options import Options
 from holdfast.stores.contract import Store
 
 KIND = "run"  # the kind of a durable run's record
@@ -168,3 +172,19 @@ def server_of(link_id: str, run: str, life: str) -> str | None:
 def life_of(record: Record) -> str:
     life = record.data.get("life") if isinstance(record.data, dict) else None
     return life if isinstance(life, str) else ""
+
+
+async def end_sessions(servers: Sequence[ServerDeclaration], record: RunRecord) -> None:
+    """End what an earlier process left at these servers: adopted by id, without a handshake, then ended."""
+
+    async def end(server: ServerDeclaration) -> None:
+        saved = (await record.memory(server.name).load()).saved
+        if saved is not None:
+            await end_saved(server.target, saved, Options(limits=server.limits), server.name)
+
+    ended = await asyncio.gather(*(end(server) for server in servers), return_exceptions=True)
+    for server, failure in zip(servers, ended, strict=True):
+        if isinstance(failure, HoldfastError):
+            log.warning("the session of run %s at %s is left to expire there: %s", record.id, server.name, failure)
+        elif failure is not None:
+            raise failure

@@ -1,17 +1,22 @@
-"""Links, kept for whoever leases them: one per (server, principal, scope, event loop), never shared across these.
+"""Links, kept for the runs that lease them: one per (server, principal, scope, event loop), never shared across these.
 
 It owns every link that runs use: caps and the queue for room, least-recently-used eviction, idle time, maximum age, the
-health check before a link that idled is used again. It refuses to close a link under somebody: an old one is drained.
+health check before a link that idled is used again. A link is never closed while it is leased: an old one is drained.
+
+What happens next is decided by functions without `await`, on the slots and the queue alone; waiting, checking and
+closing follow.
 """
 
 import asyncio
+import atexit
 import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-from holdfast.client.server import Server
+from holdfast.client.declaration import ServerDeclaration
+from holdfast.client.runs.link_users import LinkUser, LinkUsers
+from holdfast.client.runs.slot import Key, Slot
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.eras import Era
 from holdfast.errors import HoldfastError, LeaseClosed
@@ -20,41 +25,17 @@ from holdfast.links.target import CommandTarget
 
 log = logging.getLogger("holdfast.client")
 
-Key: TypeAlias = tuple[Server, str, object, int]
-"""Server, principal, scope (a run; or, for the process, what its runs can do), event loop."""
-
 MAX_LINKS = 256  # of a process: programs never more, other links as long as one of them can be closed instead
 WAIT = 60.0  # seconds for a link to come free before `PoolFull`, for a call without a timeout: as for one to come up
 LOOK_AGAIN = 0.5  # seconds
-CLOCK_SLACK = 0.01  # seconds: a timer that fires a moment early would only be set again
-CHECK_AFTER = 60.0  # seconds of idling after which a kept link is asked whether it lives
-CHECK_SECONDS = 5.0  # for that question
-
-
-@dataclass(eq=False)
-class Slot:
-    """One link and who uses it."""
-
-    key: Key
-    link: Link
-    created: float
-    used: float
-    loop: asyncio.AbstractEventLoop
-    leases: int = 0
-    retired: bool = False
-    checking: "asyncio.Task[None] | None" = None
-    timer: asyncio.TimerHandle | None = None
-
-    @property
-    def program(self) -> bool:
-        return isinstance(self.key[0].target, CommandTarget)
+CHECK_SECONDS = 5.0  # for the health check of a link that idled
 
 
 @dataclass(eq=False)
 class Waiter:
-    """Somebody who waits for room."""
+    """A caller that waits for room."""
 
-    server: Server
+    server: ServerDeclaration
     loop: asyncio.AbstractEventLoop
     freed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -97,18 +78,23 @@ class Lease:
             raise LeaseClosed("the lease was released", remedy="call within the run that holds it")
         return self._slot.link
 
+    def join(self, user: LinkUser) -> None:
+        """The user answers the server's questions and gets the link's events, until it leaves."""
+        if self._slot is not None:
+            self._slot.users.join(user, self._slot.link)
+
+    def leave(self, user: LinkUser) -> None:
+        if self._slot is not None:
+            self._slot.users.leave(user, self._slot.link)
+
     def fresh(self) -> bool:
-        """Was it used a moment ago? Being asked is use."""
-        slot, now = self._slot, self._pool.clock.monotonic()
-        if slot is None or now - slot.used > CHECK_AFTER:
-            return slot is None
-        slot.used = now
-        return True
+        """Was the link used a moment ago? Looking counts as use."""
+        return self._slot is None or self._slot.fresh(self._pool.clock.monotonic())
 
     async def check(self) -> None:
-        """Look after a link that idled within its run, before it is used again."""
+        """Check a link that idled within its run, before it is used again."""
         if self._slot is not None:
-            await self._pool.look_after(self._slot)
+            await self._pool.check_leased(self._slot)
 
     async def release(self, *, end: bool | None = None) -> None:
         """Give it back; twice is fine. `end=False` leaves the server's session alive."""
@@ -125,29 +111,33 @@ class Pool:
     wait: float = WAIT
     clock: Clock = SYSTEM
     _slots: dict[Key, Slot] = field(default_factory=dict[Key, Slot])
-    _closing: set["asyncio.Task[None]"] = field(default_factory=set["asyncio.Task[None]"])
     _retired: set[Slot] = field(default_factory=set[Slot])
     _queue: list[Waiter] = field(default_factory=list[Waiter])
+    _closing: set["asyncio.Task[None]"] = field(default_factory=set["asyncio.Task[None]"])
+    _checking: dict[Slot, "asyncio.Task[None]"] = field(default_factory=dict[Slot, "asyncio.Task[None]"])
     _count: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("opens", "reuses", "evictions", "health_failures", "close_failures"), 0)
     )
 
     def statistics(self) -> PoolStatistics:
-        slots = [*self._slots.values(), *self._retired]
+        slots = self._all()
         return PoolStatistics(**self._count, open_links=len(slots), leased=sum(slot.leases > 0 for slot in slots))
 
-    async def lease(self, key: Key, make: Callable[[], Link]) -> Lease:
+    async def lease(self, key: Key, make: Callable[[], tuple[Link, LinkUsers]]) -> Lease:
         """A lease on the key's link: the kept one if it is young and well, else a new one. Waits for room in turn, for
         as long as the caller does."""
         waiter: Waiter | None = None
         try:
             while True:
                 self._forget_dead_loops()
-                lease = await self._kept(key)
-                if lease is not None:
-                    return lease
-                if not self._must_wait(key[0], waiter):
-                    return self._open(key, make)
+                slot, must_check = self._lease_kept(key)
+                if slot is not None:
+                    if must_check and not await self._check_kept(slot):
+                        continue
+                    self._count["reuses"] += 1
+                    return Lease(self, slot)
+                if self._has_room(key[0], waiter):
+                    return Lease(self, self._open(key, make))
                 if waiter is None:
                     waiter = Waiter(key[0], asyncio.get_running_loop())
                     self._queue.append(waiter)
@@ -156,72 +146,57 @@ class Pool:
         finally:
             if waiter is not None:
                 self._queue.remove(waiter)
-                self._tell_freed()  # whoever is next may have room now
+                self._wake()  # the next in the queue may have room now
 
-    async def _kept(self, key: Key) -> Lease | None:
-        server = key[0]
-        while (slot := self._slots.get(key)) is not None:
-            now = self.clock.monotonic()
-            if self._too_old(slot, server, now):
-                self._retire(slot)
-                continue
-            idled, slot.used = now - slot.used, now
-            slot.leases += 1
-            if slot.timer is not None:
-                slot.timer.cancel()
-                slot.timer = None
-            if slot.leases == 1 and idled > CHECK_AFTER:
-                try:
-                    well = await self._well(slot)
-                except BaseException:
-                    slot.leases -= 1
-                    self._keep(slot)
-                    raise
-                if not well:
-                    slot.leases -= 1
-                    self._retire(slot)
-                    continue
-            self._count["reuses"] += 1
-            return Lease(self, slot)
-        return None
+    async def give_back(self, slot: Slot, end: bool | None) -> None:
+        slot.give_back(self.clock.monotonic())
+        if slot.leases:
+            return
+        if slot.retired or not slot.kept:
+            self._retire(slot)
+            await self._close(slot, end)
+        else:
+            slot.start_timer(self.clock.monotonic(), self._idled)
+        self._wake()
 
-    def _open(self, key: Key, make: Callable[[], Link]) -> Lease:
-        now = self.clock.monotonic()
-        slot = Slot(key, make(), now, now, asyncio.get_running_loop(), leases=1)
-        self._slots[key] = slot
+    async def check_leased(self, slot: Slot) -> None:
+        """Check a link that idled within a run, once for all calls that wait for it."""
+        checking = self._checking.get(slot)
+        if checking is None:
+            checking = self._checking[slot] = asyncio.get_running_loop().create_task(self._check_leased(slot))
+            checking.add_done_callback(lambda _: self._checking.pop(slot, None))
+        await asyncio.shield(checking)
+
+    async def close(self) -> None:
+        """Close every link of this event loop that is not leased: the kept ones."""
+        idle = [slot for slot in self._slots.values() if self._is_idle_here(slot)]
+        for slot in idle:
+            self._retire(slot)
+        await asyncio.gather(*(self._close(slot, None) for slot in idle))
+
+    # Decisions, on slots and queue as they are now.
+
+    def _lease_kept(self, key: Key) -> tuple[Slot | None, bool]:
+        """The slot of this key with a lease more, and whether it must be checked; one that is too old gives way."""
+        slot, now = self._slots.get(key), self.clock.monotonic()
+        if slot is not None and slot.too_old(now):
+            self._retire_and_close(slot)
+            slot = None
+        return (None, False) if slot is None else (slot, slot.lease(now))
+
+    def _open(self, key: Key, make: Callable[[], tuple[Link, LinkUsers]]) -> Slot:
+        link, users = make()
+        slot = self._slots[key] = Slot(key, link, users, self.clock.monotonic())
         self._count["opens"] += 1
         if not slot.program and len(self._slots) + len(self._retired) > self.max_links:
-            self._evict_one(lambda idle: not idle.program)  # none to spare: then there are more for a while
-        return Lease(self, slot)
+            self._evict_one(lambda idle: not idle.program)  # if there is none, there are more for a while
+        return slot
 
-    async def look_after(self, slot: Slot) -> None:
-        """A link that idled within a run. One without state is closed when it is too old, and comes up anew with the
-        next call; one with state is asked whether it lives, since only its server may forget that."""
-        server, now = slot.key[0], self.clock.monotonic()
-        if slot.checking is None:
-            slot.checking = asyncio.get_running_loop().create_task(self._look_after(slot, server, now))
-            slot.checking.add_done_callback(lambda _: setattr(slot, "checking", None))
-        await asyncio.shield(slot.checking)
-
-    async def _look_after(self, slot: Slot, server: Server, now: float) -> None:
-        idled, age = now - slot.used, now - slot.created
-        old = idled > server.idle or (server.max_age is not None and age > server.max_age)
-        if old and not server.stateful and not slot.link.statistics().in_flight:
-            await slot.link.close()
-            slot.created = now
-        else:
-            await self._well(slot)  # what it finds, the link heals, and tells to the call that must know
-        slot.used = self.clock.monotonic()
-
-    def _too_old(self, slot: Slot, server: Server, now: float) -> bool:
-        idle = slot.leases == 0 and now - slot.used > server.idle
-        return idle or (server.max_age is not None and now - slot.created > server.max_age)
-
-    def full(self, server: Server) -> "Full | None":
+    def full(self, server: ServerDeclaration) -> Full | None:
         """The cap that is reached; None if there is room for a link to this server."""
         cap = server.link_cap
         if cap is not None:
-            of_server = sum(slot.key[0] == server for slot in self._all())
+            of_server = sum(slot.server == server for slot in self._all())
             if of_server >= cap:
                 return Full(f"{of_server} of {cap} links to {server.name!r}", of_process=False)
         if isinstance(server.target, CommandTarget):
@@ -230,23 +205,60 @@ class Pool:
                 return Full(f"{programs} of {self.max_links} programs of the process", of_process=True)
         return None
 
-    def _all(self) -> "tuple[Slot, ...]":
+    def _all(self) -> tuple[Slot, ...]:
         return (*self._slots.values(), *self._retired)
 
-    def _must_wait(self, server: Server, waiter: Waiter | None) -> bool:
-        """There is no room, or those who came earlier come first."""
+    def _has_room(self, server: ServerDeclaration, waiter: Waiter | None) -> bool:
+        """May a link be opened now? Callers that came earlier come first."""
         if server.link_cap is None:
-            return False
-        if self.full(server) is not None:
             return True
-        until = len(self._queue) if waiter is None else self._queue.index(waiter)
-        return any(self._rivals(other, server) for other in self._queue[:until])
+        if self.full(server) is not None:
+            return False
+        ahead = self._queue if waiter is None else self._queue[: self._queue.index(waiter)]
+        return not any(self._rivals(other, server) for other in ahead)
 
-    def _rivals(self, earlier: Waiter, later: Server) -> bool:
-        """Do both wait for the same room? A server whose own cap is reached takes none, nor does a loop that stands."""
+    def _rivals(self, earlier: Waiter, later: ServerDeclaration) -> bool:
+        """Do both wait for the same room? One whose own server's cap is reached takes none, nor does one whose event
+        loop stands still."""
         if not earlier.loop.is_running():
             return False
         return earlier.server == later or (earlier.program and self.full(earlier.server) is None)
+
+    def _evict(self, server: ServerDeclaration) -> "asyncio.Task[None] | None":
+        """Make room: close the idle link that was used longest ago; None if there is none."""
+        full = self.full(server)
+        if full is None:
+            return None
+        if full.of_process:
+            return self._evict_one(lambda slot: slot.program)
+        return self._evict_one(lambda slot: slot.server == server)  # another server's would make no room here
+
+    def _evict_one(self, which: Callable[[Slot], bool]) -> "asyncio.Task[None] | None":
+        idle = [slot for slot in self._slots.values() if self._is_idle_here(slot) and which(slot)]
+        if not idle:
+            return None
+        self._count["evictions"] += 1
+        return self._retire_and_close(min(idle, key=lambda slot: slot.used))
+
+    def _is_idle_here(self, slot: Slot) -> bool:
+        return not slot.leases and slot.loop is asyncio.get_running_loop()
+
+    def _retire(self, slot: Slot) -> None:
+        """No new lease."""
+        if self._slots.get(slot.key) is slot:
+            del self._slots[slot.key]
+        self._retired.add(slot)
+        slot.retire()
+
+    def _retire_and_close(self, slot: Slot) -> "asyncio.Task[None] | None":
+        """No new lease; closed at once if it is idle, else when the last lease is given back."""
+        self._retire(slot)
+        if slot.leases:
+            return None
+        closing = asyncio.get_running_loop().create_task(self._close(slot, None))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        return closing
 
     def _forget_dead_loops(self) -> None:
         """What a closed loop left behind can be neither used nor closed."""
@@ -257,126 +269,103 @@ class Pool:
                     "%s: a link that reuse='process' had kept was left when its event loop ended, and its session with "
                     "it; later runs begin a new one: keep one event loop, or close links before it ends, with "
                     "`await holdfast.close_kept_links()`",
-                    slot.key[0].name,
+                    slot.server.name,
                 )
             else:
                 log.warning(
                     "a run still held %s when its event loop ended: that session is left to expire at the server; "
                     "leave every run, with `async with holdfast.run():`",
-                    slot.key[0].name,
+                    slot.server.name,
                 )
         self._retired = {slot for slot in self._retired if not slot.loop.is_closed()}
 
-    def _evict(self, server: Server) -> "asyncio.Task[None] | None":
-        """Make room: close the link that nobody leases and that was used longest ago; None if there is none."""
-        full = self.full(server)
-        if full is None:
-            return None
-        if full.of_process:
-            return self._evict_one(lambda slot: slot.program)
-        return self._evict_one(lambda slot: slot.key[0] == server)  # another server's would make no room here
-
-    def _evict_one(self, which: Callable[[Slot], bool]) -> "asyncio.Task[None] | None":
-        here = asyncio.get_running_loop()
-        idle = [slot for slot in self._slots.values() if not slot.leases and slot.loop is here and which(slot)]
-        if not idle:
-            return None
-        self._count["evictions"] += 1
-        return self._retire(min(idle, key=lambda slot: slot.used))
-
-    async def _wait(self, waiter: Waiter) -> None:
-        with suppress(TimeoutError):
-            # Nobody tells of what a loop left behind that ended, so look again now and then.
-            async with asyncio.timeout(LOOK_AGAIN):
-                await waiter.freed.wait()
-        waiter.freed.clear()
-
-    async def _well(self, slot: Slot) -> bool:
-        link = slot.link
-        try:
-            method = "server/discover" if link.era is Era.Y2026 else "ping"
-            await link.request(method, timeout=CHECK_SECONDS)
-        except HoldfastError:
-            self._count["health_failures"] += 1
-            return False
-        return True
-
-    def _retire(self, slot: Slot) -> "asyncio.Task[None] | None":
-        """No new lease; closed at once if nobody leases it, else when the last lease is given back."""
-        if self._slots.get(slot.key) is slot:
-            del self._slots[slot.key]
-        slot.retired = True
-        if slot.timer is not None:
-            slot.timer.cancel()
-        self._retired.add(slot)
-        if slot.leases == 0:
-            closing = asyncio.get_running_loop().create_task(self._close(slot, None))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
-            return closing
-        return None
-
-    async def give_back(self, slot: Slot, end: bool | None) -> None:
-        slot.leases -= 1
-        slot.used = self.clock.monotonic()
-        if slot.leases > 0:
-            return
-        if slot.timer is not None:
-            slot.timer.cancel()
-        if slot.retired or not isinstance(slot.key[2], frozenset):  # a run's own; the process's are kept
-            if self._slots.get(slot.key) is slot:
-                del self._slots[slot.key]
-            self._retired.add(slot)
-            await self._close(slot, end)
-        else:
-            self._keep(slot)
-        self._tell_freed()
-
-    def _keep(self, slot: Slot) -> None:
-        """Until it has idled for too long, or is too old: then it is closed, whether or not anybody calls again."""
-        server, now = slot.key[0], self.clock.monotonic()
-        left = slot.used + server.idle - now
-        if server.max_age is not None:
-            left = min(left, slot.created + server.max_age - now)
-        slot.timer = slot.loop.call_later(max(left, 0.0) + CLOCK_SLACK, self._idled, slot)
-
     def _idled(self, slot: Slot) -> None:
-        slot.timer = None
+        """A kept link has idled for too long, or is too old: it is closed, although no call comes."""
         if slot.leases or slot.retired or self._slots.get(slot.key) is not slot:
             return
-        if self._too_old(slot, slot.key[0], self.clock.monotonic()):
-            self._retire(slot)
+        now = self.clock.monotonic()
+        if slot.too_old(now):
+            self._retire_and_close(slot)
         else:
-            self._keep(slot)
+            slot.start_timer(now, self._idled)
 
-    async def _close(self, slot: Slot, end: bool | None) -> None:
-        try:
-            slot.link.retire()  # somebody may still hold the SDK's session over it
-            await slot.link.close(end=end)
-        except Exception:
-            log.exception("a link to %s was not closed", slot.key[0].name)
-            self._count["close_failures"] += 1
-        finally:
-            self._count["close_failures"] += slot.link.statistics().close_failures
-            self._retired.discard(slot)
-            self._tell_freed()
-
-    def _tell_freed(self) -> None:
-        """Wake the first who waits for each server; who is served, or gives up, wakes the next."""
-        first: set[Server] = set()
+    def _wake(self) -> None:
+        """Wake the first in the queue for each server; one that is served, or gives up, wakes the next."""
+        first: set[ServerDeclaration] = set()
         for waiter in self._queue:
             if waiter.server not in first and waiter.loop.is_running():
                 first.add(waiter.server)
                 with suppress(RuntimeError):  # that loop was closed this moment
                     waiter.loop.call_soon_threadsafe(waiter.freed.set)
 
-    async def close(self) -> None:
-        """Close every link of this event loop that nobody leases: the kept ones."""
-        here = asyncio.get_running_loop()
-        mine = [slot for slot in self._slots.values() if slot.loop is here and not slot.leases]
-        for slot in mine:
-            del self._slots[slot.key]
-            self._retired.add(slot)
-            if slot.timer is not None:
-                slot.timer.cancel()
-        await asyncio.gather(*(self._close(slot, None) for slot in mine))
+    # What follows from them.
+
+    async def _wait(self, waiter: Waiter) -> None:
+        with suppress(TimeoutError):
+            # Nothing wakes us for what an ended event loop left behind, so look again now and then.
+            async with asyncio.timeout(LOOK_AGAIN):
+                await waiter.freed.wait()
+        waiter.freed.clear()
+
+    async def _check_kept(self, slot: Slot) -> bool:
+        """Is a kept link well after it idled? If not, its lease is taken back and it is closed."""
+        try:
+            well = await self._is_well(slot.link)
+        except BaseException:
+            slot.take_back()
+            slot.start_timer(self.clock.monotonic(), self._idled)
+            raise
+        if not well:
+            slot.take_back()
+            self._retire_and_close(slot)
+        return well
+
+    async def _check_leased(self, slot: Slot) -> None:
+        """A link without state is closed when it is too old, and comes up anew with the next call; one with state is
+        checked, since only its server may forget that state."""
+        if slot.outworn(self.clock.monotonic()) and not slot.server.stateful and not slot.link.statistics().in_flight:
+            renewed = self.clock.monotonic()
+            await slot.link.close()
+            slot.renewed(renewed)
+        else:
+            await self._is_well(slot.link)  # what it finds, the link heals, and reports to the call that must know
+        slot.checked(self.clock.monotonic())
+
+    async def _is_well(self, link: Link) -> bool:
+        try:
+            await link.request("server/discover" if link.era is Era.Y2026 else "ping", timeout=CHECK_SECONDS)
+        except HoldfastError:
+            self._count["health_failures"] += 1
+            return False
+        return True
+
+    async def _close(self, slot: Slot, end: bool | None) -> None:
+        try:
+            slot.link.retire()  # the SDK's session over it may still be in use
+            await slot.link.close(end=end)
+        except Exception:
+            log.exception("a link to %s was not closed", slot.server.name)
+            self._count["close_failures"] += 1
+        finally:
+            self._count["close_failures"] += slot.link.statistics().close_failures
+            self._retired.discard(slot)
+            self._wake()
+
+
+pool = Pool()
+"""The links of this process."""
+
+
+async def close_kept_links() -> None:
+    """Close what `reuse="process"` keeps for later runs of this event loop. Call it before the loop ends."""
+    await pool.close()
+
+
+@atexit.register
+def _warn_of_leaks() -> None:
+    """A run that was never left is a bug of its author, and costs servers their sessions."""
+    if leased := pool.statistics().leased:
+        log.warning(
+            "%d links were still leased when the program ended: a run was never left; use `async with holdfast.run():`",
+            leased,
+        )

@@ -13,8 +13,9 @@ from inspect import CO_ASYNC_GENERATOR, currentframe
 from types import CodeType, FrameType, TracebackType
 
 from holdfast.client.callbacks import Callbacks, check_plain
-from holdfast.client.runs.run import Handlers, OnReplaced, Run
-from holdfast.client.server import MemoryFactory, Server
+from holdfast.client.declaration import MemoryFactory, ServerDeclaration
+from holdfast.client.runs.handlers import Handlers, OnReplaced
+from holdfast.client.runs.run import Run
 from holdfast.core.events import Sink
 from holdfast.core.models import ANONYMOUS, Principal, RunId, check_name, check_seconds
 from holdfast.errors import UsageError
@@ -141,7 +142,7 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
         callbacks: Callbacks | None = None,
         on_replaced: OnReplaced | None = None,
         on_event: Sink | None = None,
-        eager: Iterable[Server] = (),
+        eager: Iterable[ServerDeclaration] = (),
         idle: float | None = None,
         max_age: float | None = None,
     ) -> None:
@@ -175,7 +176,7 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
         if on_replaced is not None:
             check_plain(on_replaced, "run: on_replaced=", "replaced")
         eager = tuple(eager)
-        if not all(isinstance(server, Server) for server in eager):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not all(isinstance(server, ServerDeclaration) for server in eager):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError("run(eager=…) has what is not a Server", remedy="give eager=[server, …]")
         self._id = id
         self._store = store
@@ -207,7 +208,7 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
         joined = outer is not None and self._joins(outer)
         if joined and outer is not None:
             run = outer
-            run.add(self._handlers)
+            run.handlers.add(self._handlers)
         else:
             run = self._make(outer)
             await run.open()
@@ -262,7 +263,7 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
                 before = before.previous
             _current.set(before)
         if not self._root:
-            scope.run.remove(self._handlers)
+            scope.run.handlers.remove(self._handlers)
             return  # the root releases
         releasing = asyncio.get_running_loop().create_task(scope.run.release(), name=f"release {scope.run.id}")
         cancelled: asyncio.CancelledError | None = None

@@ -8,8 +8,8 @@ from mcp.server.mcpserver import MCPServer
 
 import holdfast
 from holdfast import ManualClock, Server
-from holdfast.client.calls import hints
-from holdfast.client.runs.run import pool
+from holdfast.client import hints
+from holdfast.client.runs.pool import pool
 from holdfast.integrations.langchain import definitions, tools
 from holdfast.testing import Fault, FaultServer
 from tests.client.servers import FASTER, at
@@ -119,7 +119,7 @@ def test_what_is_kept_of_listings_is_bounded() -> None:
     assert len(hints._kept) == hints.SERVERS
     kept = hints.of(one, holdfast.ANONYMOUS, None, 0.0)
     assert kept is not None
-    assert len(kept.harmless) == hints.TOOLS
+    assert len(kept.repeatable) == hints.TOOLS
     hints._kept.clear()
 
 

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from holdfast.client.server import Server
+from holdfast.client.declaration import ServerDeclaration
 from holdfast.core.models import Principal
 
 HINT_SECONDS = (
@@ -24,41 +24,41 @@ NAME_BYTES = 256  # of one tool; with the two above, at most 64 MiB from servers
 class Hints:
     """What one listing said: tool by tool, may it be repeated?"""
 
-    harmless: Mapping[str, bool]
+    repeatable: Mapping[str, bool]
     listed: float
     version: object
     revoked: bool = False
     """The server said that its tools changed, or was listed again."""
 
 
-_kept: OrderedDict[tuple[Server, Principal], Hints] = OrderedDict()
+_kept: OrderedDict[tuple[ServerDeclaration, Principal], Hints] = OrderedDict()
 
 
 def learn(
-    server: Server, principal: Principal, version: object, listed: Iterable[tuple[str, bool]], now: float
+    server: ServerDeclaration, principal: Principal, version: object, listed: Iterable[tuple[str, bool]], now: float
 ) -> Hints:
     """Keep what a whole listing says, by tool: may it be repeated? In place of an earlier one."""
     forget(server, principal)
     known: dict[str, bool] = {}
-    for name, harmless in listed:
+    for name, repeatable in listed:
         if len(known) >= TOOLS:
             break
         if len(name.encode("utf-8", "replace")) <= NAME_BYTES:
-            known[name] = harmless
+            known[name] = repeatable
     hints = _kept[server, principal] = Hints(known, now, version)
     while len(_kept) > SERVERS:
         _kept.popitem(last=False)
     return hints
 
 
-def forget(server: Server, principal: Principal) -> None:
+def forget(server: ServerDeclaration, principal: Principal) -> None:
     """They no longer hold."""
     old = _kept.pop((server, principal), None)
     if old is not None:
         old.revoked = True
 
 
-def of(server: Server, principal: Principal, version: object, now: float) -> Hints | None:
+def of(server: ServerDeclaration, principal: Principal, version: object, now: float) -> Hints | None:
     """What is known of a server's tools. `version` is what it calls itself now; None before a handshake."""
     key = (server, principal)
     hints = _kept.get(key)

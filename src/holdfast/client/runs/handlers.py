@@ -1,0 +1,70 @@
+"""Who answers servers and takes events in a run: those of the run itself, and of nested runs while they are open."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from holdfast.client.callbacks import Callbacks
+from holdfast.client.declaration import ServerDeclaration
+from holdfast.core.events import Event, SessionWasReplaced, Sink
+
+log = logging.getLogger("holdfast.client")
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A server had lost a session of the run; a new one stands, and what the old one kept is gone."""
+
+    server: ServerDeclaration
+    old: str | None
+    new: str | None
+
+
+OnReplaced: TypeAlias = Callable[[Replaced], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Handlers:
+    """What one `run()` brings: who answers servers, and who takes events."""
+
+    callbacks: Callbacks
+    on_replaced: OnReplaced | None = None
+    on_event: Sink | None = None
+
+
+class RunHandlers:
+    """The handlers of a run."""
+
+    def __init__(self, first: Handlers) -> None:
+        self._all = (first,)
+        self.callbacks = first.callbacks
+        """Of all that are open now: those of nested runs first, the newest of them before the others."""
+
+    def add(self, handlers: Handlers) -> None:
+        """A nested run's callbacks and sinks, beside those that are there."""
+        self._replace((*self._all, handlers))
+
+    def remove(self, handlers: Handlers) -> None:
+        self._replace(tuple(each for each in self._all if each is not handlers))
+
+    def _replace(self, all: tuple[Handlers, ...]) -> None:
+        self._all = all
+        merged = Callbacks()
+        for handlers in reversed(all):
+            merged = merged.over(handlers.callbacks)
+        self.callbacks = merged
+
+    def on_event(self, server: ServerDeclaration, event: Event) -> None:
+        """An event of a link that the run leases. Every sink gets it, whatever another one raises."""
+        for handlers in self._all:
+            try:
+                if handlers.on_replaced is not None and isinstance(event, SessionWasReplaced):
+                    handlers.on_replaced(Replaced(server, event.old, event.new))
+            except Exception:
+                log.exception("on_replaced raised for %s", server.name)
+            try:
+                if handlers.on_event is not None:
+                    handlers.on_event(event)
+            except Exception:
+                log.exception("on_event raised for %s", server.name)

@@ -1,0 +1,61 @@
+"""The runs that use a link now: the newest one answers the server's questions, and all get the link's events."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from holdfast.client.callbacks import Callbacks
+from holdfast.client.declaration import ServerDeclaration
+from holdfast.core.events import Event, SessionWasReplaced
+from holdfast.links.link import Link
+
+
+class LinkUser(Protocol):
+    """What a run is to a link."""
+
+    @property
+    def callbacks(self) -> Callbacks: ...
+    def on_event(self, server: ServerDeclaration, event: Event) -> None: ...
+
+
+class LinkUsers:
+    """The users of one link. Only one that is kept for the process has several, and some moments none."""
+
+    def __init__(self, server: ServerDeclaration, kept: bool) -> None:
+        self._server = server
+        self._kept = kept
+        self._now: list[LinkUser] = []
+        self._missed: SessionWasReplaced | None = None
+        """What happened to a kept link while no run used it."""
+
+    def join(self, user: LinkUser, link: Link) -> None:
+        self._now.append(user)
+        if self._kept:
+            link.sharers.add(user)
+        missed, self._missed = self._missed, None
+        if missed is not None:
+            user.on_event(self._server, missed)
+
+    def leave(self, user: LinkUser, link: Link) -> None:
+        """Of a link that is kept; one of the run's own still reports to it while it closes."""
+        if self._kept and user in self._now:
+            self._now.remove(user)
+            link.sharers.remove(user)
+
+    def _callbacks(self) -> Callbacks:
+        merged = self._server.callbacks or Callbacks()
+        for user in reversed(self._now):
+            merged = merged.over(user.callbacks)
+        return merged
+
+    async def answer(self, method: str, params: Mapping[str, Any] | None, id: str | int) -> dict[str, Any]:
+        """Answer a request of the server."""
+        return await self._callbacks().answer(method, params, id, server=self._server.name)
+
+    def on_notification(self, method: str, params: Mapping[str, Any] | None) -> None:
+        self._callbacks().notify(method, params)
+
+    def on_event(self, event: Event) -> None:
+        if not self._now and isinstance(event, SessionWasReplaced):
+            self._missed = event
+        for user in tuple(self._now):
+            user.on_event(self._server, event)
