@@ -5,11 +5,13 @@ import re
 import shlex
 import subprocess
 import sys
+import tokenize
 import tomllib
 from collections.abc import Iterator
 from importlib.util import resolve_name
 from importlib import import_module
 from pathlib import Path
+from tokenize import COMMENT, STRING
 
 import pytest
 
@@ -50,6 +52,83 @@ def test_the_drawing_is_the_folders_on_disk_and_the_layers_of_the_linter() -> No
     assert layers["exhaustive"] is True
     on_disk = {p.stem for p in SRC.iterdir() if (p / "__init__.py").exists() or p.suffix == ".py"} - {"__init__"}
     assert {name for line in drawn for name in line} == on_disk
+
+
+def _folders(drawing: str) -> set[str]:
+    """The folders of an indented drawing: `name/`, two spaces deeper than the folder that holds it."""
+    found, path = set[str](), list[str]()
+    for line in drawing.splitlines():
+        name = line.split()[0]
+        depth = (len(line) - len(line.lstrip())) // 2
+        path[depth:] = [name.rstrip("/")]
+        if name.endswith("/"):
+            found.add("/".join(path))
+    return found
+
+
+@pytest.mark.promise("house.layers")
+def test_the_drawn_folders_are_those_on_disk() -> None:
+    drawing = _blocks((ROOT / "docs" / "architecture.md").read_text(), "")[1][1]
+    on_disk = {path.parent.relative_to(SRC).as_posix() for path in SRC.rglob("__init__.py")} - {"."}
+    assert _folders(drawing) == on_disk
+
+
+@pytest.mark.promise("house.layers")
+def test_the_table_of_doors_is_the_contracts_of_the_linter() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text().split("## Doors")[1]
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| ")][1:]
+    drawn = {frozenset(row[0].strip().split(", ")): set(re.findall(r"`([^`]+)`", row[1])) for row in rows}
+
+    def place(module: str) -> str:
+        path = module.removeprefix("holdfast.").replace(".", "/")
+        return path if (SRC / path).is_dir() else f"{path}.py"
+
+    contracts = [c for c in PYPROJECT["tool"]["importlinter"]["contracts"] if c["type"] == "protected"]
+    assert drawn == {frozenset(c["protected_modules"]): set(map(place, c["allowed_importers"])) for c in contracts}
+
+
+_CITED = re.compile(r"(?<![\w/.*{<-])((?:[\w-]+/)*[\w-]+\.(?:py|md))\b")
+
+
+@pytest.mark.promise("house.layers")
+def test_a_file_that_is_named_in_docs_docstrings_or_comments_exists() -> None:
+    files = [f"/{path.relative_to(ROOT).as_posix()}" for path in _tracked()]
+    texts = {path: path.read_text() for path in [*_DOCS, ROOT / "CONTRIBUTING.md"]}
+    for path in SRC.rglob("*.py"):
+        with path.open("rb") as source:
+            tokens = [token for token in tokenize.tokenize(source.readline) if token.type in (STRING, COMMENT)]
+        texts[path] = "\n".join(token.string for token in tokens)
+    missing = [
+        (path.relative_to(ROOT).as_posix(), name)
+        for path, text in texts.items()
+        for name in _CITED.findall(text)
+        if not any(file.endswith(f"/{name}") for file in files)
+    ]
+    assert missing == []
+
+
+@pytest.mark.promise("house.cycles")
+@pytest.mark.parametrize("package", ["core", "client", "integrations", "cli"])
+def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
+    """Imports within functions and under TYPE_CHECKING count, too."""
+    names = {path: ".".join(path.relative_to(SRC.parent).with_suffix("").parts) for path in SRC.rglob("*.py")}
+    modules = {name.removesuffix(".__init__"): path for path, name in names.items()}
+    needs = {name: set(_imported(path)) & modules.keys() for name, path in modules.items()}
+    for start in (name for name in modules if name.startswith(f"holdfast.{package}.")):
+        reached, waiting = set[str](), [start]
+        while waiting:
+            more = needs[waiting.pop()] - reached
+            reached |= more
+            waiting += more
+        assert start not in reached, f"{start} imports itself by way of others"
+
+
+def _imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
 
 
 @pytest.mark.promise("core.pure")

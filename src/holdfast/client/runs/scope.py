@@ -1,7 +1,7 @@
 """`async with holdfast.run():` and which run a call belongs to. Children inherit it; the root releases it.
 
-It owns the one context variable of Holdfast. A context variable that is set in an async generator leaks into whoever
-steps it, so a run that was entered in one is also found by the generator's frame.
+It owns the context variable of runs. One that is set in an async generator leaks into the code that steps the
+generator, so a run that was entered in a generator is also found by the generator's frame.
 """
 
 import asyncio

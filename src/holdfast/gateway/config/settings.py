@@ -1,7 +1,7 @@
 """Every setting of the gateway: what it is called, what it may be, what it is when nobody says.
 
 It owns the models that `docs/configuration.md` is made from. It refuses a key that it does not know; reading files and
-naming lines is `config_file.py`'s.
+naming lines is `file.py`'s.
 """
 
 import re

@@ -1,7 +1,7 @@
 """How many connections clients may hold, and who gives way: one that waits for a request, the longest first.
 
 It owns the count and the clock of all connections of a gateway. It refuses a connection only if every other one is
-being answered. What a connection is, and when it is too slow, is `uvicorn_door.py`'s.
+being answered. What a connection is, and when it is too slow, is `uvicorn_protocol.py`'s.
 """
 
 import asyncio

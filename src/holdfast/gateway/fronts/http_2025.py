@@ -1,6 +1,6 @@
 """The front: one ASGI application for both eras. It owns status codes, sessions' ids on the wire, and who may come in.
 
-What is asked is answered by `methods.py`; what 2026 does differently stands in `front_2026.py`. It refuses with the
+What is asked is answered by `dispatch.py`; what 2026 does differently stands in `http_2026.py`. It refuses with the
 status that the specification names, and never with a 500 for something that a client sent.
 """
 

@@ -1,7 +1,7 @@
 """A small HTTP/1.1 client for the one thing that links do: POST, read, again. On httptools, the parser of uvicorn.
 
 It owns connections, their reuse, and one exchange on each at a time. It refuses to write on a kept connection whose
-other end has already closed, and knows no proxies: with one, aiohttp does the work (`http_pool.py`). Why it is here,
+other end has already closed, and knows no proxies: with one, aiohttp does the work (`pool.py`). Why it is here,
 measured: docs/decisions/0014.
 """
 

@@ -1,7 +1,7 @@
 """A wire over streamable HTTP: one POST a message, answered as JSON or as an event stream. Both eras.
 
 It owns one exchange: the request, its answer in either form, and the resumption of a broken answer stream. It reports
-what it saw and refuses to judge it. The server's own stream stands in `http_stream.py`, aiohttp in `http_pool.py`.
+what it saw and refuses to judge it. The server's own stream stands in `stream.py`, aiohttp in `pool.py`.
 """
 
 import asyncio
