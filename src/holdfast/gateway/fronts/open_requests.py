@@ -1,7 +1,7 @@
 """Requests that are being answered, by the token that let them in: they end when it is no longer valid.
 
-It owns the record of who has what open. It refuses to judge tokens: `gateway/auth.py` does, again for every open request
-when the configuration was read anew or a token has expired.
+It owns the record of who has what open. It refuses to judge tokens: `gateway/auth.py` does, again for every open
+request when the configuration was read anew or a token has expired.
 """
 
 import asyncio
