@@ -14,8 +14,10 @@ from pathlib import Path
 from tokenize import COMMENT, STRING
 
 import pytest
+from typer.testing import CliRunner
 
 import holdfast
+from holdfast.cli import app
 
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src" / "holdfast"
@@ -303,6 +305,31 @@ def test_the_version_stands_in_one_place() -> None:
         if re.search(rf'["/]{version}"', path.read_text())
     ]
     assert stands == [SRC / "version.py"]
+
+
+def _remedies() -> Iterator[tuple[str, str]]:
+    for path, tree in _modules(SRC):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.keyword) and node.arg == "remedy":
+                parts = (part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant))
+                yield f"{path.relative_to(SRC)}:{node.value.lineno}", "".join(str(part) for part in parts)
+
+
+@pytest.mark.promise("house.remedies")
+def test_a_remedy_names_arguments_settings_and_commands_that_exist() -> None:
+    known = {"connections", "sslmode", "sys", "text", "count"}  # of the URLs of stores; of examples
+    for _, tree in _modules(SRC):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.arg):
+                known.add(node.arg)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                known.add(node.target.id)  # a field
+    for place, remedy in _remedies():
+        assert set(re.findall(r"(?<![-\w?&{])([a-z_]+)=", remedy)) <= known, f"{place}: {remedy}"
+        for command in re.findall(r"`holdfast ([a-z ]+[a-z])", remedy):
+            words = [word for word in command.split() if word.islower()]
+            result = CliRunner().invoke(app, [*words, "--help"])
+            assert result.exit_code == 0, f"{place}: {remedy}"
 
 
 _HEAVY = (

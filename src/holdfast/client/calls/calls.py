@@ -244,6 +244,9 @@ async def watch(
     run = run_of(server)
     if run is None:
         raise UsageError(
-            f"{server.name!r} is watched outside a run", remedy="watch inside `async with holdfast.run():`"
+            f"{server.name!r} is watched outside a run",
+            server=server.name,
+            remedy="watch inside `async with holdfast.run():`",
         )
-    return await (await run.link(server)).watch(tools=tools, prompts=prompts, resources=resources, uris=uris)
+    link = await run.link(server, timeout=server.timeout)
+    return await link.watch(tools=tools, prompts=prompts, resources=resources, uris=uris)

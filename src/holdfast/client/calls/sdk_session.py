@@ -40,7 +40,7 @@ async def session(server: ServerDeclaration) -> ClientSession:
             server=server.name,
             remedy="ask inside `async with holdfast.run():`",
         )
-    link = await run.link(server)
+    link = await run.link(server, timeout=server.timeout)
     found = _sessions.get(id(link))
     if found is not None:
         return found

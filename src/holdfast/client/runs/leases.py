@@ -135,11 +135,11 @@ def _not_leased(server: ServerDeclaration, seconds: float) -> HoldfastError:
             f"no link to {server.name!r} was ready within {seconds:g} s",
             server=server.name,
             phase="lease",
-            remedy="nothing was executed; try again, or give the call a longer timeout=",
+            remedy="nothing was executed; try again, or give the call, or the Server, a longer timeout=",
         )
     raise_cap = "leave fewer programs running at once" if full.of_process else "raise max_links= of its Server(…)"
     return PoolFull(
         f"the pool is full: {full.what} are leased, waited {seconds:g} s",
         server=server.name,
-        remedy=f"end runs that are done, give the call a longer timeout=, or {raise_cap}",
+        remedy=f"end runs that are done, give the call, or the Server, a longer timeout=, or {raise_cap}",
     )
