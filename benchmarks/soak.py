@@ -438,7 +438,7 @@ async def raw_2025(world: World, number: int) -> None:
     """Sessions by hand: ended, abandoned, left to expire."""
     import aiohttp
 
-    from tests.gateway.kit import Raw
+    from tests.gateway.clients import Raw
 
     kind, ledger = "raw 2025", world.ledger
     for turn in itertools.count():
@@ -563,7 +563,7 @@ async def raw_2026(world: World, number: int) -> None:
     """Calls that stand by themselves."""
     import aiohttp
 
-    from tests.gateway.kit import Raw
+    from tests.gateway.clients import Raw
 
     kind, ledger = "raw 2026", world.ledger
     async with Raw(world.gateway.url) as client:

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.gateway.server import Program
 from holdfast.testing import FaultServer
-from tests.gateway.kit import gateway
+from tests.gateway.gateways import gateway
 from tests.links.real import RealServer
 
 NPM = Path(os.environ.get("HOLDFAST_NPM", Path(sys.prefix) / "npm"))

@@ -15,7 +15,8 @@ from aiohttp import web
 
 from conformance.conftest import NPM
 from holdfast.gateway.server import Program
-from tests.gateway.kit import Raw, gateway
+from tests.gateway.clients import Raw
+from tests.gateway.gateways import gateway
 from tests.links.kit import until
 from tests.links.real import RealServer
 

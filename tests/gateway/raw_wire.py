@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 from holdfast.gateway.server import Program
-from tests.gateway.kit import BOTH
+from tests.gateway.clients import BOTH
 
 HOSTS = b"host: localhost\r\n"
 

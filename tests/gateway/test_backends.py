@@ -17,8 +17,8 @@ from holdfast.gateway.auth import new_token
 from holdfast.gateway.backends.ownership import PROCESSES
 from holdfast.links.lifecycle.peer import peer_of
 from holdfast.testing import LOST_SESSION, Fault, FaultServer, Refusal
-from tests.gateway.kit import Raw, config_of, gateway
-from tests.gateway.test_sessions import Process
+from tests.gateway.clients import Raw
+from tests.gateway.gateways import Process, config_of, gateway
 from tests.links.kit import until
 from tests.links.real import RealServer
 
@@ -636,3 +636,41 @@ async def test_a_rotated_secret_file_is_read_anew_without_a_signal_or_a_lost_ses
             assert gate.backends["counter"] is before
             assert (await client.call("counter__count")).text == "3"
             assert "fern" not in repr(before.entry.server)
+
+
+TALKATIVE = """
+import json, pathlib, sys, time
+role, go = sys.argv[1], pathlib.Path(sys.argv[2])
+def say(message): print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+def wait():  # bounded: 20 s
+    for _ in range(200):
+        if go.exists(): return time.sleep(0.2)
+        time.sleep(0.1)
+tools = {"tools": [{"name": role, "inputSchema": {"type": "object"}}]}
+about = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": True}},
+         "serverInfo": {"name": role, "version": "1"}}
+for line in sys.stdin:
+    asked = json.loads(line)
+    method = asked["method"]
+    if method == "notifications/initialized" and role == "talks":
+        say({"method": "notifications/tools/list_changed"})
+    if "id" not in asked: continue
+    if method == "initialize" and role == "late": wait()
+    known = {"initialize": about, "tools/list": tools, "ping": {}}
+    if method in known: say({"id": asked["id"], "result": known[method]})
+    else: say({"id": asked["id"], "error": {"code": -32601, "message": "no"}})
+    if method == "tools/list": go.touch()
+"""
+
+
+@pytest.mark.promise("gateway.routing")
+async def test_a_server_that_tells_of_changed_lists_at_once_hides_no_slower_one(tmp_path: Path) -> None:
+    script = tmp_path / "talkative.py"
+    script.write_text(TALKATIVE)
+    servers = {
+        name: {"command": sys.executable, "args": [str(script), name, str(tmp_path / "go")]}
+        for name in ("talks", "late")
+    }
+    async with gateway(tmp_path, servers, sessions={"start": 20.0}) as program, Raw(program.url) as client:
+        await client.initialize()
+        assert sorted(await client.tools()) == ["late__late", "talks__talks"]

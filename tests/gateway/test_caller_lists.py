@@ -7,7 +7,8 @@ import pytest
 
 from holdfast.testing import FaultServer
 from holdfast.testing.fault_server import Request
-from tests.gateway.kit import Raw, gateway
+from tests.gateway.clients import Raw
+from tests.gateway.gateways import gateway
 from tests.links.kit import until
 
 TOOLS = {"moss": ("count", "echo"), "fern": ("count", "log")}

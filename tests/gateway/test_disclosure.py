@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast.testing import FaultServer
-from tests.gateway.kit import Raw, gateway
+from tests.gateway.clients import Raw
+from tests.gateway.gateways import gateway
 from tests.links.kit import until
 
 SECRET = "hunter2"

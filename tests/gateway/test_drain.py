@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.gateway.server import Program
 from holdfast.testing import FaultServer
-from tests.gateway.kit import Answer, Raw, config_of
+from tests.gateway.clients import Answer, Raw
+from tests.gateway.gateways import config_of, gateway
 from tests.links.kit import until
 
 
@@ -118,3 +119,19 @@ async def test_a_load_balancer_is_given_time_to_notice(tmp_path: Path) -> None:
             assert (await client.initialize()).status == 200
             assert (await client.call("counter__count")).text == "1"
             gate.hurry()
+
+
+@pytest.mark.promise("gateway.program")
+async def test_a_drain_lasts_as_long_as_it_was_given_and_ends_subscriptions(tmp_path: Path) -> None:
+    async with FaultServer() as http:
+        async with gateway(tmp_path, {"counter": {"url": http.url}}, sessions={"drain": 15, "steer": False}) as program:
+            client = Raw(program.url)
+            await client.initialize()
+            waiting = asyncio.create_task(client.call("counter__wait"))
+            gate = program.gateway
+            assert gate is not None
+            await until(lambda: any(session.calls for session in gate.sessions.live.values()))
+            loop = asyncio.get_running_loop()
+            loop.call_later(6.0, http.sessions.release.set)
+        assert not (await waiting).result["isError"]
+        await client.__aexit__()

@@ -10,7 +10,8 @@ from mcp import Client
 from mcp_types import ElicitResult
 
 from holdfast.testing import FaultServer
-from tests.gateway.kit import Raw, gateway
+from tests.gateway.clients import Raw
+from tests.gateway.gateways import gateway
 from tests.links.kit import until
 from tests.links.real import RealServer
 

@@ -15,7 +15,8 @@ from holdfast.gateway.backends.catalogue import ITEMS
 from holdfast.gateway.fronts.stdio import StdioFront
 from holdfast.gateway.gateway import Gateway
 from holdfast.stores import open_store
-from tests.gateway.kit import Raw, config_of, gateway
+from tests.gateway.clients import Raw
+from tests.gateway.gateways import config_of, gateway
 from tests.gateway.raw_backend import raw_http, raw_program
 from tests.links.kit import until
 

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.testing import FaultServer
-from tests.gateway.kit import BOTH, Raw, gateway
+from tests.gateway.clients import BOTH, Raw
+from tests.gateway.gateways import gateway
 from tests.links.kit import until
 
 _JSON = st.recursive(

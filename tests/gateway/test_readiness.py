@@ -6,7 +6,8 @@ import pytest
 
 from holdfast.gateway import readiness
 from holdfast.testing import FaultServer
-from tests.gateway.kit import Raw, gateway
+from tests.gateway.clients import Raw
+from tests.gateway.gateways import gateway
 from tests.links.kit import until
 
 

@@ -1,5 +1,6 @@
 """The table: names, clashes, allow and deny lists, pages, resources and templates. Pure, but for one test."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,11 @@ import pytest
 
 import holdfast
 from holdfast.gateway.backends.catalogue import Catalogue
-from holdfast.gateway.backends.routing import BadCursor, Offer, build, page, too_many_names
+from holdfast.gateway.backends.routing import BadCursor, Offer, Pattern, build, page, too_many_names
 from holdfast.gateway.config.settings import Naming, Policy
 from holdfast.testing import FaultServer
-from tests.gateway.kit import Raw, gateway
+from tests.gateway.clients import Raw
+from tests.gateway.gateways import gateway
 from tests.gateway.raw_backend import raw_program
 
 
@@ -123,3 +125,30 @@ async def test_a_resource_that_two_servers_have_is_no_clash_of_names(tmp_path: P
     async with gateway(tmp_path, servers, naming=naming, sessions=sessions) as program:
         assert program.gateway is not None
         assert [clash.winner for clash in program.gateway.table.clashes] == ["one"]
+
+
+@pytest.mark.promise("gateway.hostile")
+def test_no_uri_takes_long_to_route() -> None:
+    began = time.process_time()
+    for template, uri in (
+        ("db://{schema}.{table}.{column}", "db://" + "." * 8000 + "/"),
+        ("git://{+path}@{rev}", "git://" + "@" * 8000 + "/"),
+        ("x:{a}{b}{c}{d}y", "x:" + "y" * 8000 + "z"),
+    ):
+        Pattern.of(template).fits(uri)
+    assert time.process_time() - began < 0.5
+    assert Pattern.of("a{x}").fits("ab")
+    assert not Pattern.of("a{x}b").fits("a/b")
+    assert Pattern.of("a{+x}b").fits("a/b")
+    assert not Pattern.of("aba{x}aba").fits("aba")
+    assert Pattern.of("plain").fits("plain")
+
+
+@pytest.mark.promise("gateway.routing")
+def test_in_mode_none_a_name_keeps_its_holder() -> None:
+    late, early = offer("late", ["x"]), offer("early", ["x"])
+    before = build(Naming(mode="none"), [early])
+    after = build(Naming(mode="none"), [late, early], before)
+    assert after.tools["x"].backend == "early"
+    assert [(clash.winner, clash.loser) for clash in after.clashes] == [("early", "late")]
+    assert build(Naming(mode="priority"), [late, early], before).tools["x"].backend == "late"

@@ -7,7 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,61 +24,11 @@ from holdfast.gateway.server import Program
 from holdfast.stores import open_store
 from holdfast.stores.sealing import new_key
 from holdfast.testing import FaultServer
-from tests.gateway.kit import Raw, config_of, gateway
+from tests.gateway.clients import Raw
+from tests.gateway.gateways import HOLDFAST, NOTEBOOK, Process, config_of, gateway
 from tests.gateway.raw_backend import raw_program
 from tests.links.kit import until
-
-NOTEBOOK = {"command": sys.executable, "args": ["-m", "holdfast.gateway.demo.notebook"], "era": "2025"}
-HOLDFAST = str(Path(sys.executable).parent / "holdfast")
-
-
-async def reaped() -> None:
-    """asyncio's thread that waited for a child needs a moment more than its result."""
-    await until(lambda: not any(thread.name.startswith("asyncio-waitpid") for thread in threading.enumerate()))
-
-
-class Process:
-    """`holdfast serve` in a process of its own."""
-
-    def __init__(self, folder: Path, servers: dict[str, Any], **settings: Any) -> None:
-        self.folder = folder
-        self.file = folder / "gateway.json"
-        self.file.write_text(json.dumps({"mcpServers": servers, **settings}))
-        self.url = ""
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def start(self, store: str, port: int = 0) -> str:
-        self._process = await asyncio.create_subprocess_exec(
-            HOLDFAST, "serve", str(self.file), "--port", str(port), "--store", store, stderr=asyncio.subprocess.PIPE
-        )
-        assert self._process.stderr is not None
-        async with asyncio.timeout(30):
-            while True:
-                line = (await self._process.stderr.readline()).decode()
-                assert line, "it ended"
-                if " at http" in line:
-                    self.url = line.split(" at ")[1].strip()
-                    return self.url
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    async def stop(self, signal_number: int = signal.SIGTERM) -> int:
-        process, self._process = self._process, None
-        assert process is not None
-        process.send_signal(signal_number)
-        async with asyncio.timeout(30):
-            assert process.stderr is not None
-            await process.stderr.read()
-            code = await process.wait()
-            await reaped()
-            return code
-
-    def hup(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGHUP)
+from tests.links.real import RealServer
 
 
 @pytest.mark.promise("gateway.durable")
@@ -843,3 +793,175 @@ async def test_a_program_that_made_room_is_subscribed_again(tmp_path: Path) -> N
         told_or_done = await one.call("notes__t")
         assert "call again" in str(told_or_done.last) or not told_or_done.result.get("isError")
         assert asked("resources/subscribe") == 2
+
+
+@pytest.mark.promise("gateway.durable")
+async def test_subscriptions_and_log_level_are_kept_in_a_store_on_disk(tmp_path: Path) -> None:
+    async with RealServer("sdk") as real:
+        servers = {"real": {"url": real.url, "era": "2025"}}
+        async with (
+            gateway(tmp_path, servers, store=f"sqlite:///{tmp_path}/s.db") as program,
+            Raw(program.url) as client,
+        ):
+            await client.initialize()
+            assert program.gateway is not None
+            assert (await client.ask("logging/setLevel", {"level": "warning"})).result == {}
+            session = next(iter(program.gateway.sessions.live.values()))
+            await session.subscribed("note://one", "real")
+            await session.read()
+            assert session.log_level == "warning"
+            assert session.subscriptions == {"note://one": "real"}
+            await session.subscribed("note://one", None)
+            await session.read()
+            assert session.subscriptions == {}
+
+
+@pytest.mark.promise("gateway.reuse")
+async def test_a_principal_in_use_keeps_its_session(tmp_path: Path) -> None:
+    token, digest = new_token()
+    auth = {"tokens": [{"hash": digest, "principal": "alice"}]}
+    async with FaultServer() as http:
+        servers = {"counter": {"url": http.url, "reuse": "principal"}}
+        async with gateway(tmp_path, servers, auth=auth, sessions={"idle": 0.6}) as program:
+            async with Raw(program.url, token) as client:
+                await client.initialize()
+                began, counts = time.monotonic(), []
+                while time.monotonic() - began < 2.0:
+                    counts.append((await client.call("counter__count")).text)
+                assert counts == [str(number + 1) for number in range(len(counts))]
+            gate = program.gateway
+            assert gate is not None
+            await until(lambda: not any(session.count for session in http.sessions.sessions.values()), 10)
+
+
+@pytest.mark.promise("gateway.program")
+async def test_a_reload_of_policy_keeps_sessions_and_calls(tmp_path: Path) -> None:
+    async with FaultServer() as http, FaultServer() as other:
+        one = {"counter": {"url": http.url}}
+        async with gateway(tmp_path, one) as program, Raw(program.url) as client:
+            gate = program.gateway
+            assert gate is not None
+            await client.initialize()
+            assert (await client.call("counter__count")).text == "1"
+            waiting = asyncio.create_task(client.call("counter__wait"))
+            await until(lambda: any(session.calls for session in gate.sessions.live.values()))
+            changed = {"more": {"url": other.url}, "counter": {"url": http.url, "descriptions": {"count": "Count!"}}}
+            await gate.reload(config_of(tmp_path, changed))
+            assert (await client.call("counter__count")).text == "2"
+            http.sessions.release.set()
+            assert not (await waiting).result["isError"]
+            tools = (await client.ask("tools/list")).result["tools"]
+            assert next(tool for tool in tools if tool["name"] == "counter__count")["description"] == "Count!"
+            # Another server under the same name: its old state is gone, and that is told.
+            await gate.reload(config_of(tmp_path, {"counter": {"url": other.url}}))
+            assert "call again" in (await client.call("counter__count")).text
+            assert (await client.call("counter__count")).text == "1"
+        assert http.sessions.deletes >= 1
+
+
+@pytest.mark.promise("gateway.durable")
+async def test_a_killed_gateway_on_the_same_port_has_its_programs_back(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/s.db"
+    process = Process(tmp_path, {"notebook": NOTEBOOK})
+    async with Raw(await process.start(store)) as client:
+        await client.initialize()
+        assert (await client.call("notebook__write", text="a")).text == "noted, 1 so far"
+        await process.stop(signal.SIGKILL)
+        client.url = await process.start(store)
+        assert "call again" in (await client.call("notebook__write", text="b")).text
+        assert (await client.call("notebook__write", text="b")).text == "noted, 1 so far"
+    await process.stop()
+
+
+@pytest.mark.promise("gateway.limits")
+async def test_the_newest_session_is_served_however_many_listen(tmp_path: Path) -> None:
+    async with FaultServer() as http:
+        async with gateway(tmp_path, {"counter": {"url": http.url}}, sessions={"live": 2}) as program:
+            async with Raw(program.url) as one, Raw(program.url) as two, Raw(program.url) as three:
+                await one.initialize()
+                await two.initialize()
+                async with one.stream(), two.stream():
+                    await three.initialize()
+                    assert [(await three.call("counter__count")).text for _ in range(2)] == ["1", "2"]
+
+
+@pytest.mark.promise("gateway.limits")
+async def test_limits_hold_against_parallel_beginnings(tmp_path: Path) -> None:
+    async with FaultServer() as http:
+        async with gateway(tmp_path, {"counter": {"url": http.url}}, sessions={"per_principal": 3}) as program:
+            clients = [Raw(program.url) for _ in range(12)]
+            answers = await asyncio.gather(*(client.initialize() for client in clients))
+            assert sorted(answer.status for answer in answers) == [200] * 3 + [503] * 9
+            for client in clients:
+                await client.__aexit__()
+
+
+@pytest.mark.promise("gateway.expiry")
+async def test_a_call_longer_than_the_idle_time_keeps_its_session(tmp_path: Path) -> None:
+    async with FaultServer() as http:
+        async with gateway(tmp_path, {"counter": {"url": http.url}}, sessions={"idle": 0.4}) as program:
+            gate = program.gateway
+            assert gate is not None
+            async with Raw(program.url) as client:
+                await client.initialize()
+                assert (await client.call("counter__count")).text == "1"
+                waiting = asyncio.create_task(client.call("counter__wait"))
+                await until(lambda: any(session.calls for session in gate.sessions.live.values()))
+                began = time.monotonic()
+                await until(lambda: time.monotonic() - began > 1.2)
+                http.sessions.release.set()
+                assert not (await waiting).result["isError"]
+                assert (await client.call("counter__count")).text == "2"
+
+
+@pytest.mark.promise("gateway.routing")
+async def test_a_list_that_changes_in_a_call_is_fetched_anew_for_that_session(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("revealing_server.py")
+    servers = {"r": {"command": sys.executable, "args": [str(script)], "era": "2025"}}
+    async with gateway(tmp_path, servers) as program, Raw(program.url) as client, Raw(program.url) as other:
+        await client.initialize()
+        await other.initialize()
+        assert await client.tools() == ["r__reveal"]
+        async with client.stream() as events:
+            await client.call("r__reveal")
+            async with asyncio.timeout(20):  # an earlier change, of the start, may be told first
+                while await client.tools() != ["r__reveal", "r__secret"]:
+                    assert (await events.next(20))["method"] == "notifications/tools/list_changed"
+        assert (await client.call("r__secret")).text == "moss"
+        assert await other.tools() == ["r__reveal"]
+
+
+@pytest.mark.promise("gateway.limits")
+async def test_resting_sessions_called_at_once_are_all_there(tmp_path: Path) -> None:
+    async with FaultServer() as http:
+        async with gateway(tmp_path, {"counter": {"url": http.url}}, sessions={"live": 2}) as program:
+            clients = [Raw(program.url) for _ in range(10)]
+            for client in clients:
+                await client.initialize()
+            for turn in range(1, 5):
+                answers = await asyncio.gather(*(client.call("counter__count") for client in clients))
+                assert [answer.text for answer in answers] == [str(turn)] * 10
+            for client in clients:
+                await client.__aexit__()
+
+
+@pytest.mark.promise("gateway.program")
+async def test_a_reload_while_a_session_begins_leaves_it_on_no_old_server(tmp_path: Path) -> None:
+    async with FaultServer() as old, FaultServer() as new:
+        async with gateway(tmp_path, {"a": {"url": old.url}}, sessions={"start": 10}) as program:
+            gate = program.gateway
+            assert gate is not None
+            await until(lambda: gate.table.tools)
+            async with Raw(program.url) as client:
+                from holdfast.testing import Fault
+
+                old.plan(Fault.HANG, method="initialize")
+                handshakes = sum(request.method == "initialize" for request in old.requests)
+                beginning = asyncio.create_task(client.initialize())
+                await until(lambda: sum(request.method == "initialize" for request in old.requests) > handshakes)
+                await gate.reload(config_of(tmp_path, {"a": {"url": new.url}}, sessions={"start": 10}))
+                await beginning
+                before = sum(request.method == "tools/call" for request in old.requests)
+                texts = [(await client.call("a__count")).text for _ in range(3)]
+                assert texts[-1].isdigit()
+                assert sum(request.method == "tools/call" for request in old.requests) == before

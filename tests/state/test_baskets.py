@@ -11,7 +11,7 @@ import mcp
 import pytest
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.gateway.kit import gateway
+from tests.gateway.gateways import gateway
 from tests.state.replicas import FRAMEWORKS, Replica, replicas
 
 pytestmark = pytest.mark.anyio

@@ -74,3 +74,18 @@ async def test_a_reader_that_is_too_far_behind_is_cut_off_and_none_waits_for_one
 def _ended(stream: Stream, number: int) -> AsyncGenerator[bytes]:
     stream.end()
     return stream.after(number)
+
+
+@pytest.mark.promise("gateway.front-2025")
+async def test_events_of_another_process_are_not_mistaken_for_ours() -> None:
+    old, new = Streams(), Streams()
+    for number in range(5):
+        old.own.add({"n": number})
+    event = old.own.id + "-5"
+    new.own.add({"n": "new"})
+    assert new.resume(event) == (new.own, 0)
+    assert new.resume("nonsense") == (new.own, 0)
+    answer = old.answer()
+    answer.add({})
+    assert old.resume(f"{answer.id}-1") == (answer, 1)
+    assert old.resume(f"{answer.id}-99")[0] is old.own

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast.testing import FaultServer
-from tests.gateway.kit import Raw, gateway
+from tests.gateway.clients import Raw
+from tests.gateway.gateways import gateway
 from tests.links.kit import until
 
 NAME = "counter__"
@@ -138,7 +139,7 @@ async def test_an_answer_is_json_until_something_comes_before_it(tmp_path: Path)
 @pytest.mark.promise("gateway.reverse")
 @pytest.mark.parametrize("kind", ["http", "stdio"])
 async def test_a_backend_asks_the_client_on_the_calls_own_stream(tmp_path: Path, kind: str) -> None:
-    program_file = Path(__file__).with_name("asking_server.py")
+    program_file = Path(__file__).parent.with_name("asking_server.py")
     stdio = {"command": sys.executable, "args": [str(program_file)], "era": "2025"}
     async with FaultServer(answers="sse") as http:
         servers = {"counter": {"url": http.url} if kind == "http" else stdio}
@@ -261,3 +262,18 @@ async def test_the_endpoint_with_a_slash_behind_it_is_the_same(tmp_path: Path) -
             await client.initialize()
             assert (await client.call("counter__count")).text == "1"
             assert (await client.delete()).status == 204
+
+
+@pytest.mark.promise("gateway.callers")
+async def test_a_web_page_of_an_allowed_origin_may_call(tmp_path: Path) -> None:
+    listen = {"port": 0, "origins": ["https://app.example"]}
+    async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}, listen=listen) as program:
+        async with Raw(program.url) as client:
+            asked = {"origin": "https://app.example", "access-control-request-headers": "mcp-session-id"}
+            preflight = await client.send(b"", "OPTIONS", asked)
+            assert preflight.status == 204
+            assert preflight.headers["access-control-allow-headers"] == "mcp-session-id"
+            assert (await client.send(b"", "OPTIONS", {"origin": "https://evil.example"})).status == 403
+            await client.initialize()
+            answer = await client.ask("ping", origin="https://app.example")
+            assert answer.headers["access-control-allow-origin"] == "https://app.example"

@@ -11,22 +11,11 @@ import pytest
 
 import holdfast
 from holdfast.core.models import ANONYMOUS, Record
-from holdfast.gateway.auth import Authenticator, check_bind, hash_of, new_token
+from holdfast.gateway.auth import hash_of, new_token
 from holdfast.gateway.config.file import load_config, read_config
-from holdfast.gateway.config.settings import Listen, Settings
+from holdfast.gateway.config.settings import Settings
 from holdfast.stores import open_store
-
-HOLDFAST = str(Path(sys.executable).parent / "holdfast")
-
-
-def holdfast_cli(*args: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([HOLDFAST, *args], capture_output=True, text=True, timeout=60)
-
-
-def written(folder: Path, text: str, name: str = "gateway.yaml") -> Path:
-    file = folder / name
-    file.write_text(text)
-    return file
+from tests.gateway.gateways import HOLDFAST, holdfast_cli, written
 
 
 @pytest.mark.promise("gateway.config")
@@ -214,77 +203,6 @@ async def test_check_refuses_a_store_that_serve_refuses(tmp_path: Path) -> None:
     assert not (tmp_path / "new.db").exists()  # nothing is made
 
 
-@pytest.mark.promise("gateway.callers")
-def test_no_token_is_made_for_whom_the_file_would_refuse(tmp_path: Path) -> None:
-    for name in ("", "anonymous", "x" * 201):
-        done = holdfast_cli("token", "new", name)
-        assert (done.returncode, done.stdout) == (2, "")
-    line = next(line for line in holdfast_cli("token", "new", "a'\\b").stdout.splitlines() if "hash" in line)
-    assert load_config(written(tmp_path, f"auth:\n  tokens:\n{line}\nmcpServers: {{}}\n"))
-
-
-@pytest.mark.promise("gateway.config")
-def test_a_port_that_is_none_is_told(tmp_path: Path) -> None:
-    done = holdfast_cli("serve", str(written(tmp_path, "mcpServers: {}")), "--port", "99999")
-    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
-
-
-@pytest.mark.promise("gateway.callers")
-def test_binding_beyond_loopback_needs_auth_or_a_word(tmp_path: Path) -> None:
-    settings = Settings(listen=Listen(host="0.0.0.0"))
-    with pytest.raises(holdfast.ConfigError, match="not loopback"):
-        check_bind(settings, insecure=False)
-    check_bind(settings, insecure=True)
-    check_bind(Settings(), insecure=False)
-    file = written(tmp_path, "mcpServers: {}")
-    refused = subprocess.run(
-        [HOLDFAST, "serve", str(file), "--host", "0.0.0.0", "--store", "memory:"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert refused.returncode == 2
-    assert "--insecure" in refused.stderr
-
-
-@pytest.mark.promise("gateway.callers")
-def test_host_origin_and_tokens() -> None:
-    token, digest = new_token()
-    auth = load_auth(digest)
-    callers = Authenticator(auth, Listen(hosts=("mcp.example",), origins=("https://app.example",)))
-    for host in ("localhost", "localhost:8808", "127.0.0.1:1", "[::1]:80", "mcp.example", "mcp.example:443"):
-        assert callers.host_is_fine(host), host
-    for host in (None, "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "[", ""):
-        assert not callers.host_is_fine(host), host
-    for origin in (None, "http://localhost:3000", "https://app.example", "http://127.0.0.1"):
-        assert callers.origin_is_fine(origin), origin
-    for origin in ("https://evil.example", "null", "http://localhost.evil.example", "file://", "http://["):
-        assert not callers.origin_is_fine(origin), origin
-    assert callers.principal(f"Bearer {token}") == "alice"
-    assert callers.principal(f"bearer {token}") == "alice"
-    for wrong in (None, "", "Bearer", "Bearer ", f"Basic {token}", f"Bearer {token}x", "Bearer \udcff"):
-        assert callers.principal(wrong) is None
-
-
-def load_auth(digest: str) -> object:
-    from holdfast.gateway.config.settings import Auth, Token
-
-    return Auth(tokens=(Token(hash=digest, principal="alice"),))
-
-
-@pytest.mark.promise("gateway.program")
-def test_a_new_token_and_what_is_not_there(tmp_path: Path) -> None:
-    def holdfast(*args: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([HOLDFAST, *args], capture_output=True, text=True, timeout=60)
-
-    made = json.loads(holdfast("token", "new", "alice", "--json").stdout)
-    assert made["hash"] == hash_of(made["token"])
-    assert made["principal"] == "alice"
-    missing = holdfast("sessions", "ls", "--store", f"sqlite:///{tmp_path}/none.db")
-    assert missing.returncode == 2  # no store is not an empty one
-    assert "none.db" in missing.stderr
-
-
 @pytest.mark.promise("errors.repr")
 def test_no_secret_of_a_file_is_in_the_repr_of_what_was_read(tmp_path: Path) -> None:
     file = tmp_path / "g.json"
@@ -296,3 +214,28 @@ def test_no_secret_of_a_file_is_in_the_repr_of_what_was_read(tmp_path: Path) -> 
     config = load_config(file)
     for shown in (config, config.settings, *config.entries.values()):
         assert "hunter2" not in f"{shown!r} {shown}"
+
+
+@pytest.mark.promise("gateway.config")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("mcpServers: {a: {command: x, 8080: y, on: z}}", None),
+        ("mcpServers: {a: {url: 'http://x/mcp', headers: {k: \"file:a\\0b\"}}}", "in its value"),
+        ("store: bogus://x\nmcpServers: {}", "no store has the scheme"),
+        ("listen: {path: /healthz}\nmcpServers: {}", "the gateway's own"),
+        ("sessions: {idle: 100, max_age: 50}\nmcpServers: {}", "shorter than idle"),
+        ("auth: {tokens: []}\nmcpServers: {}", "no tokens"),
+        ("mcpServers: {a: {url: 'http://x/mcp', pass_headers: [mcp-session-id]}}", "set anew"),
+        ("sessions: {handles: true}\nmcpServers: {holdfast: {command: x}}", "rename the server"),
+    ],
+)
+def test_edges_of_a_configuration(tmp_path: Path, text: str, words: str | None) -> None:
+    file = tmp_path / "g.yaml"
+    file.write_text(text)
+    config, mistakes = read_config(file)
+    if words is None:
+        assert config is not None, mistakes
+    else:
+        assert config is None
+        assert words in "\n".join(str(mistake) for mistake in mistakes)

@@ -16,7 +16,7 @@ from holdfast.gateway.auth import hash_of, new_token
 from holdfast.gateway.config.file import load_config
 from holdfast.gateway.server import Program
 from holdfast.testing import FaultServer
-from tests.gateway.kit import Events, Raw
+from tests.gateway.clients import Events, Raw
 from tests.links.kit import until
 
 LISTEN_2026: dict[str, Any] = {

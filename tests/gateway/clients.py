@@ -1,45 +1,17 @@
-"""What the tests of the gateway share: a gateway in this process, and a client that says exactly what it is told to."""
+"""Clients of a gateway for tests: HTTP and JSON by hand, answers and event streams as they came."""
 
 import asyncio
 import itertools
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from holdfast.core.events import Sink
 from holdfast.core.sse import Parser
-from holdfast.gateway.config.file import Config, ServerEntry, load_config
-from holdfast.gateway.server import Program
-from tests.links.kit import FAST
 
 BOTH = "application/json, text/event-stream"
-PATIENT = replace(FAST, silence=20, handshake=20, start=30)
-
-
-def config_of(folder: Path, servers: Mapping[str, Any], **settings: Any) -> Config:
-    """A configuration with fast limits and a free port."""
-    settings.setdefault("listen", {"port": 0})
-    settings.setdefault("store", "memory:")
-    file = folder / "gateway.json"
-    file.write_text(json.dumps({**settings, "mcpServers": servers}))
-    config = load_config(file)
-    entries = {
-        name: ServerEntry(entry.server.with_(limits=PATIENT), entry.policy) for name, entry in config.entries.items()
-    }
-    return Config(config.settings, entries, None)
-
-
-@asynccontextmanager
-async def gateway(
-    folder: Path, servers: Mapping[str, Any], *, sink: Sink | None = None, **settings: Any
-) -> AsyncGenerator[Program]:
-    async with Program(config_of(folder, servers, **settings), sink=sink).running() as program:
-        yield program
 
 
 class Answer:

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from holdfast.gateway.fronts.stdio import StdioFront
 from holdfast.gateway.gateway import Gateway
 from holdfast.stores import open_store
 from holdfast.testing import FaultServer
-from tests.gateway.kit import config_of
+from tests.gateway.gateways import HOLDFAST, config_of, reaped
 from tests.links.kit import until
 
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
@@ -293,3 +294,45 @@ async def test_without_a_pipe_it_says_so(tmp_path: Path, stdin: str) -> None:
         async with asyncio.timeout(HUNG):
             _, logged = await serving.communicate()
     assert (serving.returncode, b"stdin is not a pipe" in logged, b"Traceback" in logged) == (2, True, False)
+
+
+@pytest.mark.promise("gateway.stdio")
+async def test_a_stdio_session_that_is_used_does_not_expire_and_what_was_asked_is_answered(tmp_path: Path) -> None:
+    file = tmp_path / "g.json"
+    async with FaultServer() as http:
+        servers = {"counter": {"url": http.url}}
+        file.write_text(json.dumps({"sessions": {"idle": 0.5}, "mcpServers": servers}))
+        process = await asyncio.create_subprocess_exec(
+            HOLDFAST, "serve", str(file), "--stdio", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        async def ask(id: int, method: str, params: Any) -> dict[str, Any]:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+            async with asyncio.timeout(20):
+                return json.loads(await process.stdout.readline())
+
+        handshake = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        assert (await ask(0, "initialize", handshake))["result"]["serverInfo"]["name"] == "holdfast"
+        began = time.monotonic()
+        counts: list[str] = []
+        while time.monotonic() - began < 1.6:
+            answer = await ask(len(counts) + 1, "tools/call", {"name": "counter__count"})
+            counts.append(answer["result"]["content"][0]["text"])
+        assert counts == [str(number + 1) for number in range(len(counts))]
+        assert (await ask(9000, "ping", {"_meta": 5}))["error"]["code"] == -32600
+        assert (await ask(9001, "no/such", {}))["error"]["code"] == -32601
+        process.stdin.write(b"not json\n[]\n")
+        assert json.loads(await process.stdout.readline())["error"]["code"] == -32700
+        assert json.loads(await process.stdout.readline())["error"]["code"] == -32600
+        process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": "z", "method": "ping"}).encode() + b"\n")
+        process.stdin.close()
+        assert json.loads(await process.stdout.readline()) == {"jsonrpc": "2.0", "id": "z", "result": {}}
+        async with asyncio.timeout(20):
+            assert await process.wait() == 0
+        await reaped()
+        assert not [session for session in http.sessions.sessions.values() if session.count]

@@ -9,7 +9,8 @@ from mcp import Client
 
 from holdfast.gateway.auth import new_token
 from holdfast.testing import FaultServer
-from tests.gateway.kit import Raw, gateway
+from tests.gateway.clients import Raw
+from tests.gateway.gateways import gateway
 from tests.links.kit import until
 
 PROTOCOL = "io.modelcontextprotocol/protocolVersion"
@@ -248,3 +249,18 @@ async def test_handles_headers_and_principals_count_on_after_a_restart(tmp_path:
                     by_handle = await client.call_2026("own__count", holdfast_session=handle)
                     by_principal = await client.call_2026("mine__count")
                     assert [each.text for each in (by_key, by_handle, by_principal)] == [str(turn + 1)] * 3
+
+
+@pytest.mark.promise("gateway.front-2026")
+async def test_a_streaming_call_whose_session_ends_has_an_answer(tmp_path: Path) -> None:
+    async with FaultServer(answers="sse") as http:
+        settings = {"handles": True, "drain": 0.3}
+        async with gateway(tmp_path, {"counter": {"url": http.url}}, sessions=settings) as program:
+            async with Raw(program.url) as client:
+                opened = await client.call_2026("holdfast__open_session")
+                handle = opened.result["structuredContent"]["holdfast_session"]
+                waiting = asyncio.create_task(client.call_2026("counter__wait", holdfast_session=handle))
+                await until(lambda: any("wait" in str(request.message) for request in http.requests))
+                await client.call_2026("holdfast__end_session", holdfast_session=handle)
+                answer = await waiting
+                assert "error" in answer.last or answer.result.get("isError")

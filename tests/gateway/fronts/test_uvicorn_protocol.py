@@ -11,7 +11,8 @@ from packaging.requirements import Requirement
 
 from holdfast.gateway.fronts.uvicorn_protocol import HEAD_BYTES, PIPELINED, Corked
 from holdfast.testing import FaultServer
-from tests.gateway.kit import Raw, gateway
+from tests.gateway.clients import Raw
+from tests.gateway.gateways import gateway
 from tests.gateway.raw_wire import HOSTS, ping, post, wire
 from tests.links.kit import until
 
@@ -198,6 +199,70 @@ async def test_requests_behind_an_unanswered_one_are_bounded_and_hear_of_its_end
 
 @pytest.mark.promise("gateway.framing")
 def test_what_is_taken_of_uvicorn_is_bound_to_the_versions_that_have_it() -> None:
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     needed = {need.name: need for need in map(Requirement, project["dependencies"])}
     assert "<" in str(needed["uvicorn"].specifier)
+
+
+@pytest.mark.promise("gateway.hostile")
+async def test_a_head_without_end_is_cut(tmp_path: Path) -> None:
+    async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
+        reader, writer = await asyncio.open_connection("127.0.0.1", program.port)
+        writer.write(b"POST /mcp HTTP/1.1\r\nhost: localhost\r\nx: ")
+        try:
+            for _ in range(64):
+                writer.write(b"y" * 65_536)
+                await writer.drain()
+        except ConnectionError:
+            pass
+        async with asyncio.timeout(10):
+            try:
+                line = await reader.readline()
+            except ConnectionError:
+                line = b""
+        assert not line or b" 431 " in line
+        writer.close()
+        async with Raw(program.url) as client:
+            await client.initialize()
+            big = "z" * 1_000_000  # a body may be long
+            assert (await client.call("counter__echo", text=big)).status == 200
+
+
+@pytest.mark.promise("gateway.front-2025")
+async def test_large_bodies_on_a_kept_connection(tmp_path: Path) -> None:
+    async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
+        async with Raw(program.url) as client:
+            await client.initialize()
+            for size in (140_000, 100, 900_000, 140_000, 300_000, 50):
+                answer = await client.call("counter__effect", call="x", text="y" * size)
+                assert answer.status == 200, (size, answer.raw[:200])
+
+
+@pytest.mark.promise("gateway.front-2025")
+async def test_javas_offer_to_upgrade_and_http_1_0(tmp_path: Path) -> None:
+    async with FaultServer(answers="sse") as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
+        async with Raw(program.url) as client:
+            await client.initialize()
+            params = {"name": "counter__progress", "arguments": {"steps": 2}, "_meta": {"progressToken": 1}}
+            body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+            common = (
+                f"host: localhost\r\ncontent-type: application/json\r\naccept: application/json, text/event-stream\r\n"
+                f"mcp-session-id: {client.session}\r\ncontent-length: {len(body)}\r\n"
+            ).encode()
+            reader, writer = await asyncio.open_connection("127.0.0.1", program.port)
+            offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEA\r\n\r\n"
+            for _ in range(2):
+                writer.write(b"POST /mcp HTTP/1.1\r\n" + common + offer + body)
+                async with asyncio.timeout(10):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    assert b" 200 " in head
+                    assert b"event-stream" in head
+                    await reader.readuntil(b"0\r\n\r\n")
+            writer.close()
+            reader, writer = await asyncio.open_connection("127.0.0.1", program.port)
+            writer.write(b"POST /mcp HTTP/1.0\r\n" + common + b"\r\n" + body)
+            async with asyncio.timeout(10):
+                whole = await reader.read()
+            assert b"application/json" in whole.partition(b"\r\n\r\n")[0]
+            assert json.loads(whole.partition(b"\r\n\r\n")[2])["result"]
+            writer.close()

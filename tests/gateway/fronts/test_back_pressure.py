@@ -14,7 +14,8 @@ from aiohttp import web
 
 from holdfast.gateway.config.file import load_config
 from holdfast.gateway.server import Program
-from tests.gateway.kit import Raw, gateway
+from tests.gateway.clients import Raw
+from tests.gateway.gateways import gateway
 from tests.gateway.raw_wire import Wire, post, wire
 from tests.links.kit import until
 

@@ -16,7 +16,8 @@ from holdfast.gateway.fronts import bodies
 from holdfast.gateway.fronts.connections import most_connections, most_of_one_caller
 from holdfast.gateway.server import Program
 from holdfast.testing import FaultServer
-from tests.gateway.kit import Raw, gateway
+from tests.gateway.clients import Raw
+from tests.gateway.gateways import gateway
 from tests.gateway.raw_backend import raw_http
 from tests.gateway.raw_wire import HOSTS, Wire, ping, post, wire
 from tests.links.kit import until

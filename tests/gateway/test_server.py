@@ -1,0 +1,29 @@
+"""The program around the gateway: the port, reload of the file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.gateway.auth import new_token
+from holdfast.gateway.server import Program
+from tests.gateway.clients import Raw
+
+
+@pytest.mark.promise("gateway.callers")
+async def test_a_reload_never_opens_a_public_gateway(tmp_path: Path) -> None:
+    token, digest = new_token()
+    file = tmp_path / "g.json"
+    auth = {"tokens": [{"hash": digest, "principal": "alice"}]}
+    listen = {"host": "0.0.0.0", "port": 0}
+    file.write_text(json.dumps({"listen": listen, "auth": auth, "store": "memory:", "mcpServers": {}}))
+    from holdfast.gateway.config.file import load_config
+
+    async with Program(load_config(file)).running() as program:
+        async with Raw(f"http://127.0.0.1:{program.port}/mcp") as client:
+            assert (await client.initialize()).status == 401
+            file.write_text(json.dumps({"listen": {"port": 0}, "mcpServers": {}}))
+            assert await program.reload() is False
+            assert (await client.initialize()).status == 401
+            client.token = token
+            assert (await client.initialize()).status == 200
