@@ -17,7 +17,7 @@ from holdfast.errors import (
     SessionReplaced,
     UnstorableValue,
 )
-from holdfast.gateway.fronts.asgi import Refused
+from holdfast.gateway.fronts.refusals import Refused
 from holdfast.gateway.results import ERROR, tool_error
 
 POISON = "POISON"

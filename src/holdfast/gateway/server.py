@@ -21,7 +21,7 @@ from holdfast.gateway.auth import Authenticator, check_bind
 from holdfast.gateway.config.file import Config, load_config
 from holdfast.gateway.config.settings import ClientLimits
 from holdfast.gateway.fronts.connections import Connections
-from holdfast.gateway.fronts.http_2025 import Front
+from holdfast.gateway.fronts.http import HttpFront
 from holdfast.gateway.fronts.uvicorn_protocol import Protocol
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.place import bound, make_room
@@ -45,7 +45,7 @@ class Program:
         self._sink = sink
         self._keys = keys
         self.gateway: Gateway | None = None
-        self.front: Front | None = None
+        self.front: HttpFront | None = None
         self.port = 0
         self.connections = Connections(config.settings.clients)
         self._stop = asyncio.Event()
@@ -75,7 +75,7 @@ class Program:
             async with open_store(self.config.store_url, keys=self._keys) as store:
                 gateway = self.gateway = Gateway(self.config, store, sink=self._sink)
                 gateway.address = self.url
-                self.front = Front(gateway)
+                self.front = HttpFront(gateway)
                 async with gateway.running():
                     server = _Server(_settings(self.front, self.config.settings.clients, self.connections))
                     serving = asyncio.create_task(server.serve(sockets=[sock]), name="uvicorn")
@@ -113,13 +113,13 @@ class Program:
 
     # Reload
 
-    async def _watch_tokens(self, front: Front) -> None:
+    async def _watch_tokens(self, front: HttpFront) -> None:
         """What a token let in ends when the token expires."""
         last = time.time()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             now = time.time()
-            if front.callers.expired_between(last, now):
+            if front.authenticator.expired_between(last, now):
                 front.end_refused()
             last = now
 
@@ -167,7 +167,8 @@ class Program:
         ]
         read = Config(kept, config.entries, path)
         self.connections.limits = kept.clients
-        self.front.callers = Authenticator(kept.auth, kept.listen)  # first: who may no longer call waits for nothing
+        # First: a caller who is no longer let in must not be served while backends are changed.
+        self.front.authenticate_by(Authenticator(kept.auth, kept.listen))
         try:
             async with self._reloading:
                 await gateway.reload(read)
@@ -188,7 +189,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _settings(app: Front, limits: ClientLimits, connections: Connections) -> uvicorn.Config:
+def _settings(app: HttpFront, limits: ClientLimits, connections: Connections) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # pyright: ignore[reportArgumentType]
         lifespan="off",

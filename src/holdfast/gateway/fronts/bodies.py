@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from holdfast.core.models import ANONYMOUS, Principal
-from holdfast.gateway.fronts.asgi import Refused
+from holdfast.gateway.fronts.refusals import Refused
 
 MIB = 1024 * 1024
 COMMON = 64 * 1024  # bytes that a request may take without being counted: connections are bounded, too
@@ -41,7 +41,7 @@ class RequestBodies:
         others, own = self.used - size, self._of[principal] - size
         if (others and others + to > ALL) or (principal != ANONYMOUS and own and own + to > OF_ONE):
             what = f"other large requests that are under way take {others} bytes (yours {own}); this one has to wait"
-            raise Refused(503, what, code=-32000, retry_after="1")
+            raise Refused.for_now(what)
         self._take(principal, to - size)
 
     def _take(self, principal: Principal, size: int) -> None:

@@ -12,21 +12,21 @@ import stat
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
-from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
-
-from holdfast.core.disclosure import rpc_error
-from holdfast.core.eras import PROTOCOL_VERSION, UNSUPPORTED_VERSION, Era
+from holdfast.core.disclosure import INTERNAL_ERROR, rpc_error
+from holdfast.core.eras import Era
 from holdfast.core.models import Principal
 from holdfast.errors import ConfigError, HoldfastError, Unavailable
 from holdfast.gateway.config.file import Config
 from holdfast.gateway.dispatch import RequestContext
-from holdfast.gateway.fronts.handshake import BadHandshake, client_of, discovery, handshake
+from holdfast.gateway.fronts.messages import Message, read
+from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Pipeline
+from holdfast.gateway.fronts.refusals import INVALID_REQUEST, PARSE_ERROR, SESSION_NOT_FOUND, Malformed, Refused
 from holdfast.gateway.fronts.stdio_output import OutPipe
 from holdfast.gateway.fronts.streams import Streams
 from holdfast.gateway.gateway import CUT_SECONDS, Gateway
-from holdfast.gateway.sessions.session import Client, Session
+from holdfast.gateway.sessions.session import Session
 from holdfast.links.codec import decode_exactly, encode_known
 from holdfast.links.wires.stdio.child import ID_WITHIN, ids_in
 from holdfast.stores import open_store
@@ -36,7 +36,6 @@ log = logging.getLogger("holdfast.gateway")
 LOCAL = Principal("local")
 """Whoever started us is the operating system's word: authenticated."""
 CHUNK = 64 * 1024
-CANCELLED = -32800
 
 
 class StdioFront:
@@ -49,6 +48,7 @@ class StdioFront:
         self.closing = False
         """Nothing is taken of the client any more."""
         self._gateway = gateway
+        self._pipeline = Pipeline(gateway)
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._out = OutPipe(out, gateway.settings.clients, self.stop)
@@ -63,6 +63,17 @@ class StdioFront:
 
     async def keep_up(self) -> None:
         await self._out.keep_up()
+
+    def cancelled(self) -> Mapping[str, Any]:
+        if self.closing:
+            return rpc_error(Unavailable("the gateway is going down", remedy="start it again"))
+        return REQUEST_CANCELLED
+
+    async def finish(self, message: dict[str, Any], status: int = 200) -> None:
+        self.say(message)
+
+    async def was_read(self) -> bool:
+        return await self._out.flush()
 
     @property
     def backlog(self) -> int:
@@ -112,131 +123,99 @@ class StdioFront:
     def _refuse_long(self, ids: tuple[str | int, ...], cap: int) -> None:
         """The line is not read, the session goes on: whoever waits for this answer must not wait for ever."""
         id = next((id for id in ids if id not in self._calls), None)
-        self._refuse(id, -32600, f"a message has at most {cap} bytes")
+        self._refuse(id, INVALID_REQUEST, f"a message has at most {cap} bytes")
 
     def _take(self, line: bytes) -> None:
         try:
-            message = decode_exactly(line)
-        except ValueError as error:
-            self._refuse(None, -32700, f"this line is not valid JSON: {error}"[:200])
+            message = read(line, "this line")
+        except Malformed as malformed:
+            if malformed.is_answer:
+                log.info("the client sent an answer that can't be read: %s", malformed)
+            else:
+                code = malformed.error["code"]
+                self._refuse(malformed.id, code if code == PARSE_ERROR else INVALID_REQUEST, str(malformed))
             return
-        if not isinstance(message, dict) or cast("dict[str, Any]", message).get("jsonrpc") != "2.0":
-            self._refuse(None, -32600, "a message is an object with jsonrpc 2.0")
-            return
-        known = cast("dict[str, Any]", message)
-        method, id = known.get("method"), known.get("id")
-        params = known.get("params")
-        meta = cast("dict[str, Any]", params).get("_meta") if isinstance(params, dict) else None
-        if method is None:
-            if self._session is None or not self._session.answered(known):
-                log.info("an answer that nobody waits for")
-        elif (
-            not isinstance(method, str)
-            or (params is not None and not isinstance(params, dict))
-            or (meta is not None and not isinstance(meta, dict))
-        ):
-            what = "method is a string, params and _meta are objects"
-            self._refuse(id if isinstance(id, str | int) else None, -32600, what)
-        elif "id" not in known:
-            self._notified(method, cast("dict[str, Any]", params or {}))
-        elif isinstance(id, bool) or not isinstance(id, str | int) or id in self._calls:
-            self._refuse(None, -32600, "an id is a string or a whole number, and is used once at a time")
+        id = message.id
+        if message.method is None:
+            if self._session is None or not self._session.answered(message.body):
+                log.info("the client sent an answer to no open question")
+        elif id is None:
+            self._pipeline.notify(self._session, self._calls, message)
+        elif id in self._calls:
+            self._refuse(None, INVALID_REQUEST, f"a request with the id {id!r:.80} is under way already")
         else:
-            task = asyncio.get_running_loop().create_task(self._call(id, method, cast("dict[str, Any]", params or {})))
+            task = asyncio.get_running_loop().create_task(self._call(id, message))
             self._calls[id] = task
             self._tasks.add(task)
-            if method == "initialize":
+            if message.method == "initialize":
                 self._initializing = task
             task.add_done_callback(self._tasks.discard)
 
-    def _refuse(self, id: Any, code: int, message: str, data: Any = None) -> None:
-        error = {"code": code, "message": message} | ({"data": data} if data is not None else {})
-        self.say({"jsonrpc": "2.0", "id": id, "error": error})
+    def _refuse(self, id: str | int | None, code: int, message: str) -> None:
+        self.say({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
 
-    def _notified(self, method: str, params: dict[str, Any]) -> None:
-        if method == "notifications/cancelled":
-            id = params.get("requestId")
-            task = self._calls.get(id) if isinstance(id, str | int) else None
-            if task is not None:
-                task.cancel()
-        elif method == "notifications/roots/list_changed" and self._session is not None:
-            self._session.roots_changed()
-
-    async def _call(self, id: Any, method: str, params: dict[str, Any]) -> None:
-        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": id}
-        context, session = RequestContext(LOCAL, Era.Y2025, reply_channel=self), None
+    async def _call(self, id: str | int, message: Message) -> None:
+        context = RequestContext(LOCAL, Era.Y2025, reply_channel=self)
         try:
-            if method != "initialize" and self._session is None and self._initializing is not None:
-                await asyncio.wait((self._initializing,))  # a script sends all its lines at once
-            session = self._session
-            if session is not None:
-                session.reply_channels.append(self)
-            answer["result"] = await self._answer(context, method, params)
-        except HoldfastError as error:
-            answer["error"] = rpc_error(error)
-        except _Refusal as refusal:
-            answer["error"] = refusal.error
-        except asyncio.CancelledError:
-            answer["error"] = (
-                rpc_error(_gone()) if self.closing else {"code": CANCELLED, "message": "Request cancelled"}
-            )
+            answer = await self._pipeline.answer(self, id, self._answer(context, message))
+        finally:
+            self._calls.pop(id, None)
+        if answer is not None:
+            await self._pipeline.deliver(context, self, answer.message)
+
+    async def _answer(self, context: RequestContext, message: Message) -> dict[str, Any]:
+        """The result of a request, while its session, if there is one, has this way to its client."""
+        if message.method != "initialize" and self._session is None and self._initializing is not None:
+            await asyncio.wait((self._initializing,))  # a script sends all its lines at once
+        session = self._session
+        if session is not None:
+            session.reply_channels.append(self)
+        try:
+            return await (self._answer_2026 if message.has_2026_envelope else self._answer_2025)(context, message)
+        except (Refused, HoldfastError):
+            raise
         except Exception:
             log.exception("a request could not be answered")
-            answer["error"] = {"code": -32603, "message": "Internal error"}
+            raise Refused(500, "Internal error", code=INTERNAL_ERROR) from None
         finally:
             if session is not None:
                 session.reply_channels.remove(self)
-            self._calls.pop(id, None)
-        self.say(answer)
-        if context.reporting is not None and await self._out.flush():
-            context.reported()
 
-    async def _answer(self, context: RequestContext, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        meta = params.get("_meta")
-        if isinstance(meta, dict) and PROTOCOL_VERSION in meta:
-            return await self._answer_2026(context, method, params)
-        if method == "initialize":
-            return await self._initialize(params)
+    async def _answer_2025(self, context: RequestContext, message: Message) -> dict[str, Any]:
+        if message.method == "initialize":
+            return await self._initialize(message.params)
         if self._session is None:
-            raise _Refusal(-32600, "initialize first")
+            raise Refused(400, "initialize first")
         session = await self._gateway.sessions.find(self._session.id, LOCAL)
         if session is None:
             self._session = None
-            raise _Refusal(-32001, "the session has ended, and what it kept is gone: initialize again")
+            what = "the session has ended, and what it kept is gone: initialize again"
+            raise Refused(404, what, code=SESSION_NOT_FOUND)
         context.session, context.client = session, session.client
-        return await self._gateway.methods.answer(context, method, params)
+        return await self._pipeline.methods.answer(context, str(message.method), message.params)
+
+    async def _answer_2026(self, context: RequestContext, message: Message) -> dict[str, Any]:
+        client = self._pipeline.client_2026(message)
+        if message.method == "server/discover":
+            return await self._pipeline.discover(client)
+        context.era, context.client = Era.Y2026, client
+        return await self._pipeline.methods.answer(context, str(message.method), message.params)
 
     async def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
         if self._session is not None:
-            raise _Refusal(-32600, "initialized already")
-        try:
-            client = client_of(params)
-        except BadHandshake as error:
-            raise _Refusal(-32602, str(error)) from None
-        session = self._session = await self._gateway.sessions.begin(LOCAL, client)
+            raise Refused(400, "initialized already")
+        session, result = await self._pipeline.initialize(LOCAL, params)
+        self._session = session
         session.streams = self._gateway.sessions.new_streams()
         self._pushing = asyncio.get_running_loop().create_task(self._push(session.streams), name="push")
         session.listen()
-        return handshake(self._gateway, client)
+        return result
 
     async def _push(self, streams: Streams) -> None:
         """What the session says unasked."""
         async for event in streams.own.after(0):
             data = event.partition(b"data: ")[2].rstrip(b"\n")
             self.say(decode_exactly(data))
-
-    async def _answer_2026(self, context: RequestContext, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        checked = classify_inbound_request({"method": method, "params": params})
-        if isinstance(checked, InboundLadderRejection):
-            raise _Refusal(checked.code, checked.message, checked.data)
-        if method == "server/discover":
-            await self._gateway.settled()
-            if (steered := self._gateway.steers(checked.client_info, checked.protocol_version)) is not None:
-                raise _Refusal(UNSUPPORTED_VERSION, *steered)
-            return discovery(self._gateway)
-        client = Client(checked.client_info or {}, checked.client_capabilities or {}, checked.protocol_version)
-        context.era, context.client = Era.Y2026, client
-        return await self._gateway.methods.answer(context, method, params)
 
     async def _close(self) -> None:
         self.closing = True
@@ -270,16 +249,6 @@ class StdioFront:
         finally:
             hurry.cancel()
             await asyncio.wait((hurry,))
-
-
-def _gone() -> HoldfastError:
-    return Unavailable("the gateway is going down", remedy="start it again")
-
-
-class _Refusal(Exception):
-    def __init__(self, code: int, message: str, data: Any = None) -> None:
-        super().__init__(message)
-        self.error: dict[str, Any] = {"code": code, "message": message} | ({"data": data} if data is not None else {})
 
 
 async def serve_stdio(config: Config, keys: Sequence[str] | None = None) -> None:

@@ -1,0 +1,128 @@
+"""The steps that every front takes with a message: begin a session, discover, notify, answer, deliver.
+
+A front owns how messages arrive and leave. What one era does differently stands in `http_2025.py` and `http_2026.py`.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any, NamedTuple, Protocol, cast
+
+from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, InboundLadderRejection, classify_inbound_request
+
+from holdfast.core.disclosure import rpc_error
+from holdfast.core.eras import UNSUPPORTED_VERSION
+from holdfast.core.models import Principal
+from holdfast.errors import HoldfastError
+from holdfast.gateway.dispatch import Methods, RequestContext
+from holdfast.gateway.fronts.handshake import BadHandshake, client_of, discovery, handshake
+from holdfast.gateway.fronts.messages import Message
+from holdfast.gateway.fronts.refusals import CANCELLED, INVALID_PARAMS, Refused
+from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.sessions.session import Client, ReplyChannel, Session
+
+REQUEST_CANCELLED: Mapping[str, Any] = {"code": CANCELLED, "message": "Request cancelled"}
+
+
+class AnswerChannel(ReplyChannel, Protocol):
+    """The way back to the client of one request, its answer included."""
+
+    def cancelled(self) -> Mapping[str, Any] | None:
+        """Called while a `CancelledError` is handled. The error to answer with; None if no client is left to read it.
+        Raises the `CancelledError` again if it was not the call that was cancelled, but the task."""
+        ...
+
+    async def finish(self, message: dict[str, Any], status: int = 200) -> None:
+        """Send the answer."""
+        ...
+
+    async def was_read(self) -> bool:
+        """Did the client take the answer, as far as can be known here?"""
+        ...
+
+
+class Answer(NamedTuple):
+    """The answer to one request, before it is sent."""
+
+    message: dict[str, Any]
+    error: HoldfastError | None = None
+    """What the answer's error was made from."""
+
+
+class Pipeline:
+    """The steps that the fronts of one gateway share."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self.methods = Methods(gateway)
+
+    def refuse_if_draining(self) -> None:
+        if self._gateway.draining:
+            raise Refused.for_now("the gateway is going down")
+
+    async def initialize(self, principal: Principal, params: dict[str, Any]) -> tuple[Session, dict[str, Any]]:
+        """Begin a 2025 session. Returns it, and the result of `initialize`."""
+        try:
+            client = client_of(params)
+        except BadHandshake as error:
+            raise Refused(400, str(error), code=INVALID_PARAMS) from None
+        return await self._gateway.sessions.begin(principal, client), handshake(self._gateway, client)
+
+    def client_2026(self, message: Message, headers: Mapping[str, str] | None = None) -> Client:
+        """What a 2026 request says of its client, once its envelope, and the headers that repeat it, are checked."""
+        body = message.body if headers is not None else {"method": message.method, "params": message.params}
+        checked = classify_inbound_request(body, headers=headers)
+        if isinstance(checked, InboundLadderRejection):
+            raise Refused(
+                ERROR_CODE_HTTP_STATUS.get(checked.code, 400), checked.message, code=checked.code, data=checked.data
+            )
+        return Client(_mapping(checked.client_info), _mapping(checked.client_capabilities), checked.protocol_version)
+
+    async def discover(self, client: Client) -> dict[str, Any]:
+        """The result of `server/discover`. A client that speaks both eras is refused where it should take 2025."""
+        await self._gateway.settled()
+        steered = self._gateway.steers(client.info, client.version)
+        if steered is not None:
+            message, supported = steered
+            raise Refused(400, message, code=UNSUPPORTED_VERSION, data=supported)
+        return discovery(self._gateway)
+
+    def notify(self, session: Session | None, calls: Mapping[str | int, "asyncio.Task[Any]"], message: Message) -> None:
+        """A notification from the client of these calls under way. Unknown ones are dropped."""
+        if message.method == "notifications/cancelled":
+            id = message.params.get("requestId")
+            task = calls.get(id) if isinstance(id, str | int) else None
+            if task is not None:
+                task.cancel()
+        elif message.method == "notifications/roots/list_changed" and session is not None:
+            session.roots_changed()
+
+    async def answer(
+        self, channel: AnswerChannel, id: str | int, work: Coroutine[Any, Any, dict[str, Any]]
+    ) -> Answer | None:
+        """Do the work of a request. Returns its result or its error; None if no client is left to read it."""
+        message: dict[str, Any] = {"jsonrpc": "2.0", "id": id}
+        try:
+            message["result"] = await work
+        except Refused as refused:
+            message["error"] = refused.error
+        except HoldfastError as error:
+            message["error"] = rpc_error(error)
+            return Answer(message, error)
+        except asyncio.CancelledError:
+            cancelled = channel.cancelled()
+            if cancelled is None:
+                return None
+            message["error"] = cancelled
+        return Answer(message)
+
+    async def deliver(
+        self, context: RequestContext, channel: AnswerChannel, message: dict[str, Any], status: int = 200
+    ) -> None:
+        """Send an answer. A loss that it tells of counts as told once the client has read it."""
+        await channel.finish(message, status)
+        if context.reporting is not None and await channel.was_read():
+            context.reported()
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
