@@ -28,14 +28,13 @@ from holdfast.gateway.backends.ownership import PROCESSES, Programs, has_ended, 
 from holdfast.gateway.backends.routing import Offer, Table, build
 from holdfast.gateway.config.file import Config, ServerEntry
 from holdfast.gateway.config.settings import Settings
-from holdfast.gateway.dispatch import Methods
 from holdfast.gateway.drain import CallsInProgress
 from holdfast.gateway.failure_log import FailureLog
 from holdfast.gateway.fronts.steering import Steering
 from holdfast.gateway.fronts.streams import Room, Stream, Streams
+from holdfast.gateway.link_choice import LinkChoice
 from holdfast.gateway.orphans import Orphans
 from holdfast.gateway.place import check_sealing
-from holdfast.gateway.readiness import Readiness
 from holdfast.gateway.sessions.registry import TOPIC, Sessions
 from holdfast.gateway.sessions.session import Session
 from holdfast.stores.contract import Store
@@ -116,10 +115,9 @@ class Gateway:
         self.room = Room(config.settings.clients.total_bytes)
         self.sessions.new_streams = lambda: Streams(self.settings.clients, self.room)
         self.calls = CallsInProgress()
-        self.methods = Methods(self)
+        self.link_choice = LinkChoice(self.sessions)
         self._steering = Steering()
         self.caller_lists = CallerLists(self)
-        self.readiness = Readiness(self)
         self.failures = FailureLog("the gateway")
         self._beat: Record | None = None
 
@@ -342,7 +340,6 @@ class Gateway:
     async def stop(self) -> None:
         """Drain, then let go. With a durable store, sessions at HTTP backends stay for the next process."""
         await self.drain()
-        await self.readiness.close()
         await self.caller_lists.close()
         for task in tuple(self._tasks):
             task.cancel()

@@ -5,13 +5,10 @@ It owns the words of `/readyz`, which anybody may read: they name no store, back
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError, Rejected
 from holdfast.gateway.backends.ownership import PROCESSES
-
-if TYPE_CHECKING:
-    from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.gateway import Gateway
 
 PROBE_SECONDS = 2.0  # for the store's answer: a probe that waits longer has its own deadline by then
 FRESH_SECONDS = 1.0  # for which a store's answer holds: probes are many, and come without a token
@@ -20,7 +17,7 @@ FRESH_SECONDS = 1.0  # for which a store's answer holds: probes are many, and co
 class Readiness:
     """Of one gateway."""
 
-    def __init__(self, gateway: "Gateway") -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._asked = float("-inf")
         self._store_answers = False

@@ -97,6 +97,7 @@ class Program:
                         if not serving.done():
                             server.force_exit = True
                             await asyncio.wait((serving,), timeout=CLOSE_SECONDS)
+                        await self.front.close()
         finally:
             sock.close()
 

@@ -20,8 +20,8 @@ from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.backends.routing import Offer, Table, build
 
 if TYPE_CHECKING:
-    from holdfast.gateway.dispatch import RequestContext
     from holdfast.gateway.gateway import Gateway
+    from holdfast.gateway.request_context import RequestContext
 
 log = logging.getLogger("holdfast.gateway")
 
@@ -119,7 +119,7 @@ class CallerLists:
     async def _fetch(
         self, context: "RequestContext", backend: Backend, key: Key, passed: Mapping[str, str]
     ) -> Catalogue:
-        backend_link, ours = await self._gateway.methods.link_for_lists(context, backend, passed)
+        backend_link, ours = await self._gateway.link_choice.for_lists(context, backend, passed)
         try:
             before = self._listed.get(key)
             found = await self._fetch_over(backend_link, passed, before.catalogue if before is not None else None)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.eras import METHOD_NOT_FOUND
+from holdfast.core.eras import METHOD_NOT_FOUND, Era
 from holdfast.core.events import BackendClosed, BackendStarted
 from holdfast.core.models import Principal
 from holdfast.errors import ErrorAnswer, HoldfastError, QuestionRefused
@@ -15,6 +15,8 @@ from holdfast.gateway.backends.ownership import Ownership
 from holdfast.gateway.sessions.memories import BackendMemory, SessionMemory
 from holdfast.links.calls.inbound import Params
 from holdfast.links.link import Link
+
+LEVEL_SECONDS = 10.0  # for a server to take a log level
 
 if TYPE_CHECKING:
     from holdfast.gateway.backends.backend import Backend
@@ -72,6 +74,19 @@ class BackendLink:
         raise ErrorAnswer(
             f"{method}: nobody can be asked", message="this client can't be asked during a call", code=METHOD_NOT_FOUND
         )
+
+    def mark_used(self, passed: Mapping[str, str] | None = None) -> None:
+        """A call goes over it now; `passed`: headers of that call."""
+        self.used = time.monotonic()
+        if passed is not None:
+            self.passed = passed
+
+    async def set_log_level(self, level: str | None) -> None:
+        """The level for this server: now, if the server is there and takes one, else with its next handshake."""
+        self.link.log_level = level
+        handshake = self.link.handshake
+        if handshake is not None and handshake.era is Era.Y2025 and "logging" in handshake.capabilities:
+            await self.link.request("logging/setLevel", {"level": level}, timeout=LEVEL_SECONDS)
 
     def took_refusal(self) -> QuestionRefused | None:
         """Why the call that has just failed did so, if a question was refused meanwhile."""

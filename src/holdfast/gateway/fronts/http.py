@@ -23,6 +23,7 @@ from holdfast.gateway.fronts.pipeline import Pipeline
 from holdfast.gateway.fronts.post_reply import Accepts
 from holdfast.gateway.fronts.refusals import Refused
 from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.readiness import Readiness
 from holdfast.links.codec import weight
 
 log = logging.getLogger("holdfast.gateway")
@@ -42,6 +43,7 @@ class HttpFront:
         self._2026 = Front2026(gateway, pipeline)
         self.open = OpenRequests()
         self.bodies = RequestBodies()
+        self._readiness = Readiness(gateway)
         self._authenticator = Authenticator(gateway.settings.auth, gateway.settings.listen)
 
     @property
@@ -58,6 +60,10 @@ class HttpFront:
         ended = self.open.end_refused(self._authenticator)
         if ended:
             log.warning("ended %d open requests: their tokens are no longer valid", ended)
+
+    async def close(self) -> None:
+        """Stop what still runs once no request is served."""
+        await self._readiness.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -88,7 +94,7 @@ class HttpFront:
         if path == "/healthz":
             await request.reply(200, b"ok\n", _TEXT)
         elif path == "/readyz":
-            why_not = await self._gateway.readiness.why_not()
+            why_not = await self._readiness.why_not()
             await request.reply(503 if why_not else 200, b"%s\n" % (why_not or "ready").encode(), _TEXT)
         elif path.rstrip("/") == endpoint.rstrip("/"):  # with a slash behind it, it is the same endpoint
             await self._mcp(request)

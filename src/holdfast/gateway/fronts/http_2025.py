@@ -1,18 +1,16 @@
 """What HTTP clients of the 2025 era get: sessions named by `Mcp-Session-Id`, their GET stream, their end by DELETE."""
 
-import asyncio
 from typing import Any
 
 from holdfast.core.eras import Era
 from holdfast.core.models import Principal
-from holdfast.gateway.dispatch import RequestContext
 from holdfast.gateway.fronts.asgi import Request
 from holdfast.gateway.fronts.messages import Message
 from holdfast.gateway.fronts.pipeline import Pipeline
 from holdfast.gateway.fronts.post_reply import Accepts, PostReplyChannel, event_of
 from holdfast.gateway.fronts.refusals import SESSION_NOT_FOUND, Refused
-from holdfast.gateway.fronts.streams import Streams
 from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.sessions.session import Session
 
 
@@ -68,24 +66,20 @@ class Front2025:
             raise Refused(400, "no question with this id is open")
 
     async def _call(self, request: Request, session: Session, message: Message, accepts: Accepts) -> None:
-        id, method, task = message.id, message.method, asyncio.current_task()
+        id, method = message.id, message.method
         assert id is not None
         assert method is not None
-        assert task is not None
         if id in session.calls:
             raise Refused(400, f"a request with the id {id!r:.80} is under way already")
-        channel = PostReplyChannel(request, accepts, lambda: _streams(session).answer())
+        channel = PostReplyChannel(request, accepts, lambda: session.open_streams().answer())
         context = RequestContext(session.principal, Era.Y2025, session, session.client, request, channel)
-        session.calls[id] = task
-        session.reply_channels.append(channel)
+        session.begin_call(id, channel)
         try:
             answer = await self._pipeline.answer(
                 channel, id, self._pipeline.methods.answer(context, method, message.params)
             )
         finally:
-            session.reply_channels.remove(channel)
-            session.calls.pop(id, None)
-            self._gateway.sessions.was_used(session)
+            session.end_call(id, channel)
         if answer is not None:
             await self._pipeline.deliver(context, channel, answer.message)
 
@@ -96,15 +90,13 @@ class Front2025:
         if not Accepts.of(request.headers.get(b"accept")).sse:
             raise Refused(406, "accept text/event-stream")
         session = await self._session(request, principal)
-        streams = _streams(session)
+        streams = session.open_streams()
         last = request.header(b"last-event-id")
         stream, number = streams.resume(last) if last else (streams.own, streams.own.delivered)
         events = stream.after(number)
         if stream is streams.own:
             session.listen()
-            for method in sorted(session.changed):
-                session.push({"method": method})
-            session.changed.clear()
+            session.push_changes()
         await request.stream(events)
 
     async def delete(self, request: Request, principal: Principal) -> None:
@@ -112,9 +104,3 @@ class Front2025:
         session = await self._session(request, principal)
         await self._gateway.sessions.end(session, "ended by its client")
         await request.reply(204)
-
-
-def _streams(session: Session) -> Streams:
-    if session.streams is None:
-        session.streams = session.sessions.new_streams()
-    return session.streams

@@ -16,7 +16,7 @@ from holdfast.core.exact import is_unicode, plain
 from holdfast.core.models import Principal
 from holdfast.errors import HoldfastError
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS, Subscriptions
-from holdfast.gateway.dispatch import LONGEST_URI, RequestContext
+from holdfast.gateway.dispatch import LONGEST_URI
 from holdfast.gateway.fronts.asgi import Request
 from holdfast.gateway.fronts.handshake import INFO
 from holdfast.gateway.fronts.messages import Message
@@ -24,6 +24,7 @@ from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Answer, Pipeline
 from holdfast.gateway.fronts.post_reply import Accepts, PostReplyChannel, event_of
 from holdfast.gateway.fronts.refusals import INVALID_PARAMS, Refused
 from holdfast.gateway.gateway import Gateway, Listener
+from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.sessions.header_keys import Keys
 from holdfast.gateway.sessions.session import Client, Session
 

@@ -13,11 +13,12 @@ from holdfast.core.disclosure import rpc_error
 from holdfast.core.eras import UNSUPPORTED_VERSION
 from holdfast.core.models import Principal
 from holdfast.errors import HoldfastError
-from holdfast.gateway.dispatch import Methods, RequestContext
+from holdfast.gateway.dispatch import Methods
 from holdfast.gateway.fronts.handshake import BadHandshake, client_of, discovery, handshake
 from holdfast.gateway.fronts.messages import Message
 from holdfast.gateway.fronts.refusals import CANCELLED, INVALID_PARAMS, Refused
 from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.sessions.session import Client, ReplyChannel, Session
 
 REQUEST_CANCELLED: Mapping[str, Any] = {"code": CANCELLED, "message": "Request cancelled"}

@@ -19,13 +19,13 @@ from holdfast.core.eras import Era
 from holdfast.core.models import Principal
 from holdfast.errors import ConfigError, HoldfastError, Unavailable
 from holdfast.gateway.config.file import Config
-from holdfast.gateway.dispatch import RequestContext
 from holdfast.gateway.fronts.messages import Message, read
 from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Pipeline
 from holdfast.gateway.fronts.refusals import INVALID_REQUEST, PARSE_ERROR, SESSION_NOT_FOUND, Malformed, Refused
 from holdfast.gateway.fronts.stdio_output import OutPipe
 from holdfast.gateway.fronts.streams import Streams
 from holdfast.gateway.gateway import CUT_SECONDS, Gateway
+from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.sessions.session import Session
 from holdfast.links.codec import decode_exactly, encode_known
 from holdfast.links.wires.stdio.child import ID_WITHIN, ids_in
@@ -157,19 +157,19 @@ class StdioFront:
     async def _call(self, id: str | int, message: Message) -> None:
         context = RequestContext(LOCAL, Era.Y2025, reply_channel=self)
         try:
-            answer = await self._pipeline.answer(self, id, self._answer(context, message))
+            answer = await self._pipeline.answer(self, id, self._answer(context, id, message))
         finally:
             self._calls.pop(id, None)
         if answer is not None:
             await self._pipeline.deliver(context, self, answer.message)
 
-    async def _answer(self, context: RequestContext, message: Message) -> dict[str, Any]:
+    async def _answer(self, context: RequestContext, id: str | int, message: Message) -> dict[str, Any]:
         """The result of a request, while its session, if there is one, has this way to its client."""
         if message.method != "initialize" and self._session is None and self._initializing is not None:
             await asyncio.wait((self._initializing,))  # a script sends all its lines at once
         session = self._session
         if session is not None:
-            session.reply_channels.append(self)
+            session.begin_call(id, self)
         try:
             return await (self._answer_2026 if message.has_2026_envelope else self._answer_2025)(context, message)
         except (Refused, HoldfastError):
@@ -179,7 +179,7 @@ class StdioFront:
             raise Refused(500, "Internal error", code=INTERNAL_ERROR) from None
         finally:
             if session is not None:
-                session.reply_channels.remove(self)
+                session.end_call(id, self)
 
     async def _answer_2025(self, context: RequestContext, message: Message) -> dict[str, Any]:
         if message.method == "initialize":
@@ -206,8 +206,7 @@ class StdioFront:
             raise Refused(400, "initialized already")
         session, result = await self._pipeline.initialize(LOCAL, params)
         self._session = session
-        session.streams = self._gateway.sessions.new_streams()
-        self._pushing = asyncio.get_running_loop().create_task(self._push(session.streams), name="push")
+        self._pushing = asyncio.get_running_loop().create_task(self._push(session.open_streams()), name="push")
         session.listen()
         return result
 

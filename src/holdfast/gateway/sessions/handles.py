@@ -12,7 +12,7 @@ from holdfast.gateway.config.settings import Sessions as Settings
 from holdfast.gateway.sessions.session import Session
 
 if TYPE_CHECKING:
-    from holdfast.gateway.dispatch import RequestContext
+    from holdfast.gateway.request_context import RequestContext
     from holdfast.gateway.sessions.registry import Sessions
 
 OPEN, END = "holdfast__open_session", "holdfast__end_session"

@@ -200,6 +200,33 @@ class Session:
     def step(self, event: GatewaySessionEvent) -> None:
         self.state = GATEWAY_SESSION.next(self.state, event)
 
+    def begin_call(self, id: str | int, reply_channel: ReplyChannel | None = None) -> None:
+        """The current task answers a call of this session: it is not idle, and its end waits for the call."""
+        task = asyncio.current_task()
+        assert task is not None
+        self.calls[id] = task
+        if reply_channel is not None:
+            self.reply_channels.append(reply_channel)
+
+    def end_call(self, id: str | int, reply_channel: ReplyChannel | None = None) -> None:
+        """The call is over, and the session idles from now on."""
+        if reply_channel is not None:
+            self.reply_channels.remove(reply_channel)
+        self.calls.pop(id, None)
+        self.used = self.sessions.clock.monotonic()
+
+    def open_streams(self) -> Streams:
+        """The streams of a 2025 client, made at first use."""
+        if self.streams is None:
+            self.streams = self.sessions.new_streams()
+        return self.streams
+
+    def push_changes(self) -> None:
+        """The client listens now: send it the notices that had to wait."""
+        for method in sorted(self.changed):
+            self.push({"method": method})
+        self.changed.clear()
+
     def start(self, work: Awaitable[Any], name: str) -> None:
         """A task of the session's own; it ends with the session."""
         task = asyncio.ensure_future(work)

@@ -1,0 +1,229 @@
+"""Calls on their way to backends: their headers, what a backend says and asks meanwhile, and what an error becomes."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
+
+from holdfast.core.disclosure import CALL_AGAIN
+from holdfast.core.eras import LOG_LEVEL, Era
+from holdfast.core.exact import plain
+from holdfast.core.values import members
+from holdfast.errors import (
+    CircuitOpen,
+    ConnectFailed,
+    ConnectionLost,
+    ErrorAnswer,
+    LimitReached,
+    SessionReplaced,
+    StartTimeout,
+)
+from holdfast.gateway.backends.backend import LISTS, Backend
+from holdfast.gateway.backends.link import BackendLink
+from holdfast.gateway.backends.routing import Route
+from holdfast.gateway.drain import CallsInProgress
+from holdfast.gateway.link_choice import LinkChoice
+from holdfast.gateway.request_context import RequestContext
+from holdfast.gateway.results import OWN_SESSION, with_notice, with_refusal
+from holdfast.gateway.sessions.session import ReplyChannel
+from holdfast.links.calls.inbound import CallHandlers, RawProgress
+
+TRACE = ("traceparent", "tracestate", "baggage")
+ROUNDS = 10  # of input that a 2026 backend may ask of a 2025 client for one call
+_ONLY_2026 = frozenset({"resultType", "ttlMs", "cacheScope"})
+
+
+@dataclass(slots=True)
+class BackendRequest:
+    """What is asked of a backend."""
+
+    route: Route
+    method: str
+    params: dict[str, Any]
+    safe: bool
+    """Repeating it changes nothing at the backend."""
+
+
+class BackendCalls:
+    """Sends the calls of one gateway, one backend request a call."""
+
+    def __init__(self, choice: LinkChoice, calls: CallsInProgress) -> None:
+        self._choice = choice
+        self._calls = calls
+
+    async def send(self, context: RequestContext, backend: Backend, request: BackendRequest) -> dict[str, Any]:
+        """One request to one backend, over the link that this caller's calls belong to."""
+        backend_link = self._choice.ready(context, backend) or await self._choice.for_call(context, backend)
+        if backend_link is None:
+            return await self._send_in_new_session(context, backend, request)
+        return await self._send(context, backend, backend_link, request)
+
+    async def _send_in_new_session(
+        self, context: RequestContext, backend: Backend, request: BackendRequest
+    ) -> dict[str, Any]:
+        """A session for this one call. If the backend would have kept something, the result says that it is gone."""
+        # Over HTTP, a 2026 client comes here only where the backend was found to offer 2025 alone.
+        may_be_2026 = backend.is_child or backend.is_per_caller or backend.policy.reuse == "call"
+        backend_link = backend.new(
+            principal=context.principal,
+            caller=context.principal,
+            passed=backend.passed(context.headers),
+            session_wanted=context.era is Era.Y2025 or not may_be_2026,
+            stream=True,
+        )
+        try:
+            await self._choice.start(backend_link, backend)
+            lost = backend_link.link.keeps_state or (backend.is_child and backend.keeps_sessions)
+            keeps = lost and backend.policy.stateful and backend.policy.reuse != "call"
+            result = await self._send(context, backend, backend_link, request)
+        finally:
+            await backend_link.close("one call", end=True)
+        return with_notice(result, request.method, OWN_SESSION.format(backend=backend.name)) if keeps else result
+
+    async def _send(
+        self, context: RequestContext, backend: Backend, backend_link: BackendLink, request: BackendRequest
+    ) -> dict[str, Any]:
+        link, session, params = backend_link.link, context.session, request.params
+        backend_link.mark_used(backend.passed(context.headers) if backend.is_per_caller else None)
+        headers = _headers(context, backend_link, request)
+        reply_channel, handlers, on_progress = context.reply_channel, None, None
+        if reply_channel is not None:
+            meta = members(params.get("_meta"))
+            handlers = _handlers(context, backend, reply_channel, meta)
+            token = meta.get("progressToken")
+            if token is not None:
+                on_progress = _progress(reply_channel, token)
+        server = backend.entry.server
+        try:
+            result = await link.request(
+                request.method,
+                params,
+                safe=request.safe,
+                headers=headers,
+                timeout=server.timeout,
+                silence=server.silence,
+                on_progress=on_progress,
+                handlers=handlers,
+            )
+            if result.get("resultType") == "input_required" and context.era is Era.Y2025:
+                result = await self._answer_questions(context, backend_link, request, result, headers)
+        except ErrorAnswer as error:
+            if (refused := backend_link.took_refusal()) is not None:
+                raise refused from error
+            raise
+        except asyncio.CancelledError:
+            if not (self._calls.was_cut() or (session is not None and session.was_cut())):
+                raise
+            raise ConnectionLost(
+                f"{request.method}: the call at {backend.name!r} was cut when its session or the gateway ended",
+                server=backend.name,
+                phase="call",
+            ) from None
+        except (ConnectFailed, StartTimeout, CircuitOpen) as error:
+            backend.noted(error, backend_link.session)
+            raise backend.unavailable(error) from error
+        except SessionReplaced as error:
+            error.remedy = CALL_AGAIN
+            if not request.safe and (loss := link.unreported_loss) is not None:
+                context.reporting = link, loss
+            raise
+        if (
+            backend_link.refused is not None
+            and (refused := backend_link.took_refusal()) is not None
+            and result.get("isError") is True
+        ):
+            result = with_refusal(result, refused)
+        if context.era is Era.Y2025 and "resultType" in result:
+            return {key: value for key, value in result.items() if key not in _ONLY_2026}
+        return result
+
+    async def _answer_questions(
+        self,
+        context: RequestContext,
+        backend_link: BackendLink,
+        request: BackendRequest,
+        result: dict[str, Any],
+        headers: Mapping[str, str] | None,
+    ) -> dict[str, Any]:
+        """A 2026 backend asks inside its answer; a 2025 client is asked on the call's stream."""
+        session, method = context.session, request.method
+        for _ in range(ROUNDS):
+            if result.get("resultType") != "input_required":
+                return result
+            asked = result.get("inputRequests")
+            answers: dict[str, Any] = {}
+            if isinstance(asked, dict) and asked:
+                if session is None:
+                    raise ErrorAnswer(
+                        "input is needed", message="Input is needed, and nobody can be asked", code=-32603
+                    )
+                for key, question in cast("dict[str, Any]", asked).items():
+                    known = cast("dict[str, Any]", question) if isinstance(question, dict) else {}
+                    inner = known.get("params")
+                    answers[key] = await session.ask(
+                        str(known.get("method")),
+                        cast("dict[str, Any]", inner) if isinstance(inner, dict) else None,
+                        context.reply_channel,
+                    )
+            again = {**request.params, "inputResponses": answers} if answers else dict(request.params)
+            if isinstance(result.get("requestState"), str):
+                again["requestState"] = result["requestState"]
+            server = backend_link.backend.entry.server
+            result = await backend_link.link.request(
+                method, again, safe=request.safe, headers=headers, timeout=server.timeout, silence=server.silence
+            )
+        raise LimitReached(
+            f"{method}: {backend_link.link.name!r} asked for input {ROUNDS} times in a row",
+            limit=ROUNDS,
+            server=backend_link.link.name,
+        )
+
+
+def _headers(context: RequestContext, backend_link: BackendLink, request: BackendRequest) -> dict[str, str] | None:
+    """Trace context, what the operator passes through, and what a 2026 tool wants of its parameters."""
+    headers: dict[str, str] | None = None
+    route = request.route
+    given, backend = context.headers, backend_link.backend
+    if given is not None:
+        for name in (*TRACE, *backend.policy.pass_headers):
+            value = given.get(name)
+            if value is not None:
+                headers = headers or {}
+                headers[name] = value
+    if route.params_in_headers and backend_link.link.era is Era.Y2026:
+        known = backend.catalogue
+        tool = known.tools_by_name.get(route.name) if known is not None else route.item
+        if tool is not None and (mapped := x_mcp_header_map(tool.get("inputSchema"))):
+            headers = {**(headers or {}), **mcp_param_headers(mapped, plain(request.params.get("arguments") or {}))}
+    return headers
+
+
+def _handlers(
+    context: RequestContext, backend: Backend, reply_channel: ReplyChannel, meta: Mapping[str, Any]
+) -> CallHandlers:
+    session, era = context.session, context.era
+    # A program's pipe is for all its calls, which may be of several clients.
+    keep_up = None if backend.is_child and not reply_channel.is_alone else reply_channel.keep_up
+    wants_log = era is Era.Y2025 or LOG_LEVEL in meta
+
+    def heard(method: str, params: Mapping[str, Any] | None) -> None:
+        if method in LISTS:  # we list anew first, and then the client may
+            session.heard(backend.name, method, params) if session is not None else backend.heard(method, params)
+            return
+        if method == "notifications/message" and not wants_log:
+            return
+        reply_channel.say({"jsonrpc": "2.0", "method": method, "params": dict(params or {})})
+
+    if session is None or era is Era.Y2026:
+        return CallHandlers(on_notification=heard, keep_up=keep_up)
+    return CallHandlers(lambda method, params, _: session.ask(method, params, reply_channel), heard, keep_up)
+
+
+def _progress(reply_channel: ReplyChannel, token: Any) -> RawProgress:
+    def told(params: Mapping[str, Any]) -> None:
+        said = {**params, "progressToken": token}
+        reply_channel.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": said})
+
+    return RawProgress(told)

@@ -1,0 +1,35 @@
+"""Who asks for something, in which session, and how to reach them meanwhile: what a front knows of one request."""
+
+from dataclasses import dataclass, field
+
+from holdfast.core.eras import Era
+from holdfast.core.models import ANONYMOUS, Principal
+from holdfast.gateway.backends.passed_headers import HasHeaders
+from holdfast.gateway.sessions.session import Client, ReplyChannel, Session
+from holdfast.links.link import Link
+from holdfast.links.wires.base import Loss
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """One request, for those who answer it."""
+
+    principal: Principal
+    era: Era
+    session: Session | None = None
+    client: Client = field(default_factory=Client)
+    headers: HasHeaders | None = None
+    """Of the request, by their names in lower case."""
+    reply_channel: ReplyChannel | None = None
+    reporting: tuple[Link, Loss] | None = None
+    """A loss that the answer reports."""
+
+    def reported(self) -> None:
+        """The client has read the answer."""
+        if self.reporting is not None:
+            link, loss = self.reporting
+            link.loss_reported(loss)
+
+    @property
+    def is_anonymous(self) -> bool:
+        return self.principal == ANONYMOUS
