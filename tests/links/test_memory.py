@@ -7,13 +7,13 @@ from json import dumps, loads
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 import holdfast
 from holdfast import HttpMemory, Limits, Memory, Principal, Record, StoreMemory
 from holdfast.core import events
 from holdfast.testing import Fault, FaultServer
 from tests.links.kit import link_to, text_of, tool, until
+from tests.links.web import WebAnswer, WebRequest, web_server
 
 pytestmark = pytest.mark.anyio
 
@@ -29,41 +29,35 @@ class Documents:
         self.token: str | None = None
         self.url = ""
 
-    async def handle(self, request: web.Request) -> web.Response:
+    def handle(self, request: WebRequest) -> WebAnswer:
         if self.down:
-            return web.Response(status=500)
+            return WebAnswer(500)
         if self.token is not None and request.headers.get("authorization") != self.token:
-            return web.Response(status=401)
+            return WebAnswer(401)
         rev, body = self.kept.get(request.path, (0, b""))
         tag = {"etag": f'"{rev}"'} if self.etags else {}
-        if request.method == "GET":
-            return web.Response(body=body, headers=tag) if rev else web.Response(status=404)
-        if request.method == "DELETE" and not self.deletes:
-            return web.Response(status=405)
+        if request.verb == "GET":
+            return WebAnswer(200, body, tag) if rev else WebAnswer(404)
+        if request.verb == "DELETE" and not self.deletes:
+            return WebAnswer(405)
         if self.etags and (
             (request.headers.get("if-none-match") == "*" and rev)
             or ("if-match" in request.headers and request.headers["if-match"] != f'"{rev}"')
         ):
-            return web.Response(status=412)
-        if request.method == "DELETE":
+            return WebAnswer(412)
+        if request.verb == "DELETE":
             self.kept.pop(request.path, None)
-            return web.Response(status=204)
-        self.kept[request.path] = (rev + 1, await request.read())
-        return web.Response(status=200, headers={"etag": f'"{rev + 1}"'} if self.etags else {})
+            return WebAnswer(204)
+        self.kept[request.path] = (rev + 1, request.body)
+        return WebAnswer(200, headers={"etag": f'"{rev + 1}"'} if self.etags else {})
 
 
 @pytest.fixture
 async def documents() -> AsyncIterator[Documents]:
     served = Documents(etags=True)
-    app = web.Application()
-    app.router.add_route("*", "/{tail:.*}", served.handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    served.url = f"{site.name}/sessions/{{name}}"
-    yield served
-    await runner.cleanup()
+    async with web_server(served.handle) as url:
+        served.url = f"{url}/sessions/{{name}}"
+        yield served
 
 
 @pytest.fixture

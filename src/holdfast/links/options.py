@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.eras import Era
@@ -15,8 +15,10 @@ from holdfast.links.lifecycle.reseed import Reseeding
 from holdfast.links.limits import Limits
 from holdfast.links.memory.guarded import guarded
 from holdfast.links.memory.store import Memory
-from holdfast.links.wires.http.pool import SharedPool
 from holdfast.version import __version__
+
+if TYPE_CHECKING:
+    from holdfast.links.wires.http.pool import SharedPool
 
 Reseed: TypeAlias = Callable[[Reseeding], Awaitable[bool | None]]
 """Awaited when a session was replaced, before any replay. True: what was lost is back, calls may go on."""
@@ -48,7 +50,7 @@ class Options:
     """More shapes for the verdict table, looked at first."""
     stream: bool = True
     """Open the server's own stream in 2025; else `Link.listen()` does, when it is wanted."""
-    pool: SharedPool | None = None
+    pool: "SharedPool | None" = None
     """Connections that this link shares with others; None: it has its own."""
     known_json: bool = False
     """Messages are passed on, a gateway's case: what is sent was JSON before and need not be checked, and what comes

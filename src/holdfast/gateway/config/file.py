@@ -24,7 +24,7 @@ from holdfast.gateway.backends.routing import too_many_names
 from holdfast.gateway.backends.secret_files import PREFIX, FileHeaders
 from holdfast.gateway.config.settings import POLICY_KEYS, SETTINGS_KEYS, Policy, Reuse, Settings
 from holdfast.links.target import CommandTarget, HttpTarget, check_headers
-from holdfast.links.wires.http.pool import proxy_for
+from holdfast.links.wires.http.route import proxy_for
 from holdfast.links.wires.stdio.command import Missing, environment, located
 from holdfast.stores import open_store
 

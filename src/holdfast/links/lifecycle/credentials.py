@@ -22,7 +22,7 @@ from holdfast.links.target import (
     check_url,
 )
 from holdfast.links.wires.base import Resolved
-from holdfast.links.wires.http.pool import proxy_for
+from holdfast.links.wires.http.route import proxy_for
 
 REQUESTS = 20  # of one OAuth flow: discovery at several places, registration, token
 

@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.core.eras import Era, Why
 from holdfast.core.events import CircuitChanged
@@ -31,9 +31,9 @@ from holdfast.links.reporter import LinkReporter
 from holdfast.links.target import CommandTarget, HttpTarget, ObjectTarget, Target
 from holdfast.links.wires.base import Generation, Resolved, Wire
 from holdfast.links.wires.duplex import DuplexWire
-from holdfast.links.wires.http.pool import SharedPool
-from holdfast.links.wires.http.wire import HttpWire
-from holdfast.links.wires.stdio.channel import StdioChannel
+
+if TYPE_CHECKING:
+    from holdfast.links.wires.http.pool import SharedPool
 
 
 class Wants(Protocol):
@@ -78,7 +78,7 @@ class Startup:
         memory: Memory | None,
         reporter: LinkReporter,
         verdict_rules: Sequence[VerdictRule] = (),
-        pool: SharedPool | None = None,
+        pool: "SharedPool | None" = None,
         known_json: bool = False,
     ) -> None:
         self._pool = pool
@@ -144,6 +144,8 @@ class Startup:
     def _make(self) -> Wire:
         match self.target:
             case HttpTarget():
+                from holdfast.links.wires.http.wire import HttpWire  # loads the HTTP client
+
                 return HttpWire(
                     self.name,
                     self.target,
@@ -159,6 +161,8 @@ class Startup:
                 channel = LocalChannel(self.name, self.target, self._background, self.limits.close)
                 return DuplexWire(channel, self._background)
             case CommandTarget():
+                from holdfast.links.wires.stdio.channel import StdioChannel  # loads what starts programs
+
                 program = StdioChannel(self.name, self.target, self.limits, self._reporter, self._known_json)
                 return DuplexWire(program, self._background, Broke.CHILD_DIED)
 

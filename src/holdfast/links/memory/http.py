@@ -7,16 +7,17 @@ it has no claims either, so every link opens the stream and the server's 409 sor
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 from urllib.parse import quote
-
-import aiohttp
 
 from holdfast.core.handshake import Saved, legal_session_id
 from holdfast.errors import ConfigError, Conflict, StoreDown
 from holdfast.links.codec import decode, encode
 from holdfast.links.memory.store import MemoryEntry, bare
 from holdfast.links.target import Headers, Resolvable, check_headers, check_url, public_url
-from holdfast.links.wires.http.pool import FAILURES, describe, open_pool
+
+if TYPE_CHECKING:
+    from holdfast.links.wires.http.pool import Pool
 
 SECONDS = 10.0  # for one GET or PUT: a memory that is slower than a handshake is of no use
 DOCUMENT_BYTES = 256 * 1024  # a handshake with long instructions; more is not ours
@@ -46,7 +47,7 @@ class HttpMemory:
         self._url = check_url(url)
         self._headers = headers if callable(headers) else dict(check_headers(headers or {}))
         self._seconds = seconds
-        self._pool: aiohttp.ClientSession | None = None
+        self._pool: Pool | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tag: str | None = None
 
@@ -117,27 +118,29 @@ class HttpMemory:
         self, verb: str, body: bytes | None, extra: Mapping[str, str]
     ) -> tuple[int, str | None, bytes | None]:
         """Status, ETag and body; None for a body that is too large."""
+        from holdfast.links.wires.http.connection import Body  # the HTTP client loads at the first use
+        from holdfast.links.wires.http.failures import FAILURES, describe
+        from holdfast.links.wires.http.pool import Pool
+        from holdfast.links.wires.http.route import Route
+
         own = check_headers(await self._headers()) if callable(self._headers) else self._headers
-        headers = {**own, **extra, "accept": "application/json"}
+        headers = {**own, **extra, "accept": "application/json", "accept-encoding": "identity"}
         if body is not None:
             headers["content-type"] = "application/json"
         loop = asyncio.get_running_loop()
         if self._pool is None or self._loop is not loop:  # the pool of a closed loop is of no use
-            self._pool, self._loop = open_pool(self._seconds, None), loop
+            self._pool, self._loop = Pool(self._seconds, None), loop
         try:
-            async with (
-                asyncio.timeout(self._seconds),
-                self._pool.request(verb, self._url, data=body, headers=headers, allow_redirects=False) as response,
-            ):
-                raw = await response.content.read(DOCUMENT_BYTES + 1) if verb == "GET" else b""
-                while verb == "GET" and len(raw) <= DOCUMENT_BYTES and (more := await response.content.read(65536)):
-                    raw += more
-                tag = response.headers.get("etag")
-                # A weak tag can't be compared for a write: that is as good as none.
-                strong = None if tag is None or tag.startswith("W/") else tag
-                return response.status, strong, None if len(raw) > DOCUMENT_BYTES else raw
+            async with asyncio.timeout(self._seconds):
+                request = self._pool.request(verb, Route.to(self._url), headers, None if body is None else Body(body))
+                async with await request as response:
+                    raw = await response.read_up_to(DOCUMENT_BYTES)
         except FAILURES as error:
             raise self._down(describe(error)) from error
+        tag = response.headers.get("etag")
+        # A weak tag can't be compared for a write: that is as good as none.
+        strong = None if tag is None or tag.startswith("W/") else tag
+        return response.status, strong, None if len(raw) > DOCUMENT_BYTES else raw
 
     def _down(self, why: str) -> StoreDown:
         return StoreDown(

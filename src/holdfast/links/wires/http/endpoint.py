@@ -10,24 +10,18 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
-
-from yarl import URL
+from urllib.parse import urljoin
 
 from holdfast.core.outcome import Broke, Seen, VerdictRule
 from holdfast.links.codec import Decode, decode, decode_exactly, encode, encode_known
 from holdfast.links.limits import Limits, too_large
 from holdfast.links.target import HttpTarget, public_url
 from holdfast.links.wires.base import Generation, Message, Reply, Resolved
-from holdfast.links.wires.http.client import Body, Broken
-from holdfast.links.wires.http.pool import (
-    Answer,
-    HttpPool,
-    SharedPool,
-    describe,
-    proxy_for,
-    same_origin,
-    where_it_broke,
-)
+from holdfast.links.wires.http.connection import Body
+from holdfast.links.wires.http.failures import Broken, describe, where_it_broke
+from holdfast.links.wires.http.pool import Pool, SharedPool
+from holdfast.links.wires.http.response import Response
+from holdfast.links.wires.http.route import Route, proxy_for
 
 FOREIGN_BODY = 16 * 1024  # bytes read of a body that is not an answer: enough for an error object or a page's title
 LONGEST_RETRY_AFTER = 86_400.0  # seconds: what asks for more than a day is no statement about load
@@ -53,21 +47,19 @@ class Endpoint:
         self._shared = shared
         self.known_json = known_json
         self.decode: Decode = decode_exactly if known_json else decode
-        self._pool: HttpPool | None = None
-        self._url = URL()
-        self._shown = ""
+        self._pool: Pool | None = None
+        self._route: Route | None = None
         self._proxy: str | None = None
 
     async def open(self, resolved: Resolved) -> None:
         assert resolved.url is not None
         self._proxy = proxy_for(resolved.url, self._target.proxy)
-        self._url = URL(resolved.url)
-        self._shown = str(self._url)
+        self._route = Route.to(resolved.url, self._proxy)
         if self._shared is not None:
             self._pool = self._shared.get()
             return
         tls = self._target.tls.context(self.name) if self._target.tls is not None else None
-        self._pool = HttpPool(self.limits.connect, tls)
+        self._pool = Pool(self.limits.connect, tls)
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None
@@ -80,37 +72,33 @@ class Endpoint:
             raise too_large(len(body), self.limits.message_bytes, self.name)
         return body
 
-    async def request(self, verb: str, headers: Mapping[str, str], body: Body | None) -> Answer:
+    async def request(self, verb: str, headers: Mapping[str, str], body: Body | None) -> Response:
         """One request, with redirects within our own origin followed."""
-        url, shown = self._url, self._shown
+        route = self._route
         for turn in range(REDIRECTS + 1):
             pool = self._pool
-            if pool is None:
+            if pool is None or route is None:
                 break
-            response = await pool.request(verb, shown, headers, body, self._proxy)
+            response = await pool.request(verb, route, headers, body)
             if response.status not in (307, 308) or turn == REDIRECTS:
                 return response
-            location = response.headers.get("location", "")
             try:
-                there = url.join(URL(location)) if location else url
-            except ValueError:
-                return response  # redirected to nowhere
-            if there == url or not same_origin(str(url), str(there)):
+                there = Route.to(urljoin(route.url, response.headers.get("location", "")), self._proxy)
+            except (ValueError, KeyError):
+                return response  # redirected to nowhere, or to what is not HTTP
+            if there == route or there.origin != route.origin:  # another origin must not see our credentials
                 return response
             response.release()
-            if response.status == 308 or str(there).rstrip("/") == str(url).rstrip("/"):
-                self._url, self._shown = (
-                    there,
-                    str(there),
-                )  # moved for good, or a slash that every request would be sent back for
-            url, shown = there, str(there)
+            if response.status == 308 or there.url.rstrip("/") == route.url.rstrip("/"):
+                self._route = there  # moved for good, or a slash that every request would be sent back for
+            route = there
         raise Broken("the link is closed")
 
-    async def read_status(self, response: Answer, generation: Generation) -> Reply:
+    async def read_status(self, response: Response, generation: Generation) -> Reply:
         """An answer of which only the status matters, or one that is not a success."""
         if 200 <= response.status < 300:
             size = 0
-            async for chunk in response.content.iter_any():
+            async for chunk in response.iter_any():
                 size += len(chunk)
                 if size > FOREIGN_BODY:
                     response.close()
@@ -118,12 +106,12 @@ class Endpoint:
             return Reply(session=response.headers.get("mcp-session-id"))
         return await self.read_refusal(response, generation)
 
-    async def read_refusal(self, response: Answer, generation: Generation, id: object = None) -> Reply:
+    async def read_refusal(self, response: Response, generation: Generation, id: object = None) -> Reply:
         """Any answer that is no success: what its status, headers and body say. A body that is the result of the
         request with this id is one all the same."""
         status = response.status
         raw = b""
-        async for chunk in response.content.iter_any():
+        async for chunk in response.iter_any():
             raw += chunk
             if len(raw) > FOREIGN_BODY:
                 break

@@ -14,7 +14,7 @@ from holdfast.core.sse import EventTooLarge, Parser
 from holdfast.links.codec import Decode
 from holdfast.links.wires.base import Dropped, Generation, Lost, Receive
 from holdfast.links.wires.http.endpoint import Endpoint, failed
-from holdfast.links.wires.http.pool import FAILURES, header
+from holdfast.links.wires.http.failures import FAILURES
 
 LONGEST_PAUSE = 30.0  # seconds between two tries: a server that is back should not wait longer to be heard
 SHORTEST_PAUSE = 0.05  # seconds, against a server that asks to be asked without a pause
@@ -36,9 +36,9 @@ async def listen(endpoint: Endpoint, generation: Generation, receive: Receive, l
             async with asyncio.timeout(endpoint.limits.silence):
                 response = await endpoint.request("GET", headers, None)
             generation.listening.set()
-            if response.status == 200 and header(response.headers, "content-type") == "text/event-stream":
+            if response.status == 200 and response.content_type == "text/event-stream":
                 failures, opened = 0, True
-                async for chunk in response.content.iter_any():
+                async for chunk in response.iter_any():
                     for event in parser.feed(chunk):
                         if event.retry is not None:
                             pause = event.retry

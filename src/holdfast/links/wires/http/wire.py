@@ -1,7 +1,7 @@
 """A wire over streamable HTTP: one POST a message, answered as JSON or as an event stream. Both eras.
 
 It owns one exchange: the request, its answer in either form, and the resumption of a broken answer stream. It reports
-what it saw and refuses to judge it. The server's own stream stands in `stream.py`, aiohttp in `pool.py`.
+what it saw and refuses to judge it. The server's own stream stands in `stream.py`.
 """
 
 import asyncio
@@ -16,9 +16,11 @@ from holdfast.links.limits import Limits
 from holdfast.links.target import HttpTarget
 from holdfast.links.wires.base import Dropped, Generation, Lost, Message, Patience, Receive, Reply, Resolved
 from holdfast.links.wires.http import stream as http_stream
-from holdfast.links.wires.http.client import Body
+from holdfast.links.wires.http.connection import Body
 from holdfast.links.wires.http.endpoint import Endpoint, failed
-from holdfast.links.wires.http.pool import FAILURES, Answer, SharedPool, header
+from holdfast.links.wires.http.failures import FAILURES
+from holdfast.links.wires.http.pool import SharedPool
+from holdfast.links.wires.http.response import Response
 from holdfast.version import __version__
 
 ACCEPT = "application/json, text/event-stream"
@@ -117,7 +119,7 @@ class _Call:
         if extra:
             headers |= {name.lower(): value for name, value in extra.items()}
         now = asyncio.get_running_loop().time
-        response: Answer | None = None
+        response: Response | None = None
         try:
             async with asyncio.timeout_at(self._patience.next(now())) as timer:
                 self._patience.timer = timer
@@ -125,7 +127,7 @@ class _Call:
                 self._sent = True
                 self._status = response.status
                 if 200 <= response.status < 300:  # a body that is the answer is one, whatever success it is called
-                    kind = header(response.headers, "content-type")
+                    kind = response.content_type
                     if response.status == 204 or (response.status == 202 and response.content_length == 0):
                         return self._broken(Broke.NOT_AN_ANSWER, f"HTTP {response.status} without an answer")
                     if kind == "application/json":
@@ -141,10 +143,10 @@ class _Call:
             if response is not None and not response.closed:
                 self._let_go(response)
 
-    def _let_go(self, response: Answer) -> None:
+    def _let_go(self, response: Response) -> None:
         """Give the connection back. An answer stream that is complete but not yet ended is read to its end aside, so
         that the next call can have its connection; one that is not complete is cut."""
-        if response.content.is_eof() or not self._answering:
+        if response.is_eof or not self._answering:
             response.release()
         else:
             self._wire.background.start(_drain(response), f"drain {self._wire.endpoint.name}")
@@ -156,14 +158,14 @@ class _Call:
         )
         return Reply(seen=seen, what=what)
 
-    async def _read_json(self, response: Answer) -> Reply:
+    async def _read_json(self, response: Response) -> Reply:
         self._answering = True
         cap, length = self._wire.endpoint.limits.message_bytes, response.content_length
         if length is not None and length <= cap and "content-encoding" not in response.headers:
             raw: bytes | bytearray = await response.read()
         else:
             raw = bytearray()
-            async for chunk in response.content.iter_any():
+            async for chunk in response.iter_any():
                 raw += chunk
                 if len(raw) > cap:
                     break
@@ -185,13 +187,13 @@ class _Call:
             Broke.TOO_LARGE, f"the answer is over the cap of {self._wire.endpoint.limits.message_bytes} bytes"
         )
 
-    async def _read_foreign(self, response: Answer, kind: str) -> Reply:
+    async def _read_foreign(self, response: Response, kind: str) -> Reply:
         return self._broken(
             Broke.NOT_AN_ANSWER,
             f"HTTP {response.status} with {kind or 'no content type'}, not JSON and not an event stream",
         )
 
-    def _answered(self, answer: Message, response: Answer | None) -> Reply:
+    def _answered(self, answer: Message, response: Response | None) -> Reply:
         session = response.headers.get("mcp-session-id") if response is not None else None
         error = answer.get("error")
         if error is None:
@@ -225,18 +227,18 @@ class _Call:
         await self._receive(known)
         return None
 
-    async def _read_stream(self, response: Answer, timer: asyncio.Timeout) -> Reply:
+    async def _read_stream(self, response: Response, timer: asyncio.Timeout) -> Reply:
         parser = Parser(self._wire.endpoint.limits.message_bytes)
         asked: float | None = None
         failures = 0
-        stream: Answer | None = response
-        opened: Answer | None = None  # by a resumption, so ours to let go
+        stream: Response | None = response
+        opened: Response | None = None  # by a resumption, so ours to let go
         first = response
         try:
             while True:
                 if stream is not None:
                     try:
-                        async for chunk in stream.content.iter_any():
+                        async for chunk in stream.iter_any():
                             for event in self._events(parser, chunk, timer):
                                 failures = 0
                                 asked = event.retry if event.retry is not None else asked
@@ -276,7 +278,7 @@ class _Call:
         timer.reschedule(self._patience.next(asyncio.get_running_loop().time()))
         return answer
 
-    async def _resume(self, last_id: str) -> Answer | None:
+    async def _resume(self, last_id: str) -> Response | None:
         """Ask for the rest of a broken answer stream. None if that is not to be had right now."""
         try:
             response = await self._wire.endpoint.request(
@@ -286,7 +288,7 @@ class _Call:
             if isinstance(error, TimeoutError):
                 raise
             return None
-        if response.status == 200 and header(response.headers, "content-type") == "text/event-stream":
+        if response.status == 200 and response.content_type == "text/event-stream":
             return response
         response.close()
         return None
@@ -301,12 +303,12 @@ def _error_to_nobody(message: Any) -> Message | None:
     return known if isinstance(known.get("error"), dict) and known.get("id") in (None, "server-error") else None
 
 
-async def _drain(response: Answer) -> None:
+async def _drain(response: Response) -> None:
     try:
         async with asyncio.timeout(DRAIN):
-            async for _ in response.content.iter_any():
+            async for _ in response.iter_any():
                 pass
     except FAILURES:
         pass
     finally:
-        response.release() if response.content.is_eof() else response.close()
+        response.release() if response.is_eof else response.close()

@@ -7,15 +7,18 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from holdfast.links.wires.http import client as http_client
-from holdfast.links.wires.http.client import Body, Broken, NotHttp, Pool
+from holdfast.links.wires.http import pool as pool_module
+from holdfast.links.wires.http.connection import Body
+from holdfast.links.wires.http.failures import Broken, NotHttp
+from holdfast.links.wires.http.pool import Pool
+from holdfast.links.wires.http.route import Route
 from tests.links.kit import until
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def serving(handler: Handler) -> AsyncGenerator[tuple[str, Pool]]:
+async def serving(handler: Handler) -> AsyncGenerator[tuple[Route, Pool]]:
     tasks: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -33,7 +36,7 @@ async def serving(handler: Handler) -> AsyncGenerator[tuple[str, Pool]]:
     server = await asyncio.start_server(connected, "127.0.0.1", 0)
     pool = Pool(2.0, None)
     try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp?x=1", pool
+        yield Route.to(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp?x=1"), pool
     finally:
         await pool.close()
         server.close()
@@ -80,9 +83,9 @@ def always(answer: bytes, *, close: bool = False) -> Handler:
     ids=["length", "chunked", "closed", "1.0", "continue", "204", "gzip"],
 )
 async def test_answers_of_every_form(answer: bytes, close: bool, body: bytes) -> None:
-    async with serving(always(answer, close=close)) as (url, pool):
+    async with serving(always(answer, close=close)) as (route, pool):
         for _ in range(3):
-            async with await pool.request("POST", url, {"a": "b"}, Body(b"{}")) as response:
+            async with await pool.request("POST", route, {"a": "b"}, Body(b"{}")) as response:
                 assert response.status in (200, 204)
                 assert await response.read() == body
         assert len(pool._all) == (0 if close else 1)
@@ -100,17 +103,17 @@ async def test_answers_of_every_form(answer: bytes, close: bool, body: bytes) ->
     ids=["ssh", "nothing", "half a head", "endless header"],
 )
 async def test_what_is_no_answer_is_told(answer: bytes, error: type[Exception]) -> None:
-    async with serving(always(answer, close=True)) as (url, pool):
+    async with serving(always(answer, close=True)) as (route, pool):
         body = Body(b"{}")
         with pytest.raises(error):
-            await pool.request("POST", url, {}, body)
+            await pool.request("POST", route, {}, body)
         assert body.sent
 
 
 @pytest.mark.promise("link.http-client")
 async def test_a_body_cut_short_is_told_and_never_taken_for_whole() -> None:
-    async with serving(always(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello", close=True)) as (url, pool):
-        response = await pool.request("POST", url, {}, Body(b"{}"))
+    async with serving(always(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello", close=True)) as (route, pool):
+        response = await pool.request("POST", route, {}, Body(b"{}"))
         with pytest.raises(Broken):
             await response.read()
         response.close()
@@ -126,14 +129,14 @@ async def test_the_request_is_what_was_meant_and_a_line_break_is_refused() -> No
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         await writer.drain()
 
-    async with serving(handle) as (url, pool):
-        (await pool.request("POST", url, {"x-a": "1"}, Body(b"{}"))).release()
+    async with serving(handle) as (route, pool):
+        (await pool.request("POST", route, {"x-a": "1"}, Body(b"{}"))).release()
         assert heads[0].startswith("POST /mcp?x=1 HTTP/1.1\r\nhost: 127.0.0.1:")
         assert heads[0].endswith("x-a: 1\r\ncontent-length: 2\r\n\r\n{}")
         for wrong in ("a\r\nevil: 1", "a\nb"):
             body = Body(b"{}")
             with pytest.raises(ValueError, match="line break"):
-                await pool.request("POST", url, {"x-a": wrong}, body)
+                await pool.request("POST", route, {"x-a": wrong}, body)
             assert not body.sent
 
 
@@ -150,8 +153,8 @@ async def test_a_slow_reader_holds_the_server_back_and_gets_everything() -> None
             await writer.drain()
             sent += 1_000_000
 
-    async with serving(handle) as (url, pool):
-        response = await pool.request("POST", url, {}, Body(b"{}"))
+    async with serving(handle) as (route, pool):
+        response = await pool.request("POST", route, {}, Body(b"{}"))
         (connection,) = pool._all
         await until(lambda: connection._paused)
         assert sent < 32_000_000  # what nobody reads is not taken
@@ -161,9 +164,9 @@ async def test_a_slow_reader_holds_the_server_back_and_gets_everything() -> None
 
 @pytest.mark.promise("link.http-client")
 async def test_idle_connections_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_client, "KEEP_ALIVE", 0.1)
-    async with serving(always(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")) as (url, pool):
-        responses = await asyncio.gather(*(pool.request("POST", url, {}, Body(b"{}")) for _ in range(20)))
+    monkeypatch.setattr(pool_module, "KEEP_ALIVE", 0.1)
+    async with serving(always(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")) as (route, pool):
+        responses = await asyncio.gather(*(pool.request("POST", route, {}, Body(b"{}")) for _ in range(20)))
         for response in responses:
             response.release()
         assert len(pool._all) == 20
@@ -180,10 +183,10 @@ async def test_a_cancelled_request_costs_its_connection_and_no_other() -> None:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
             await writer.drain()
 
-    async with serving(handle) as (url, pool):
-        waiting = asyncio.create_task(pool.request("POST", url, {}, Body(b"wait")))
+    async with serving(handle) as (route, pool):
+        waiting = asyncio.create_task(pool.request("POST", route, {}, Body(b"wait")))
         await until(lambda: len(pool._all) == 1)
-        other = await pool.request("POST", url, {}, Body(b"go"))
+        other = await pool.request("POST", route, {}, Body(b"go"))
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -206,9 +209,9 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
     ids=["another", "half of another", "noise"],
 )
 async def test_what_comes_behind_a_whole_answer_changes_nothing(behind: bytes) -> None:
-    async with serving(always(OK + behind)) as (url, pool):
+    async with serving(always(OK + behind)) as (route, pool):
         for _ in range(3):
-            async with await pool.request("POST", url, {}, Body(b"{}")) as response:
+            async with await pool.request("POST", route, {}, Body(b"{}")) as response:
                 assert response.status == 200
                 assert await response.read() == b"hello"
         assert not pool._all  # and the connection is not used again
@@ -220,8 +223,8 @@ async def test_trailers_and_repeated_headers() -> None:
         b"HTTP/1.1 401 X\r\nWWW-Authenticate: Bearer x=1\r\nWWW-Authenticate: Basic y=2\r\nmcp-session-id: good\r\n"
         b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nmcp-session-id: evil\r\n\r\n"
     )
-    async with serving(always(answer)) as (url, pool):
-        async with await pool.request("POST", url, {}, Body(b"{}")) as response:
+    async with serving(always(answer)) as (route, pool):
+        async with await pool.request("POST", route, {}, Body(b"{}")) as response:
             assert await response.read() == b"hi"
             assert response.headers["mcp-session-id"] == "good"
             assert response.headers["www-authenticate"] == "Bearer x=1, Basic y=2"
@@ -236,9 +239,9 @@ async def test_an_early_answer_to_a_large_body_is_heard() -> None:
         await writer.drain()
         await asyncio.sleep(30)
 
-    async with serving(handle) as (url, pool):
+    async with serving(handle) as (route, pool):
         async with asyncio.timeout(5):
-            response = await pool.request("POST", url, {}, Body(b"x" * 30_000_000))
+            response = await pool.request("POST", route, {}, Body(b"x" * 30_000_000))
         assert response.status == 413
         response.release()
         assert not pool._all
@@ -248,13 +251,13 @@ async def test_an_early_answer_to_a_large_body_is_heard() -> None:
 async def test_a_packed_answer_may_not_swell_beyond_measure() -> None:
     bomb = gzip.compress(b"\0" * 64_000_000)
     head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb)
-    async with serving(always(head + bomb)) as (url, pool):
+    async with serving(always(head + bomb)) as (route, pool):
         with pytest.raises(NotHttp):
-            await (await pool.request("POST", url, {}, Body(b"{}"))).read()
+            await (await pool.request("POST", route, {}, Body(b"{}"))).read()
     two = gzip.compress(b"hello", mtime=0) + gzip.compress(b" there", mtime=0)
     head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(two)
-    async with serving(always(head + two)) as (url, pool):
-        async with await pool.request("POST", url, {}, Body(b"{}")) as response:
+    async with serving(always(head + two)) as (route, pool):
+        async with await pool.request("POST", route, {}, Body(b"{}")) as response:
             assert await response.read() == b"hello there"
 
 
@@ -266,8 +269,8 @@ async def test_a_body_without_length_is_not_whole_because_we_closed() -> None:
         await writer.drain()
         await asyncio.sleep(30)
 
-    async with serving(handle) as (url, pool):
-        response = await pool.request("POST", url, {}, Body(b"{}"))
+    async with serving(handle) as (route, pool):
+        response = await pool.request("POST", route, {}, Body(b"{}"))
         await pool.close()
         with pytest.raises(Broken):
             await response.read()
@@ -276,10 +279,10 @@ async def test_a_body_without_length_is_not_whole_because_we_closed() -> None:
 @pytest.mark.promise("link.http-client")
 async def test_an_upgrade_that_nobody_asked_for_is_no_answer() -> None:
     answer = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"
-    async with serving(always(answer)) as (url, pool):
+    async with serving(always(answer)) as (route, pool):
         with pytest.raises((NotHttp, Broken)):
             async with asyncio.timeout(5):
-                await pool.request("POST", url, {}, Body(b"{}"))
+                await pool.request("POST", route, {}, Body(b"{}"))
 
 
 _HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -314,10 +317,10 @@ async def test_what_never_ends_is_cut_while_it_is_read(name: str) -> None:
             await writer.drain()
             sent += len(block)
 
-    async with serving(handle) as (url, pool):
+    async with serving(handle) as (route, pool):
         async with asyncio.timeout(20):
             with pytest.raises(NotHttp):
-                await (await pool.request("POST", url, {}, Body(b"{}"))).read()
+                await (await pool.request("POST", route, {}, Body(b"{}"))).read()
         assert not pool._all
     assert sent < 32_000_000  # what fits into sockets, and not what the server would have sent
 
@@ -330,8 +333,8 @@ async def test_what_never_ends_behind_an_answer_costs_the_connection() -> None:
             writer.write(OK)
             await writer.drain()
 
-    async with serving(handle) as (url, pool):
-        response = await pool.request("POST", url, {}, Body(b"{}"))
+    async with serving(handle) as (route, pool):
+        response = await pool.request("POST", route, {}, Body(b"{}"))
         await until(lambda: not pool._all)
         assert await response.read() == b"hello"
         response.release()
@@ -341,9 +344,9 @@ async def test_what_never_ends_behind_an_answer_costs_the_connection() -> None:
 async def test_a_packed_answer_of_countless_members_is_refused_at_once() -> None:
     members = gzip.compress(b"", mtime=0) * 100_000
     head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(members)
-    async with serving(always(head + members)) as (url, pool):
+    async with serving(always(head + members)) as (route, pool):
         with pytest.raises(NotHttp, match="members"):
-            await (await pool.request("POST", url, {}, Body(b"{}"))).read()
+            await (await pool.request("POST", route, {}, Body(b"{}"))).read()
 
 
 @pytest.mark.promise("link.http-client")
@@ -356,6 +359,6 @@ async def test_header_values_are_sent_as_the_bytes_that_came() -> None:
         await writer.drain()
 
     id = "ключ-😀".encode()
-    async with serving(handle) as (url, pool):
-        (await pool.request("GET", url, {"last-event-id": id.decode("latin-1")}, None)).release()
+    async with serving(handle) as (route, pool):
+        (await pool.request("GET", route, {"last-event-id": id.decode("latin-1")}, None)).release()
     assert b"last-event-id: " + id + b"\r\n" in heads[0]
