@@ -1,15 +1,25 @@
 """W3C trace context on requests, if a span is active. The door to OpenTelemetry's API; no span, no cost."""
 
+import sys
+from functools import cache
 from typing import Any, cast
-
-from opentelemetry.propagate import inject
-from opentelemetry.trace import get_current_span
 
 
 def traced(params: dict[str, Any]) -> dict[str, Any]:
     """The parameters with the active span's context in `_meta`, or as they are."""
+    if "opentelemetry.trace" not in sys.modules:  # then no span can be active, and the import can be saved
+        return params
+    get_current_span, inject = _api()
     if not get_current_span().get_span_context().is_valid:
         return params
     meta = dict(cast("dict[str, Any]", params.get("_meta") or {}))
     inject(meta)
     return {**params, "_meta": meta}
+
+
+@cache
+def _api() -> tuple[Any, Any]:
+    from opentelemetry.propagate import inject
+    from opentelemetry.trace import get_current_span
+
+    return get_current_span, inject
