@@ -8,8 +8,8 @@ import sys
 import tokenize
 import tomllib
 from collections.abc import Iterator
-from importlib.util import resolve_name
 from importlib import import_module
+from importlib.util import resolve_name
 from pathlib import Path
 from tokenize import COMMENT, STRING
 
