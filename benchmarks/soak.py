@@ -1068,7 +1068,7 @@ class Run:
             self.ledger.faults["untyped"].append(f"in the gateway's log: {log[max(0, at - 300) : at + 3000]}")
 
     async def _records(self) -> list[str]:
-        from holdfast.gateway.sessions.session import KIND
+        from holdfast.gateway.sessions.record import KIND
         from holdfast.stores import open_store
 
         async with open_store(self.gateway.store) as store:

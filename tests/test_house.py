@@ -196,10 +196,6 @@ def _cycles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
 CYCLES_TO_REMOVE: set[frozenset[str]] = {
     frozenset(f"holdfast.{name}" for name in group.split())
     for group in (
-        "gateway.backends.backend gateway.backends.link gateway.backends.stateless",
-        "gateway.backends.caller_lists gateway.dispatch gateway.gateway gateway.readiness gateway.sessions.handles",
-        "gateway.sessions.registry gateway.sessions.session",
-        "client.calls client.hints client.leased client.pool client.runs client.scope client.server",
         "state.companions.companion state.companions.companions",
         (
             "state.frameworks.fastmcp state.frameworks.injection state.frameworks.lifecycle_tools "

@@ -42,7 +42,7 @@ async def test_one_hangs_one_refuses_one_works(tmp_path: Path) -> None:
             async with client.stream() as events:
                 await refuses.listen()
                 backend = program.gateway.backends["refuses"]
-                backend.next_try = 0.0
+                backend.health.next_try = 0.0
                 await backend.check()
                 assert (await events.next())["method"] == "notifications/tools/list_changed"
             assert (await client.call("refuses__count")).text == "1"
@@ -345,7 +345,7 @@ async def test_new_tools_of_a_server_that_was_deployed_anew_are_seen_within_seco
                 if how == "restarted":
                     await http.restart()
                 elif how == "hang up":
-                    await gate.look_anew()
+                    await gate.checks.fetch_all()
                 else:
                     http.sessions.version = "2"
                     await client.initialize()
@@ -360,19 +360,19 @@ async def test_a_reload_does_not_join_a_fetch_that_began_before_it(
         gate = program.gateway
         assert gate is not None
         backend = gate.backends["counter"]
-        await until(lambda: backend.catalogue is not None and gate.looked)
+        await until(lambda: backend.catalogue is not None and gate.checks.done)
         saving, may_end = asyncio.Event(), asyncio.Event()
 
         async def slow(_: object) -> None:
             saving.set()
             await may_end.wait()
 
-        monkeypatch.setattr(backend, "_keep", slow)  # a store that takes its time
+        monkeypatch.setattr(backend.lists, "_keep", slow)  # a store that takes its time
         http.sessions.tools = (*http.sessions.tools, "first")
-        begun = asyncio.create_task(gate.look_anew())
+        begun = asyncio.create_task(gate.checks.fetch_all())
         await asyncio.wait_for(saving.wait(), 10)
         http.sessions.tools = (*http.sessions.tools, "second")
-        reload = asyncio.create_task(gate.look_anew())
+        reload = asyncio.create_task(gate.checks.fetch_all())
         await asyncio.sleep(0)
         may_end.set()
         await asyncio.wait_for(asyncio.gather(begun, reload), 10)
@@ -385,7 +385,7 @@ async def test_a_server_that_stays_what_it_is_is_not_asked_for_its_lists_again(t
         async with gateway(tmp_path, {"counter": {"url": http.url}}, health={"every": 0.05}) as program:
             gate = program.gateway
             assert gate is not None
-            await until(lambda: gate.looked)
+            await until(lambda: gate.checks.done)
             for _ in range(3):
                 async with Raw(program.url) as client:
                     await client.initialize()
@@ -434,7 +434,7 @@ async def test_a_backend_that_fails_is_logged_once_a_change_and_shown_to_operato
         async with gateway(tmp_path, servers, store=url, health={"every": 0.05}) as program:
             gate = program.gateway
             assert gate is not None
-            await until(lambda: gate.looked)
+            await until(lambda: gate.checks.done)
             hangs.plan(Fault.HANG, times=1000)  # must not hold up the news of the other
 
             async def shown(state: str) -> dict[str, Any]:
@@ -452,13 +452,13 @@ async def test_a_backend_that_fails_is_logged_once_a_change_and_shown_to_operato
             assert "could not be reached" in (await shown("down"))["why"]
             backend = gate.backends["counter"]
             for _ in range(3):
-                backend.next_try = 0.0
+                backend.health.next_try = 0.0
                 await backend.check()
             said = [r for r in caplog.records if r.levelname == "WARNING" and "'counter'" in r.getMessage()]
             assert len(said) == 1, [r.getMessage() for r in said]
             caplog.clear()
             await http.listen()
-            backend.next_try = 0.0
+            backend.health.next_try = 0.0
             await shown("up")
             assert [r.getMessage() for r in caplog.records if "'counter'" in r.getMessage()] == [
                 "backend 'counter' is up again"
@@ -565,7 +565,7 @@ async def test_no_program_in_a_call_is_taken_away_and_exhaustion_says_who_has_th
         assert third.result["_meta"]["dev.holdfast/error"]["kind"] == "NoBackend"
         assert any("2 of 2 run for 'alice', all of them in a call" in text for text in caplog.messages)
         tasks.append(await held(3))
-        gate.backends["patient"].failures.clear()
+        gate.backends["patient"].health.failures.clear()
         full = await clients[4].call("patient__hold", name="4")
         assert full.result["_meta"]["dev.holdfast/error"]["kind"] == "NoBackend"
         assert "alice" not in str(full.last)

@@ -155,7 +155,7 @@ async def test_definitions_pass_digit_for_digit_also_from_the_store(
             assert at(tokens((await sent(client, body, era, "tools/list")).raw), "result", "tools", 0) == expected
         async with open_store(store) as opened:  # as another process finds it, with its backend down
             other = Gateway(config_of(tmp_path, {"b": entry}), opened)
-            await other.backends["b"].recall()
+            await other.backends["b"].lists.recall()
             catalogue = other.backends["b"].catalogue
             assert catalogue is not None
             kept = catalogue.tools[0]
@@ -205,7 +205,7 @@ async def test_a_list_that_cannot_be_read_leaves_the_last_one(tmp_path: Path, br
             said.update(broken)
             for _ in range(2):
                 await gate.backends["b"].check(fetch=True)
-            assert gate.backends["b"].state == "up"
+            assert gate.backends["b"].health.state == "up"
             (why,) = gate.describe()["backends"]["b"]["left_out"]
             assert why.startswith("tools/list: ")
             assert why.endswith("the 1 that were known before stay")
@@ -228,7 +228,7 @@ async def test_a_page_with_too_many_items_is_listed_as_far_as_the_limit(tmp_path
         async with gateway(tmp_path, {"b": {"url": url, "era": "2025"}}) as program:
             gate = program.gateway
             assert gate is not None
-            await until(lambda: gate.looked)
+            await until(lambda: gate.checks.done)
             catalogue = gate.backends["b"].catalogue
             assert catalogue is not None
             assert len(catalogue.tools) == ITEMS
@@ -243,10 +243,10 @@ async def test_a_server_that_knows_no_ping_is_up(tmp_path: Path) -> None:
         async with gateway(tmp_path, servers, health={"every": 600}, sink=events.append) as program:
             gate = program.gateway
             assert gate is not None
-            await until(lambda: gate.looked)
+            await until(lambda: gate.checks.done)
             for _ in range(2):
                 await gate.backends["b"].check()
-            assert gate.backends["b"].state == "up"
+            assert gate.backends["b"].health.state == "up"
             assert not [event for event in events if isinstance(event, BackendFailed)]
 
 

@@ -121,6 +121,19 @@ def test_this_process_runs() -> None:
     assert ownership.whereabouts()["pid"] == os.getpid()
 
 
+class Unchanged:
+    """The user of a program whose memory no other process has written to."""
+
+    def __init__(self, ended: asyncio.Event) -> None:
+        self._ended = ended
+
+    async def is_unchanged(self) -> bool:
+        return True
+
+    async def end_program(self) -> None:
+        self._ended.set()
+
+
 @pytest.mark.promise("gateway.one-owner")
 @pytest.mark.parametrize("taken", [False, True])
 async def test_a_claim_that_ran_out_is_had_again_unless_another_began_the_program(
@@ -129,13 +142,7 @@ async def test_a_claim_that_ran_out_is_had_again_unless_another_began_the_progra
     monkeypatch.setattr(ownership, "RENEW_SECONDS", 0.01)
     mine, ended = Programs(store).claim("p", "notebook"), asyncio.Event()
 
-    async def unchanged() -> bool:
-        return True
-
-    async def lost() -> None:
-        ended.set()
-
-    mine.still_ours, mine.lost = unchanged, lost
+    mine.serve(Unchanged(ended))
     await mine.take()
     before = await store.holder("program", "p")
     clock.advance(CLAIM_SECONDS + 1)  # both happen in one turn of the loop: nothing was renewed
@@ -162,13 +169,7 @@ async def test_a_process_that_stood_still_asks_before_it_uses_its_program_again(
     mine, other = (Programs(store, clock).claim("p", "notebook") for _ in range(2))
     ended = asyncio.Event()
 
-    async def unchanged() -> bool:
-        return True
-
-    async def lost() -> None:
-        ended.set()
-
-    mine.still_ours, mine.lost = unchanged, lost
+    mine.serve(Unchanged(ended))
     await mine.take()
     assert mine.held
     clock.advance(CLAIM_SECONDS + 1)

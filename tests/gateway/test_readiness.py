@@ -27,7 +27,7 @@ async def test_ready_follows_the_store_and_the_servers(tmp_path: Path, monkeypat
                     answer = await probe.send(b"", "GET")
                     return answer.status, answer.raw.decode().strip()
 
-                await until(lambda: gate.looked)
+                await until(lambda: gate.checks.done)
                 assert await said() == (200, "ready")
                 await one.refuse()
                 await gate.backends["one"].check()
@@ -36,7 +36,7 @@ async def test_ready_follows_the_store_and_the_servers(tmp_path: Path, monkeypat
                 await gate.backends["other"].check()
                 assert await said() == (503, "no server is up")
                 await one.listen()
-                gate.backends["one"].next_try = 0.0
+                gate.backends["one"].health.next_try = 0.0
                 await gate.backends["one"].check()
                 assert await said() == (200, "ready")
                 (folder / "s.db").rename(folder / "gone.db")

@@ -185,7 +185,7 @@ async def test_a_damaged_row_of_one_session_keeps_no_other_alive(tmp_path: Path,
         async with gateway(tmp_path, servers, store=store, sessions=hasty) as after:
             await until(lambda: http.sessions.deletes >= 1, 10)
             assert after.gateway is not None
-            await after.gateway.sessions.reap()
+            await after.gateway.reaper.reap()
         for key in keys[:2]:
             assert len([line for line in caplog.messages if line.startswith(f"{key} can't be ended")]) == 1
 
@@ -597,16 +597,16 @@ async def test_a_principals_session_lives_while_it_works_and_its_expiry_is_told(
             await until(lambda: {"mine", "other"} <= {route.backend for route in gate.table.tools.values()}, 20)
             await client.initialize()
             assert (await client.call(tool, **arguments)).text == first
-            used = gate.backends["mine"].of_principal(Principal("alice"), 2.0)
+            used = gate.backends["mine"].links.of_principal(Principal("alice"), 2.0)
             used.used -= 3  # it works elsewhere for longer than a session may idle
-            await gate.sessions.reap()
+            await gate.reaper.reap()
             assert (await client.call(tool, **arguments)).text == second
             await client.delete()
             client.session = None
             used.used -= 3
             async with asyncio.timeout(10):
-                while gate.backends["mine"].has_principal("alice") or not await lost(gate):
-                    await gate.sessions.reap()
+                while gate.backends["mine"].links.has_principal("alice") or not await lost(gate):
+                    await gate.reaper.reap()
                     await asyncio.sleep(0.05)
             await client.initialize()
             await told_then(client, tool, first, **arguments)
@@ -807,13 +807,13 @@ async def test_subscriptions_and_log_level_are_kept_in_a_store_on_disk(tmp_path:
             assert program.gateway is not None
             assert (await client.ask("logging/setLevel", {"level": "warning"})).result == {}
             session = next(iter(program.gateway.sessions.live.values()))
-            await session.subscribed("note://one", "real")
-            await session.read()
-            assert session.log_level == "warning"
-            assert session.subscriptions == {"note://one": "real"}
-            await session.subscribed("note://one", None)
-            await session.read()
-            assert session.subscriptions == {}
+            await session.record.set_subscription("note://one", "real")
+            await session.record.read()
+            assert session.record.log_level == "warning"
+            assert session.record.subscriptions == {"note://one": "real"}
+            await session.record.set_subscription("note://one", None)
+            await session.record.read()
+            assert session.record.subscriptions == {}
 
 
 @pytest.mark.promise("gateway.reuse")

@@ -168,7 +168,7 @@ async def test_many_resources_of_many_clients_are_one_listen_at_the_server(tmp_p
                 assert (await second.next(20))["params"]["uri"] == "note://7"
                 server.changed("note://new")
                 assert (await second.next(20))["params"]["uri"] == "note://new"
-            await until(lambda: program.gateway is not None and len(program.gateway.listeners) == 1)
+            await until(lambda: program.gateway is not None and len(program.gateway.announcements.listeners) == 1)
             server.changed("note://8")
             assert (await first.next(20))["params"]["uri"] == "note://8"
         if era == "2026":
@@ -212,7 +212,7 @@ async def test_a_2025_client_at_a_2026_server_has_one_listen_and_a_cap(tmp_path:
             assert (await own.next(20))["params"]["uri"] == "note://4"
             assert program.gateway is not None
             [session] = program.gateway.sessions.live.values()
-            session.data["subscriptions"] = {f"note://{n}": "n" for n in range(LISTEN_URIS)}
+            session.record.data["subscriptions"] = {f"note://{n}": "n" for n in range(LISTEN_URIS)}
             refused = await client.ask("resources/subscribe", {"uri": "note://one-more"})
             assert refused.error["code"] == -32602
             assert str(LISTEN_URIS) in refused.error["message"]

@@ -22,7 +22,7 @@ from holdfast.gateway.auth import new_token
 from holdfast.gateway.backends.ownership import PROCESSES
 from holdfast.gateway.config.file import Config, Mistake, load_config, read_config
 from holdfast.gateway.config.settings import Token
-from holdfast.gateway.sessions.session import KIND, record_id
+from holdfast.gateway.sessions.record import KIND, record_id
 from holdfast.stores import open_store
 
 File = Annotated[Path, typer.Argument(metavar="CONFIG", help="An mcp.json, or YAML with policy.", show_default=False)]

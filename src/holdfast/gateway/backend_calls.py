@@ -20,14 +20,15 @@ from holdfast.errors import (
     SessionReplaced,
     StartTimeout,
 )
-from holdfast.gateway.backends.backend import LISTS, Backend
+from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.link import BackendLink
+from holdfast.gateway.backends.lists import LISTS
 from holdfast.gateway.backends.routing import Route
 from holdfast.gateway.drain import CallsInProgress
 from holdfast.gateway.link_choice import LinkChoice
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.results import OWN_SESSION, with_notice, with_refusal
-from holdfast.gateway.sessions.session import ReplyChannel
+from holdfast.gateway.sessions.questions import ReplyChannel
 from holdfast.links.calls.inbound import CallHandlers, RawProgress
 
 TRACE = ("traceparent", "tracestate", "baggage")
@@ -110,7 +111,7 @@ class BackendCalls:
             if result.get("resultType") == "input_required" and context.era is Era.Y2025:
                 result = await self._answer_questions(context, backend_link, request, result, headers)
         except ErrorAnswer as error:
-            if (refused := backend_link.took_refusal()) is not None:
+            if (refused := backend_link.take_refusal()) is not None:
                 raise refused from error
             raise
         except asyncio.CancelledError:
@@ -122,8 +123,8 @@ class BackendCalls:
                 phase="call",
             ) from None
         except (ConnectFailed, StartTimeout, CircuitOpen) as error:
-            backend.noted(error, backend_link.session)
-            raise backend.unavailable(error) from error
+            backend.health.note(error, backend_link.session)
+            raise backend.health.unavailable(error) from error
         except SessionReplaced as error:
             error.remedy = CALL_AGAIN
             if not request.safe and (loss := link.unreported_loss) is not None:
@@ -131,7 +132,7 @@ class BackendCalls:
             raise
         if (
             backend_link.refused is not None
-            and (refused := backend_link.took_refusal()) is not None
+            and (refused := backend_link.take_refusal()) is not None
             and result.get("isError") is True
         ):
             result = with_refusal(result, refused)
@@ -162,7 +163,7 @@ class BackendCalls:
                 for key, question in cast("dict[str, Any]", asked).items():
                     known = cast("dict[str, Any]", question) if isinstance(question, dict) else {}
                     inner = known.get("params")
-                    answers[key] = await session.ask(
+                    answers[key] = await session.questions.ask(
                         str(known.get("method")),
                         cast("dict[str, Any]", inner) if isinstance(inner, dict) else None,
                         context.reply_channel,
@@ -210,7 +211,11 @@ def _handlers(
 
     def heard(method: str, params: Mapping[str, Any] | None) -> None:
         if method in LISTS:  # we list anew first, and then the client may
-            session.heard(backend.name, method, params) if session is not None else backend.heard(method, params)
+            (
+                session.links.on_notification(backend.name, method, params)
+                if session is not None
+                else backend.on_notification(method, params)
+            )
             return
         if method == "notifications/message" and not wants_log:
             return
@@ -218,7 +223,7 @@ def _handlers(
 
     if session is None or era is Era.Y2026:
         return CallHandlers(on_notification=heard, keep_up=keep_up)
-    return CallHandlers(lambda method, params, _: session.ask(method, params, reply_channel), heard, keep_up)
+    return CallHandlers(lambda method, params, _: session.questions.ask(method, params, reply_channel), heard, keep_up)
 
 
 def _progress(reply_channel: ReplyChannel, token: Any) -> RawProgress:

@@ -26,7 +26,6 @@ log = logging.getLogger("holdfast.gateway")
 INVALID_PARAMS = -32602
 RESOURCE_NOT_FOUND_2025 = -32002
 LONGEST_URI = 8192  # characters: as much as web servers take
-SUBSCRIBE_SECONDS = 30.0  # for a server to take a subscription, or to drop one
 _ONLY_2025 = frozenset({"ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
 _LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
@@ -124,7 +123,8 @@ class Methods:
 
     def _routes(self, context: RequestContext) -> Table:
         session = context.session
-        return session.table if session is not None and session.table is not None else self._gateway.table
+        own = session.lists.table if session is not None else None
+        return own if own is not None else self._gateway.table
 
     # Calls
 
@@ -138,7 +138,7 @@ class Methods:
         if context.era is Era.Y2026 and self._gateway.settings.sessions.handles:
             known = cast("dict[str, Any]", arguments or {})
             if name in handles.NAMES:
-                return await handles.call(self._gateway.sessions, context, name, known)
+                return await handles.call(self._gateway.sessions, context.principal, context.client, name, known)
             if handles.ARGUMENT in known:
                 return await self._call_in_session(context, params, known)
         route = await self._route(context, "tool", name)
@@ -159,7 +159,7 @@ class Methods:
         if session is None:
             return handles.unknown(self._gateway.settings.sessions)
         context.session = session
-        with self._gateway.sessions.calling(session):
+        with session.calling():
             return await self._call_tool(context, {**params, "arguments": others})
 
     def _send(
@@ -236,11 +236,7 @@ class Methods:
         session, level = context.session, params.get("level")
         if session is None or level not in _LEVELS:
             raise invalid(f"level is one of {', '.join(_LEVELS)}")
-        await session.set_level(level)
-        setting = [backend_link.set_log_level(level) for backend_link in session.links.values()]
-        for failed in await asyncio.gather(*setting, return_exceptions=True):
-            if isinstance(failed, HoldfastError):  # the server's next session gets it anyway
-                log.info("a log level was not set: %s", failed.what)
+        await session.links.set_log_level(level)
         return {}
 
     async def _subscribe(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
@@ -248,31 +244,19 @@ class Methods:
         if session is None:
             raise invalid("subscriptions need a session")
         route = await self._route_of_uri(context, params.get("uri"))
-        if len(session.subscriptions) >= LISTEN_URIS and route.name not in session.subscriptions:
+        if len(session.record.subscriptions) >= LISTEN_URIS and route.name not in session.record.subscriptions:
             raise invalid(f"a session subscribes to at most {LISTEN_URIS} resources; unsubscribe from some")
         backend = self._backend(route)
         backend_link = await self._choice.of_session(context, backend, session)
         await self._choice.start(backend_link, backend)
-        await session.subscribed(route.name, route.backend)
-        if backend_link.link.era is Era.Y2025:
-            await backend_link.link.request("resources/subscribe", {"uri": route.name}, timeout=SUBSCRIBE_SECONDS)
-            backend_link.link.listen()
-        else:
-            await session.watch(route.backend, backend_link.link, route.name)
+        await session.links.subscribe(route.name, backend_link)
         return {}
 
     async def _unsubscribe(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
         session, uri = context.session, params.get("uri")
         if session is None or not isinstance(uri, str):
             raise invalid("a subscription is named by its uri")
-        backend = session.subscriptions.get(uri)
-        await session.subscribed(uri, None)
-        subscriptions = session.watches.get(backend) if isinstance(backend, str) else None
-        if subscriptions is not None and uri in subscriptions:
-            subscriptions.remove([uri])
-        backend_link = session.links.get(backend) if isinstance(backend, str) else None
-        if backend_link is not None and backend_link.link.era is Era.Y2025:
-            await backend_link.link.request("resources/unsubscribe", {"uri": uri}, timeout=SUBSCRIBE_SECONDS)
+        await session.links.unsubscribe(uri)
         return {}
 
 

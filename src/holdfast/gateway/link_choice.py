@@ -42,31 +42,19 @@ class LinkChoice:
         elif reuse == "principal" and not context.is_anonymous:
             found = self._of_principal(context, backend, backend.passed(context.headers))
         elif reuse == "shared" or await self._keeps_nothing(backend):
-            found = backend.common()
+            found = backend.links.common()
         elif context.era is Era.Y2026 and reuse != "call":
             found = await self._stateless(backend)
         if found is not None:
             await self.start(found, backend)
         return found
 
-    async def for_lists(
-        self, context: RequestContext, backend: Backend, passed: Mapping[str, str]
-    ) -> tuple[BackendLink, bool]:
-        """The link over which a caller's own lists are fetched; True if it is for that alone."""
-        if context.session is not None and self._is_sessions_own(context, backend):
-            return await self.of_session(context, backend, context.session), False
-        if backend.policy.reuse == "principal" and not context.is_anonymous:
-            return self._of_principal(context, backend, passed), False
-        return backend.new(principal=context.principal, caller=context.principal, passed=passed), True
-
     async def of_session(self, context: RequestContext, backend: Backend, session: Session) -> BackendLink:
         """The session's own link."""
-        if backend.name not in session.links:
-            await backend.spare_comes()
-        return session.backend_link(backend, backend.passed(context.headers))
+        return await session.links.to(backend, backend.passed(context.headers))
 
     def _of_principal(self, context: RequestContext, backend: Backend, passed: Mapping[str, str]) -> BackendLink:
-        return backend.of_principal(context.principal, self._sessions.settings.idle, passed)
+        return backend.links.of_principal(context.principal, self._sessions.settings.idle, passed)
 
     async def _keeps_nothing(self, backend: Backend) -> bool:
         """May calls of different callers share a link? Only if the backend remembers nothing of them."""
@@ -74,17 +62,17 @@ class LinkChoice:
             return False
         if backend.keeps_sessions and backend.catalogue is not None:
             return False
-        common = backend.common()
+        common = backend.links.common()
         await self.start(common, backend)
         if backend.catalogue is None or (common.link.keeps_state and backend.policy.stateful):
-            await backend.refresh(common.link)  # it was not known, or offers more than when it was looked at
+            await backend.lists.refresh(common.link)  # it was not known, or offers more than when it was looked at
         return not backend.keeps_sessions
 
     async def _stateless(self, backend: Backend) -> BackendLink | None:
         try:
-            return await backend.stateless()
+            return await backend.links.stateless()
         except Unavailable as error:
-            raise backend.unavailable(error) from error
+            raise backend.health.unavailable(error) from error
 
     async def start(self, backend_link: BackendLink, backend: Backend) -> None:
         """Bring a link up, or raise the error that its callers may see."""
@@ -95,5 +83,5 @@ class LinkChoice:
         except (RunsElsewhere, NoBackend, StoreDown):
             raise
         except Unavailable as error:
-            raise backend.unavailable(error) from error
+            raise backend.health.unavailable(error) from error
         await backend_link.link.wait_listening(LISTEN_SECONDS)

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.errors import ConfigError
-from holdfast.gateway.backends.backend import CATALOGUES
+from holdfast.gateway.backends.lists import CATALOGUES
 from holdfast.gateway.backends.ownership import PROCESSES
 from holdfast.gateway.config.file import Config
-from holdfast.gateway.sessions.session import KIND
+from holdfast.gateway.sessions.record import KIND
 from holdfast.links.memory.store import KIND as LINKS
 from holdfast.stores import Store, open_store
 from holdfast.stores.address import Address

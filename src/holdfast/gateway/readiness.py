@@ -8,7 +8,7 @@ import time
 
 from holdfast.errors import HoldfastError, Rejected
 from holdfast.gateway.backends.ownership import PROCESSES
-from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.parts import GatewayParts
 
 PROBE_SECONDS = 2.0  # for the store's answer: a probe that waits longer has its own deadline by then
 FRESH_SECONDS = 1.0  # for which a store's answer holds: probes are many, and come without a token
@@ -17,7 +17,7 @@ FRESH_SECONDS = 1.0  # for which a store's answer holds: probes are many, and co
 class Readiness:
     """Of one gateway."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: GatewayParts) -> None:
         self._gateway = gateway
         self._asked = float("-inf")
         self._store_answers = False
@@ -28,9 +28,9 @@ class Readiness:
         gateway = self._gateway
         if gateway.leaving or gateway.draining:
             return "draining"
-        states = [backend.state for backend in gateway.backends.values()]
+        states = [backend.health.state for backend in gateway.backends.values()]
         if states and "up" not in states:
-            if not gateway.looked:
+            if not gateway.checks.done:
                 return "the servers have not been looked at yet"
             if all(state == "down" for state in states):
                 return "no server is up"

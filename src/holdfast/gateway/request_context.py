@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from holdfast.core.eras import Era
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.gateway.backends.passed_headers import HasHeaders
-from holdfast.gateway.sessions.session import Client, ReplyChannel, Session
+from holdfast.gateway.sessions.questions import ReplyChannel
+from holdfast.gateway.sessions.record import Client
+from holdfast.gateway.sessions.session import Session
 from holdfast.links.link import Link
 from holdfast.links.wires.base import Loss
 

@@ -133,7 +133,7 @@ class Program:
     async def _read_all(self) -> None:
         await self.reload()
         if self.gateway is not None:
-            await self.gateway.look_anew()
+            await self.gateway.checks.fetch_all()
 
     async def _watch_file(self) -> None:
         path = self.config.path

@@ -194,7 +194,7 @@ async def test_hanging_up_cancels_a_2026_call(tmp_path: Path) -> None:
             await until(lambda: any(request.method == "tools/call" for request in http.requests))
             waiting.cancel()
             await until(lambda: waiting.done())
-            common = program.gateway.backends["counter"].common().link
+            common = program.gateway.backends["counter"].links.common().link
             await until(lambda: common.statistics().in_flight == 0)
 
 
@@ -222,13 +222,13 @@ async def test_a_subscription_hears_that_lists_changed(tmp_path: Path) -> None:
                 assert agreed["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == "sub"
                 await late.listen()
                 backend = program.gateway.backends["late"]
-                backend.next_try = 0.0
+                backend.health.next_try = 0.0
                 await backend.check()
                 changed = await events.next()
                 assert changed["method"] == "notifications/tools/list_changed"
             names = [tool["name"] for tool in (await client.ask_2026("tools/list")).result["tools"]]
             assert "late__count" in names
-            await until(lambda: program.gateway is not None and not program.gateway.listeners)
+            await until(lambda: program.gateway is not None and not program.gateway.announcements.listeners)
 
 
 @pytest.mark.promise("gateway.counts")

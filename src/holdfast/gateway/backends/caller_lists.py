@@ -1,7 +1,7 @@
 """What servers with `pass_headers` offer each caller: their lists depend on headers that only callers' requests have.
 
-It owns these lists, by caller and headers, and the tables made of them. It refuses to show one caller's list to
-another, and to keep the headers themselves: a digest names them.
+It owns these lists, by caller and headers, and the tables made of them. One caller's list is never shown to another.
+The headers themselves are not kept: a digest names them.
 """
 
 import asyncio
@@ -11,17 +11,19 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
+from holdfast.core.models import Principal
 from holdfast.errors import HoldfastError
-from holdfast.gateway.backends.backend import FETCH_SECONDS, Backend
+from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.catalogue import Catalogue, fetch
 from holdfast.gateway.backends.link import BackendLink
-from holdfast.gateway.backends.routing import Offer, Table, build
-
-if TYPE_CHECKING:
-    from holdfast.gateway.gateway import Gateway
-    from holdfast.gateway.request_context import RequestContext
+from holdfast.gateway.backends.lists import FETCH_SECONDS, NOTIFICATIONS
+from holdfast.gateway.backends.offers import Offers
+from holdfast.gateway.backends.passed_headers import HasHeaders
+from holdfast.gateway.backends.routing import Table
+from holdfast.gateway.config.settings import Sessions as Settings
+from holdfast.gateway.sessions.session import Session
 
 log = logging.getLogger("holdfast.gateway")
 
@@ -42,84 +44,90 @@ class Listed:
     size: int
 
 
+class Caller(Protocol):
+    """The request of a caller."""
+
+    @property
+    def principal(self) -> Principal: ...
+    @property
+    def is_anonymous(self) -> bool: ...
+    @property
+    def session(self) -> Session | None: ...
+    @property
+    def headers(self) -> HasHeaders | None: ...
+
+
 class CallerLists:
     """The lists of one gateway's callers."""
 
-    def __init__(self, gateway: "Gateway") -> None:
-        self._gateway = gateway
+    def __init__(self, backends: Mapping[str, Backend], offers: Offers, settings: Settings) -> None:
+        self._backends = backends
+        self._offers = offers
+        self._settings = settings
         self._listed: OrderedDict[Key, Listed] = OrderedDict()
         self._size = 0
         self._fetching: dict[Key, asyncio.Task[Catalogue]] = {}
         self._tables: OrderedDict[tuple[int, ...], tuple[Table, tuple[Catalogue, ...]]] = OrderedDict()
         self.needed = False
         """Is there a server whose lists depend on the caller?"""
-        self.configured()
 
-    def configured(self) -> None:
-        """The servers are others now."""
-        self.needed = any(backend.is_per_caller for backend in self._gateway.backends.values())
+    def configure(self, settings: Settings) -> None:
+        """The servers are others now, or have another policy."""
+        self._settings = settings
+        self.needed = any(backend.is_per_caller for backend in self._backends.values())
         self._listed.clear()
         self._tables.clear()
         self._size = 0
 
-    def forget(self, backend: Backend) -> None:
+    def forget(self, backend: str) -> None:
         """A server may offer other things from now on."""
-        for key in [key for key in self._listed if key[0] == backend.name]:
+        for key in [key for key in self._listed if key[0] == backend]:
             self._size -= self._listed.pop(key).size
 
-    async def table(self, context: "RequestContext") -> Table:
+    async def table(self, caller: Caller) -> Table:
         """All that this caller is offered."""
-        gateway, session = self._gateway, context.session
-        own = [backend for backend in gateway.backends.values() if backend.is_per_caller]
-        found = dict(zip(own, await asyncio.gather(*(self._of(context, backend) for backend in own)), strict=True))
-        offers: list[Offer] = []
-        for name, backend in gateway.backends.items():
-            catalogue = session.overrides.get(name) if session is not None else None
-            catalogue = catalogue or (found[backend] if backend.is_per_caller else backend.catalogue)
-            if catalogue is not None:
-                offers.append(Offer(name, backend.policy, catalogue))
+        per_caller = [backend for backend in self._backends.values() if backend.is_per_caller]
+        found = await asyncio.gather(*(self._of(caller, backend) for backend in per_caller))
+        own = caller.session.lists.catalogues if caller.session is not None else {}
+        listed = {backend.name: catalogue for backend, catalogue in zip(per_caller, found, strict=True)}
+        offers = self._offers.offers_with({**listed, **own})
         key = tuple(id(offer.catalogue) for offer in offers)
         known = self._tables.get(key)
         if known is None:
-            table = build(gateway.settings.naming, offers, gateway.table)
-            known = self._tables[key] = (
-                table,
-                tuple(offer.catalogue for offer in offers),
-            )  # held, so that ids stay theirs
+            catalogues = tuple(offer.catalogue for offer in offers)  # held, so that their ids stay theirs
+            known = self._tables[key] = self._offers.table_of(offers), catalogues
             if len(self._tables) > TABLES:
                 self._tables.popitem(last=False)
         self._tables.move_to_end(key)
         return known[0]
 
-    async def _of(self, context: "RequestContext", backend: Backend) -> Catalogue | None:
+    async def _of(self, caller: Caller, backend: Backend) -> Catalogue | None:
         """One server's lists for this caller; what it offered before, if it does not answer by the start deadline."""
-        passed = backend.passed(context.headers)
+        passed = backend.passed(caller.headers)
         digest = hashlib.sha256("\0".join(f"{name}:{passed[name]}" for name in sorted(passed)).encode()).hexdigest()
-        key = (backend.name, str(context.principal), digest)
+        key = (backend.name, str(caller.principal), digest)
         known = self._listed.get(key)
         if known is not None:
             self._listed.move_to_end(key)
-            last = INCOMPLETE_SECONDS if known.catalogue.incomplete else backend.lists_last
-            if time.monotonic() - known.at < last:
+            max_age = INCOMPLETE_SECONDS if known.catalogue.incomplete else backend.lists.max_age
+            if time.monotonic() - known.at < max_age:
                 return known.catalogue
-        if backend.resting:
+        if backend.health.resting:
             return known.catalogue if known is not None else None
         fetching = self._fetching.get(key)
         if fetching is None:
-            work = self._fetch(context, backend, key, passed)
+            work = self._fetch(caller, backend, key, passed)
             fetching = self._fetching[key] = asyncio.get_running_loop().create_task(work, name=f"lists {backend.name}")
             fetching.add_done_callback(lambda task: self._fetched(key, backend, task))
-        await asyncio.wait((fetching,), timeout=self._gateway.settings.sessions.start)
+        await asyncio.wait((fetching,), timeout=self._settings.start)
         known = self._listed.get(key)
-        if known is None and not fetching.done() and context.session is not None:
-            session = context.session
-            fetching.add_done_callback(lambda _: self._gateway.tell_late(session))
+        if known is None and not fetching.done() and caller.session is not None:
+            session = caller.session
+            fetching.add_done_callback(lambda _: session.announce(tuple(NOTIFICATIONS)))
         return known.catalogue if known is not None else None
 
-    async def _fetch(
-        self, context: "RequestContext", backend: Backend, key: Key, passed: Mapping[str, str]
-    ) -> Catalogue:
-        backend_link, ours = await self._gateway.link_choice.for_lists(context, backend, passed)
+    async def _fetch(self, caller: Caller, backend: Backend, key: Key, passed: Mapping[str, str]) -> Catalogue:
+        backend_link, ours = await self._link(caller, backend, passed)
         try:
             before = self._listed.get(key)
             found = await self._fetch_over(backend_link, passed, before.catalogue if before is not None else None)
@@ -135,6 +143,15 @@ class CallerLists:
             self._size -= self._listed.popitem(last=False)[1].size
         return found
 
+    async def _link(self, caller: Caller, backend: Backend, passed: Mapping[str, str]) -> tuple[BackendLink, bool]:
+        """The link over which a caller's own lists are fetched; True if it is for that alone."""
+        session, reuse = caller.session, backend.policy.reuse
+        if session is not None and (reuse == "session" or (reuse == "principal" and caller.is_anonymous)):
+            return await session.links.to(backend, passed), False
+        if reuse == "principal" and not caller.is_anonymous:
+            return backend.links.of_principal(caller.principal, self._settings.idle, passed), False
+        return backend.new(principal=caller.principal, caller=caller.principal, passed=passed), True
+
     async def _fetch_over(
         self, backend_link: BackendLink, passed: Mapping[str, str], known: Catalogue | None
     ) -> Catalogue:
@@ -145,9 +162,9 @@ class CallerLists:
         self._fetching.pop(key, None)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, HoldfastError):
-            backend.failures.add(error)
+            backend.health.failures.add(error)
         elif error is not None:
-            log.error("the lists of %r for a caller", backend.name, exc_info=error)
+            log.error("the lists of %r for a caller could not be fetched", backend.name, exc_info=error)
 
     async def close(self) -> None:
         """Stop what is being fetched."""

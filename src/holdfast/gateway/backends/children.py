@@ -1,7 +1,7 @@
 """Which programs a gateway process runs, for all backends together, and which of them makes room for another.
 
-It owns the places. A program that nobody uses gives its place to one that somebody needs: the least recently used one,
-told as replaced if it kept something. It refuses to end a program that is in a call.
+It owns the places. An idle program gives its place to one that is needed: the least recently used one, whose loss is
+reported if it kept something. A program in a call is never ended.
 """
 
 from collections import Counter
@@ -13,11 +13,14 @@ from holdfast.errors import NoBackend
 
 
 class Program(Protocol):
-    """What is known here of a link to a program."""
+    """A link to a program, as far as places are concerned."""
 
-    used: float
-    caller: Principal | None
-    """Whose calls it serves; None: nobody's or everybody's."""
+    @property
+    def used(self) -> float: ...
+    @property
+    def caller(self) -> Principal | None:
+        """Whose calls it serves; None: no caller's, or all callers'."""
+        ...
 
     @property
     def server(self) -> str: ...
@@ -25,12 +28,12 @@ class Program(Protocol):
     def is_spare(self) -> bool: ...
     @property
     def is_needed(self) -> bool:
-        """Does somebody wait for it, so that another may have to make room?"""
+        """Does a caller wait for it, so that another may have to make room?"""
         ...
 
     @property
     def can_go(self) -> bool:
-        """Is it idle, and will its loss be told?"""
+        """Is it idle, and will its loss be reported?"""
         ...
 
     async def reclaim(self) -> None: ...
@@ -44,12 +47,16 @@ class Children:
         self.per_caller = per_caller
         self._held: dict[Program, None] = {}
 
+    def resize(self, limit: int, per_caller: int) -> None:
+        """Other limits, for programs that start from now on."""
+        self.limit, self.per_caller = limit, per_caller
+
     @property
     def count(self) -> int:
         return len(self._held)
 
     async def take(self, program: Program) -> None:
-        """A place; `NoBackend` if there is none, and none can be made."""
+        """Take a place; `NoBackend` if none is free and no idle program can make room."""
         if program in self._held:
             return
         mine = [each for each in self._held if each.caller == program.caller] if program.caller is not None else []
@@ -69,7 +76,7 @@ class Children:
                     f"{self.count} of {self.limit} run{self._holders()}",
                     "wait for calls to end, or raise sessions.children",
                 )
-        self._held[program] = None  # in the same moment as the other goes, so that nobody comes between
+        self._held[program] = None  # without an await before the other goes, so that no third program takes its place
         if going is not None:
             del self._held[going]
             await going.reclaim()

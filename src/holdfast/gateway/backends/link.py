@@ -1,32 +1,65 @@
-"""One link of the gateway to a backend, and what comes and goes with it: a program's place, and the claim on it.
+"""One link of the gateway to a backend, with what comes and goes with it: a program's place, and the claim on it.
 
-It owns the order of these on the way up and down. It refuses to know whose it is: a session, a principal, or everybody.
+It owns the order of these on the way up and down. Whose link it is does not matter here: a session's, a principal's or
+all clients'.
 """
 
+import asyncio
+import logging
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, Protocol
 
 from holdfast.core.eras import METHOD_NOT_FOUND, Era
-from holdfast.core.events import BackendClosed, BackendStarted
+from holdfast.core.events import BackendClosed, BackendStarted, Event
+from holdfast.core.handshake import Handshake
 from holdfast.core.models import Principal
 from holdfast.errors import ErrorAnswer, HoldfastError, QuestionRefused
-from holdfast.gateway.backends.ownership import Ownership
-from holdfast.gateway.sessions.memories import BackendMemory, SessionMemory
+from holdfast.gateway.backends.catalogue import Catalogue
+from holdfast.gateway.backends.children import Children
+from holdfast.gateway.backends.health import BackendHealth
+from holdfast.gateway.backends.memories import BackendMemory, SessionMemory
+from holdfast.gateway.backends.ownership import Ownership, Programs
+from holdfast.gateway.config.file import ServerEntry
+from holdfast.gateway.config.settings import Policy
 from holdfast.links.calls.inbound import Params
 from holdfast.links.link import Link
 
+log = logging.getLogger("holdfast.gateway")
+
 LEVEL_SECONDS = 10.0  # for a server to take a log level
 
-if TYPE_CHECKING:
-    from holdfast.gateway.backends.backend import Backend
+
+class LinkOwner(Protocol):
+    """The backend of a link, as its links see it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def entry(self) -> ServerEntry: ...
+    @property
+    def policy(self) -> Policy: ...
+    @property
+    def catalogue(self) -> Catalogue | None: ...
+    @property
+    def is_child(self) -> bool: ...
+    @property
+    def children(self) -> Children: ...
+    @property
+    def programs(self) -> Programs: ...
+    @property
+    def health(self) -> BackendHealth: ...
+    def emit(self, event: Event) -> None: ...
+    async def link_came_up(self, link: Link, handshake: Handshake) -> None:
+        """The first handshake of a link."""
+        ...
 
 
 class BackendLink:
-    """One link to a backend: a session's, a principal's, everybody's, or one call's."""
+    """One link to a backend: a session's, a principal's, all clients', or one call's."""
 
     __slots__ = (
-        "_child",
+        "_starting",
         "backend",
         "begun",
         "caller",
@@ -37,43 +70,38 @@ class BackendLink:
         "passed",
         "refused",
         "session",
-        "starting",
         "used",
     )
 
     def __init__(
         self,
-        backend: "Backend",
+        backend: LinkOwner,
         link: Link,
         session: str | None,
-        child: bool,
         memory: BackendMemory | None = None,
-        owns: Ownership | None = None,
+        program: str | None = None,
         caller: Principal | None = None,
+        passed: Mapping[str, str] | None = None,
     ) -> None:
         self.backend = backend
-        self._child = child
         self.link = link
         self.session = session
         self.memory = memory
         self.caller = caller
         self.is_spare = False
-        self.starting = 0
+        self._starting = 0
         self.owns: Ownership | None = None
-        self.passed: Mapping[str, str] = {}
+        self.passed: Mapping[str, str] = passed or {}
         """Headers of the caller's latest request, for servers that want them on every request."""
         self.refused: str | None = None
-        """What the server asked of a client that can't be asked, until the call that failed of it is told."""
+        """What the server asked of a client that can't be asked, until the call that failed for it is answered."""
         self.begun = self.used = time.monotonic()
-        if owns is not None:
-            self._own(owns)
+        if program is not None and backend.is_child:
+            self._claim(program)
 
-    async def refuse(self, method: str, params: Params, id: str | int) -> dict[str, Any]:
-        """The answer to a question for a client that can't be asked: an error at once, or the server would wait."""
-        self.refused = method
-        raise ErrorAnswer(
-            f"{method}: nobody can be asked", message="this client can't be asked during a call", code=METHOD_NOT_FOUND
-        )
+    def _claim(self, program: str) -> None:
+        self.owns = self.backend.programs.claim(program, self.backend.name)
+        self.owns.serve(self)
 
     def mark_used(self, passed: Mapping[str, str] | None = None) -> None:
         """A call goes over it now; `passed`: headers of that call."""
@@ -81,14 +109,16 @@ class BackendLink:
         if passed is not None:
             self.passed = passed
 
-    async def set_log_level(self, level: str | None) -> None:
-        """The level for this server: now, if the server is there and takes one, else with its next handshake."""
-        self.link.log_level = level
-        handshake = self.link.handshake
-        if handshake is not None and handshake.era is Era.Y2025 and "logging" in handshake.capabilities:
-            await self.link.request("logging/setLevel", {"level": level}, timeout=LEVEL_SECONDS)
+    async def refuse(self, method: str, params: Params, id: str | int) -> dict[str, Any]:
+        """Answer a question for a client that can't be asked: an error at once, or the server would wait."""
+        self.refused = method
+        raise ErrorAnswer(
+            f"{method}: the client can't be asked",
+            message="this client can't be asked during a call",
+            code=METHOD_NOT_FOUND,
+        )
 
-    def took_refusal(self) -> QuestionRefused | None:
+    def take_refusal(self) -> QuestionRefused | None:
         """Why the call that has just failed did so, if a question was refused meanwhile."""
         method, self.refused = self.refused, None
         if method is None:
@@ -99,17 +129,28 @@ class BackendLink:
             phase="call",
         )
 
-    def _own(self, owns: Ownership) -> None:
-        self.owns = owns
-        owns.still_ours = None if self.memory is None else self.memory.unchanged
-        owns.lost = lambda: self.link.close(end=False)
+    async def set_log_level(self, level: str | None) -> None:
+        """The level for this server: now, if the server is there and takes one, else with its next handshake."""
+        self.link.log_level = level
+        handshake = self.link.handshake
+        if handshake is not None and handshake.era is Era.Y2025 and "logging" in handshake.capabilities:
+            await self.link.request("logging/setLevel", {"level": level}, timeout=LEVEL_SECONDS)
 
-    def given_to(self, session: str, principal: Principal, memory: SessionMemory) -> None:
-        """A spare has found its session."""
+    # A spare
+
+    def keep_as_spare(self) -> None:
+        """It is up, and belongs to no session yet."""
+        self.is_spare = True
+
+    def give_to(self, session: str, principal: Principal, memory: SessionMemory) -> None:
+        """A spare becomes a session's link."""
         self.session, self.memory, self.caller, self.is_spare = session, memory, principal, False
+        self.begun = time.monotonic()
         self.link.keep_in(memory, principal)
-        if self._child:
-            self._own(self.backend.programs.claim(f"{session}/{self.backend.name}", self.backend.name))
+        if self.backend.is_child:
+            self._claim(f"{session}/{self.backend.name}")
+
+    # The program
 
     @property
     def is_up(self) -> bool:
@@ -126,51 +167,60 @@ class BackendLink:
     @property
     def can_go(self) -> bool:
         """A program that is idle, and whose record says that it was there."""
-        quiet = not self.starting and not self.link.statistics().in_flight
+        quiet = not self._starting and not self.link.statistics().in_flight
         return quiet and self.caller is not None and self.memory is not None
 
     async def reclaim(self) -> None:
-        """Another program needs the place. The link stays: its next use starts the program anew, and tells it."""
+        """Another program needs the place. The link stays: its next use starts the program and reports the loss."""
         await self.link.close(end=False)
         if self.owns is not None:
             await self.owns.release()
         self._closed("another program needed its place")
 
+    async def is_unchanged(self) -> bool:
+        return self.memory is None or await self.memory.unchanged()
+
+    async def end_program(self) -> None:
+        await self.link.close(end=False)
+
+    # Up and down
+
     async def start(self) -> None:
-        """Come up now; what is found out about the backend is noted."""
+        """Come up now; what this shows of the backend is noted."""
         if self.is_up:
             return
-        self.starting += 1
+        self._starting += 1
         try:
             await self._start()
         except BaseException:
-            if self.link.handshake is None and self.starting == 1:
+            if self.link.handshake is None and self._starting == 1:
                 self.backend.children.give(self)
                 if self.owns is not None:
                     await self.owns.release()
             raise
         finally:
-            self.starting -= 1
+            self._starting -= 1
 
     async def _start(self) -> None:
+        backend = self.backend
         if self.owns is not None:
             await self.owns.take()
-        if self._child:
-            await self.backend.children.take(self)
+        if backend.is_child:
+            await backend.children.take(self)
         if self.link.handshake is not None:
             return  # it was a spare
         began = time.monotonic()
         try:
             handshake = await self.link.open()
         except HoldfastError as error:
-            self.backend.noted(error, self.session)
+            backend.health.note(error, self.session)
             raise
-        self.backend.noted(None, self.session)
-        await self.backend.met(self.link, handshake)
-        self.backend.tell(
+        backend.health.note(None, self.session)
+        await backend.link_came_up(self.link, handshake)
+        backend.emit(
             BackendStarted(
                 time.time(),
-                self.backend.name,
+                backend.name,
                 self.session,
                 time.monotonic() - began,
                 handshake.era.value,
@@ -184,7 +234,7 @@ class BackendLink:
         self.link.retire()  # a late use would open it again, for no owner
         try:
             if self.memory is not None:
-                self.memory.leaves_loss = leaves_loss and (self.link.handshake is None or self.link.holds_state)
+                self.memory.leave_loss(leaves_loss and (self.link.handshake is None or self.link.holds_state))
             await self.link.close(end=end)
         finally:
             if self.owns is not None:
@@ -194,4 +244,13 @@ class BackendLink:
 
     def _closed(self, reason: str) -> None:
         lifetime = time.monotonic() - self.begun
-        self.backend.tell(BackendClosed(time.time(), self.backend.name, self.session, reason, lifetime))
+        self.backend.emit(BackendClosed(time.time(), self.backend.name, self.session, reason, lifetime))
+
+
+async def close_all(whose: str, closing: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Close links at once; one that fails is logged and holds up no other."""
+    for failed in await asyncio.gather(*closing, return_exceptions=True):
+        if isinstance(failed, HoldfastError):
+            log.warning("%s: a link was not closed: %s", whose, failed)
+        elif isinstance(failed, BaseException):
+            log.error("%s: a link was not closed", whose, exc_info=failed)

@@ -1,7 +1,8 @@
-"""Which gateway process runs a program: one at a time, store-wide, by a claim that is renewed while the program lives.
+"""Which gateway process runs a program: one at a time on a store, by a claim that is renewed while the program lives.
 
-A program's state is in its process, so a second one beside it would be a second truth. It owns claims, their renewal
-and what callers of another process are told. It ends no program because the store is away: who had the claim goes on.
+A program's state is in its process, so two of them would hold two states. This module owns the claims, their renewal,
+and the error that callers of another process get. An unavailable store ends no program: the process with the claim goes
+on.
 """
 
 import asyncio
@@ -9,9 +10,9 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.models import Claim
@@ -22,9 +23,21 @@ from holdfast.stores.contract import Store
 log = logging.getLogger("holdfast.gateway")
 
 KIND = "program"  # of the claims
-PROCESSES = "gateway"  # the kind of the record by which a process shows that it lives
+PROCESSES = "gateway"  # the kind of the record by which a process shows that it is alive
 CLAIM_SECONDS = 30.0  # after which a dead process's claim ends: a store's failover fits in, an operator's patience too
 RENEW_SECONDS = CLAIM_SECONDS / 3
+
+
+class ProgramUser(Protocol):
+    """The link that runs a program, and is asked and told about the claim on it."""
+
+    async def is_unchanged(self) -> bool:
+        """The claim had run out and could be had again: has no other process run the program in between?"""
+        ...
+
+    async def end_program(self) -> None:
+        """Another process has the claim, so the program here must end."""
+        ...
 
 
 class Programs:
@@ -50,18 +63,19 @@ class Ownership:
         self._backend = backend
         self._claim: Claim | None = None
         self._sure_until = 0.0
-        """By our clock: until then nobody else can have the claim."""
+        """By our clock: until then no other process can have the claim."""
         self._asking = asyncio.Lock()
         self._away = False
         self._renewing: asyncio.Task[None] | None = None
-        self.still_ours: Callable[[], Awaitable[bool]] | None = None
-        """Asked when the claim had run out and could be had again: has nobody run the program in between?"""
-        self.lost: Callable[[], Awaitable[None]] | None = None
-        """Called when another process has the claim: our program must end."""
+        self._user: ProgramUser | None = None
+
+    def serve(self, user: ProgramUser) -> None:
+        """The link that runs the program under this claim."""
+        self._user = user
 
     @property
     def held(self) -> bool:
-        """False also where this process stood still for longer than a claim lasts: another may have it by now."""
+        """False also where this process was suspended for longer than a claim lasts: another may have it by now."""
         return self._claim is not None and self._clock.monotonic() < self._sure_until
 
     async def take(self) -> None:
@@ -84,10 +98,10 @@ class Ownership:
         try:
             return await self._store.claim(KIND, self._id, owner=self._owner, ttl=CLAIM_SECONDS)
         except Busy as busy:
-            raise self._elsewhere("one that began it this moment", busy.retry_after) from None
+            raise self._elsewhere("one that has just started it", busy.retry_after) from None
 
     async def _free(self) -> str | None:
-        """Give up the claim for a process that has ended; else where the process is."""
+        """Release the claim of a process that has ended; else returns where the process is."""
         holder = await self._store.holder(KIND, self._id)
         if holder is None:
             return None
@@ -105,7 +119,7 @@ class Ownership:
             f"the program of backend {self._backend!r} runs in another gateway process, {where}",
             server=self._backend,
             phase="start",
-            remedy="send these calls there, or end that process: its state would be a second truth here",
+            remedy="send these calls there, or end that process: a second program here would have another state",
         )
         error.retry_after = None if wait is None else round(wait, 1)
         return error
@@ -116,7 +130,7 @@ class Ownership:
             await self._renew_now()
 
     async def _renew_now(self, *, for_use: bool = False) -> None:
-        """`for_use`: only if the claim may have run out; then a store that is away raises, for nobody can say."""
+        """`for_use`: only if the claim may have run out; an unavailable store raises then, as the claim is unsure."""
         async with self._asking:
             claim, began = self._claim, self._clock.monotonic()
             was_sure = self.held
@@ -134,7 +148,7 @@ class Ownership:
                 if not self._away:
                     log.warning("backend %r: the claim on its program is not renewed: %s", self._backend, error)
                 self._away = True
-                if was_sure:  # who can't reach the store now can't take it either
+                if was_sure:  # no other process can take the claim without the store
                     self._sure_until = self._clock.monotonic() + CLAIM_SECONDS
                 elif for_use:
                     raise
@@ -142,23 +156,23 @@ class Ownership:
             self._away, self._sure_until = False, began + CLAIM_SECONDS
 
     async def _take_again(self) -> bool:
-        """It ran out while the store, or this process, was away."""
+        """The claim ran out while the store was unavailable, or while this process was suspended."""
         try:
             self._claim = await self._store.claim(KIND, self._id, owner=self._owner, ttl=CLAIM_SECONDS)
         except Busy:
             self._claim = None
-        if self._claim is not None and (self.still_ours is None or await self.still_ours()):
+        if self._claim is not None and (self._user is None or await self._user.is_unchanged()):
             return True
         log.warning("backend %r: another gateway process has taken over its program; ours ends", self._backend)
         if self._renewing is asyncio.current_task():
             self._renewing = None
         await self.release()
-        if self.lost is not None:
-            await self.lost()
+        if self._user is not None:
+            await self._user.end_program()
         return False
 
     async def release(self) -> None:
-        """Let another process run it. A store that is away lets the claim run out."""
+        """Let another process run it. If the store is unavailable, the claim runs out by itself."""
         claim, self._claim = self._claim, None
         renewing, self._renewing = self._renewing, None
         if renewing is not None:
@@ -172,15 +186,15 @@ class Ownership:
 
 
 def whereabouts() -> dict[str, JSON]:
-    """What a sign of life says of where its process is."""
+    """Where this process is, for its own record."""
     return {"pid": os.getpid(), "host": socket.gethostname(), "place": place()}
 
 
-def has_ended(sign: Mapping[str, Any]) -> bool:
-    """Has the process of this sign of life ended, for certain? Never of one in another container or on another machine:
-    it can't be seen from here, whatever its number, its host name and its address are."""
+def has_ended(data: Mapping[str, Any]) -> bool:
+    """Has the process of this record ended, for certain? False for one in another container or on another machine: it
+    can't be seen from here, whatever its number, host name and address are."""
     here = place()
-    return here is not None and sign.get("place") == here and not _is_running(sign.get("pid"))
+    return here is not None and data.get("place") == here and not _is_running(data.get("pid"))
 
 
 def place() -> str | None:

@@ -1,6 +1,6 @@
-"""Headers of a caller's request that go on to a server, on every request of a link, the handshake included.
+"""Headers of a caller's request that go on to a server, with every request of a link, the handshake included.
 
-It owns how they join the server's own headers. It refuses to keep them longer than the link.
+It owns how they join the server's own headers. They are kept no longer than the link.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from holdfast.links.target import HttpTarget
 
 
 class HasHeaders(Protocol):
-    """Headers that are read when somebody asks for one."""
+    """The headers of a request, read by name."""
 
     def get(self, name: str) -> str | None: ...
 

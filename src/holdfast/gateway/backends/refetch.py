@@ -1,7 +1,7 @@
-"""Lists that are fetched anew because the server said that they changed, or may be another one: soon, not too often.
+"""Fetching lists again after the server announced a change or was replaced: soon, and not too often.
 
-It owns the spacing: a server that comes back brings a handshake for each session, and one that says a thousand times
-that a list changed is asked once for all of it.
+It owns the spacing: a server that comes back brings a handshake for each session, and one that announces a thousand
+changes is asked once for all of them.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ SPACING = 1.0  # seconds between two fetches
 
 
 class Refetch:
-    """Of one backend. `fetch` takes what was said to have changed; `fetched` says when its lists were fetched last by
-    anybody else."""
+    """The pending fetch of one backend. `fetch` takes what was announced; `fetched` is when its lists were fetched last
+    for another reason."""
 
     def __init__(
         self,
@@ -32,14 +32,14 @@ class Refetch:
         self._began = float("-inf")
         self._task: asyncio.Task[None] | None = None
         self._due = False
-        self._said: set[str] = set()
+        self._announced: set[str] = set()
         self._closed = False
 
-    def soon(self, said: str | None = None) -> None:
+    def soon(self, announced: str | None = None) -> None:
         """Fetch them, and once more if this comes while they are being fetched."""
         self._due = True
-        if said is not None:
-            self._said.add(said)
+        if announced is not None:
+            self._announced.add(announced)
         if self._task is None and not self._closed:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=f"news {self._name}")
             self._task.add_done_callback(self._done)
@@ -47,10 +47,10 @@ class Refetch:
     async def _run(self) -> None:
         while self._due:
             await asyncio.sleep(max(0.0, max(self._fetched(), self._began) + SPACING - time.monotonic()))
-            said, self._said = frozenset(self._said), set()
+            announced, self._announced = frozenset(self._announced), set()
             self._due, self._began = False, time.monotonic()
             try:
-                await self._fetch(said)
+                await self._fetch(announced)
             except HoldfastError as error:
                 if not self._closed:
                     log.warning("%s: its lists could not be fetched: %s", self._name, error.what)

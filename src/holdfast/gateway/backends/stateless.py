@@ -1,7 +1,7 @@
-"""The link that 2026 clients without a session share at one backend: pinned to 2026, where nothing is kept for anybody.
+"""The link that 2026 clients without a session share at one backend: pinned to 2026, where a server keeps nothing.
 
-It owns that one link and what is known of the backend's 2026 side. It refuses to come up in 2025, where a session would
-be everybody's.
+It owns that one link and what is known of the backend's 2026 side. It does not come up in 2025, where all clients would
+share one session.
 """
 
 import time
@@ -14,7 +14,7 @@ ONLY_2025_SECONDS = 300.0  # for which a backend's refusal of 2026 is believed, 
 
 
 class Stateless:
-    """Opened by the first call that wants it."""
+    """The stateless link of one backend, opened by the first call that needs it."""
 
     def __init__(self, make: Callable[[], BackendLink]) -> None:
         self._make = make
@@ -28,7 +28,7 @@ class Stateless:
                 return None
             self.backend_link = self._make()
         backend_link = self.backend_link
-        backend_link.used = time.monotonic()
+        backend_link.mark_used()
         if backend_link.link.handshake is None:
             try:
                 await backend_link.link.open()

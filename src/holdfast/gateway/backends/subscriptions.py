@@ -1,7 +1,7 @@
-"""The resources that readers of one link want to hear of: one upstream subscription for all of them.
+"""The resources that readers of one link subscribe to: one upstream subscription for all of them.
 
-It owns who wants what, and the change from one upstream listen to the next without a gap between them. It refuses to
-hold more than `RESOURCES`. What is heard goes to the link's `on_notification`.
+It owns the number of readers of each resource, and the change from one upstream listen to the next without a gap. It
+holds at most `RESOURCES`. Notifications go to the link's `on_notification`.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ UNSUBSCRIBE_SECONDS = 10.0
 
 
 class Subscriptions:
-    """Of one link."""
+    """The subscriptions of one link."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -39,11 +39,11 @@ class Subscriptions:
     async def add(self, uris: Iterable[str]) -> list[str]:
         """One more reader for each. Returns those that the server agreed to; HoldfastError if it takes none."""
         wanted = list(dict.fromkeys(uris))
-        async with self._lock:  # a change at a time: each begins with what the one before has left
+        async with self._lock:  # one change at a time: each starts from the result of the one before
             new = [uri for uri in wanted if uri not in self._readers]
             if len(self._readers) + len(new) > RESOURCES:
                 raise LimitReached(
-                    f"{len(self._readers)} resources of {self.link.name!r} are watched; {len(new)} more are too many",
+                    f"{self.link.name!r} has {len(self._readers)} subscribed resources, and {len(new)} more are wanted",
                     limit=RESOURCES,
                     server=self.link.name,
                     remedy="unsubscribe from some",
@@ -56,7 +56,7 @@ class Subscriptions:
     async def _begin(self, new: list[str]) -> frozenset[str]:
         await self.link.open()
         if self.link.era is Era.Y2026:
-            # One listen stands for all. The next one is there before the last one goes, so that nothing is missed.
+            # One listen stands for all. The next one begins before the last one ends, so that nothing is missed.
             watch = await self.link.watch(uris=[*self._readers, *new], partial=True)
             self._close()
         else:
@@ -85,9 +85,9 @@ class Subscriptions:
     async def _unsubscribe(self, uris: list[str]) -> None:
         for uri in uris:
             if uri in self._readers:
-                continue  # somebody came back for it
+                continue  # it has a reader again
             try:
                 await self.link.request("resources/unsubscribe", {"uri": uri}, timeout=UNSUBSCRIBE_SECONDS)
             except HoldfastError as error:
-                log.info("%s goes on telling of a resource: %s", self.link.name, error.what)
+                log.info("%s: a resource stays subscribed to: %s", self.link.name, error.what)
                 return

@@ -9,7 +9,7 @@ from holdfast.core.eras import SERVER_INFO, VERSIONS, Era
 from holdfast.core.values import encode
 from holdfast.errors import UnstorableValue
 from holdfast.gateway.gateway import Gateway
-from holdfast.gateway.sessions.session import Client
+from holdfast.gateway.sessions.record import Client
 from holdfast.version import __version__
 
 MAX_HANDSHAKE = 16 * 1024  # bytes of what a client says of itself: it is kept, and goes to every backend

@@ -62,7 +62,7 @@ class Front2025:
     def _answered(self, session: Session, body: dict[str, Any]) -> None:
         if ("result" in body) == ("error" in body) or "id" not in body:
             raise Refused(400, "a message has a method, or an id with a result or an error")
-        if not session.answered(body):
+        if not session.questions.answer(body):
             raise Refused(400, "no question with this id is open")
 
     async def _call(self, request: Request, session: Session, message: Message, accepts: Accepts) -> None:
@@ -95,7 +95,7 @@ class Front2025:
         stream, number = streams.resume(last) if last else (streams.own, streams.own.delivered)
         events = stream.after(number)
         if stream is streams.own:
-            session.listen()
+            session.links.listen()
             session.push_changes()
         await request.stream(events)
 

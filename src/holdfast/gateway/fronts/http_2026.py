@@ -15,6 +15,7 @@ from holdfast.core.eras import METHOD_NOT_FOUND, SERVER_INFO, SUBSCRIPTION_ID, E
 from holdfast.core.exact import is_unicode, plain
 from holdfast.core.models import Principal
 from holdfast.errors import HoldfastError
+from holdfast.gateway.announcements import Listener
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS, Subscriptions
 from holdfast.gateway.dispatch import LONGEST_URI
 from holdfast.gateway.fronts.asgi import Request
@@ -23,10 +24,11 @@ from holdfast.gateway.fronts.messages import Message
 from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Answer, Pipeline
 from holdfast.gateway.fronts.post_reply import Accepts, PostReplyChannel, event_of
 from holdfast.gateway.fronts.refusals import INVALID_PARAMS, Refused
-from holdfast.gateway.gateway import Gateway, Listener
+from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.sessions.header_keys import Keys
-from holdfast.gateway.sessions.session import Client, Session
+from holdfast.gateway.sessions.record import Client
+from holdfast.gateway.sessions.session import Session
 
 log = logging.getLogger("holdfast.gateway")
 
@@ -104,7 +106,7 @@ class Front2026:
 
         timer = asyncio.get_running_loop().call_later(WATCH_AFTER, watch)
         try:
-            with self._gateway.sessions.calling(session) if session is not None else contextlib.nullcontext():
+            with session.calling() if session is not None else contextlib.nullcontext():
                 answer = await self._pipeline.answer(
                     channel, id, self._pipeline.methods.answer(context, method, params)
                 )
@@ -133,13 +135,13 @@ class Front2026:
         watched: list[tuple[Subscriptions, list[str]]] = []
         try:
             await asyncio.gather(*(self._watch(name, uris, watched) for name, uris in by_backend.items()))
-            listener.uris.update(uri for _, taken in watched for uri in taken)
+            listener.follow(uri for _, taken in watched for uri in taken)
             if listener.uris:
                 agreed["resourceSubscriptions"] = sorted(listener.uris)
-            self._gateway.listeners.add(listener)
+            self._gateway.announcements.add(listener)
             await request.stream(_events(listener, id, kinds, agreed))
         finally:
-            self._gateway.listeners.discard(listener)
+            self._gateway.announcements.remove(listener)
             for subscriptions, taken in watched:
                 subscriptions.remove(taken)
 
@@ -159,7 +161,7 @@ class Front2026:
     async def _watch(self, name: str, uris: list[str], watched: list[tuple[Subscriptions, list[str]]]) -> None:
         """Subscribe to resources at their backend; those that can't be are not acknowledged."""
         try:
-            subscriptions = self._gateway.backends[name].subscriptions()
+            subscriptions = self._gateway.backends[name].links.subscriptions()
             watched.append((subscriptions, await subscriptions.add(uris)))
         except HoldfastError as error:
             log.info("%s is not watched: %s", name, error.what)
@@ -175,7 +177,7 @@ async def _events(
         return event_of(message)
 
     yield event("notifications/subscriptions/acknowledged", {"notifications": agreed})
-    while (news := await listener.queue.get()) is not None:
+    while (news := await listener.next()) is not None:
         changed, uri = news
         for kind in changed:
             if kind in kinds:

@@ -19,7 +19,9 @@ from holdfast.gateway.fronts.messages import Message
 from holdfast.gateway.fronts.refusals import CANCELLED, INVALID_PARAMS, Refused
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.request_context import RequestContext
-from holdfast.gateway.sessions.session import Client, ReplyChannel, Session
+from holdfast.gateway.sessions.questions import ReplyChannel
+from holdfast.gateway.sessions.record import Client
+from holdfast.gateway.sessions.session import Session
 
 REQUEST_CANCELLED: Mapping[str, Any] = {"code": CANCELLED, "message": "Request cancelled"}
 
@@ -95,7 +97,7 @@ class Pipeline:
             if task is not None:
                 task.cancel()
         elif message.method == "notifications/roots/list_changed" and session is not None:
-            session.roots_changed()
+            session.links.notify_roots()
 
     async def answer(
         self, channel: AnswerChannel, id: str | int, work: Coroutine[Any, Any, dict[str, Any]]

@@ -137,7 +137,7 @@ class StdioFront:
             return
         id = message.id
         if message.method is None:
-            if self._session is None or not self._session.answered(message.body):
+            if self._session is None or not self._session.questions.answer(message.body):
                 log.info("the client sent an answer to no open question")
         elif id is None:
             self._pipeline.notify(self._session, self._calls, message)
@@ -207,7 +207,7 @@ class StdioFront:
         session, result = await self._pipeline.initialize(LOCAL, params)
         self._session = session
         self._pushing = asyncio.get_running_loop().create_task(self._push(session.open_streams()), name="push")
-        session.listen()
+        session.links.listen()
         return result
 
     async def _push(self, streams: Streams) -> None:

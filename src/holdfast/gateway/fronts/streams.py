@@ -34,6 +34,10 @@ class Room:
     def __repr__(self) -> str:
         return f"<Room {self.used} of {self.limit} bytes, {len(self._streams)} streams>"
 
+    def resize(self, limit: int) -> None:
+        """Another limit, from the next event on."""
+        self.limit = limit
+
     def take(self, stream: "Stream", size: int) -> None:
         self.used += size
         self._streams[stream] = None

@@ -1,1 +1,1 @@
-"""Clients' sessions: begun, found, rested, ended."""
+"""Clients' sessions: begun, found, put to rest, ended."""

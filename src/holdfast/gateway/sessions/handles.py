@@ -1,19 +1,17 @@
-"""A session named by a handle: two tools that open and end one, and the argument that carries it. For 2026 clients.
+"""Sessions named by a handle, for 2026 clients: two tools that open and end one, and the argument that carries it.
 
-It owns their names and words. It refuses a handle that is unknown, expired or another's with one and the same text.
+It owns their names and texts. A handle that is unknown, expired or another caller's gets one and the same text.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from holdfast.core.eras import Era
 from holdfast.core.models import Principal
 from holdfast.gateway.config.settings import Sessions as Settings
+from holdfast.gateway.sessions.record import Client
+from holdfast.gateway.sessions.registry import Sessions
 from holdfast.gateway.sessions.session import Session
-
-if TYPE_CHECKING:
-    from holdfast.gateway.request_context import RequestContext
-    from holdfast.gateway.sessions.registry import Sessions
 
 OPEN, END = "holdfast__open_session", "holdfast__end_session"
 NAMES = frozenset({OPEN, END})
@@ -29,7 +27,7 @@ def _span(seconds: float) -> str:
 
 
 def tools(settings: Settings) -> list[Mapping[str, Any]]:
-    """The pair, with their lifetime in words."""
+    """The two tools, which say how long a session lasts."""
     life = f"It ends after {_span(settings.idle)} without use, and after {_span(settings.max_age)} at the latest."
     handle = {"type": "object", "properties": {ARGUMENT: _HANDLE}, "required": [ARGUMENT]}
     return [
@@ -52,7 +50,7 @@ def tools(settings: Settings) -> list[Mapping[str, Any]]:
 
 
 def with_handle(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A tool that also takes a handle."""
+    """A tool that also takes a handle, as it is listed."""
     schema = item.get("inputSchema")
     known = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {"type": "object"}
     properties = known.get("properties")
@@ -60,7 +58,8 @@ def with_handle(item: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**item, "inputSchema": {**known, "properties": {**inner, ARGUMENT: _HANDLE}}}
 
 
-async def find(sessions: "Sessions", principal: Principal, handle: object) -> Session | None:
+async def find(sessions: Sessions, principal: Principal, handle: object) -> Session | None:
+    """The caller's session by its handle."""
     if not isinstance(handle, str):
         return None
     session = await sessions.find(handle, principal)
@@ -68,7 +67,7 @@ async def find(sessions: "Sessions", principal: Principal, handle: object) -> Se
 
 
 def unknown(settings: Settings) -> dict[str, Any]:
-    """What a wrong handle is told."""
+    """The result of a call with a wrong handle."""
     text = (
         f"There is no such session: it ended, expired ({_span(settings.idle)} without use), or never was. "
         f"Call {OPEN} for a new handle; what the old session kept is gone."
@@ -76,12 +75,15 @@ def unknown(settings: Settings) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": text}], "isError": True}
 
 
-async def call(sessions: "Sessions", context: "RequestContext", name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+async def call(
+    sessions: Sessions, principal: Principal, client: Client, name: str, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    """Answer a call of one of the two tools."""
     if name == OPEN:
-        session = await sessions.begin(context.principal, context.client, Era.Y2026)
+        session = await sessions.begin(principal, client, Era.Y2026)
         text = f"Session open. Pass {ARGUMENT}={session.id} to each call."
         return {"content": [{"type": "text", "text": text}], "structuredContent": {ARGUMENT: session.id}}
-    session = await find(sessions, context.principal, arguments.get(ARGUMENT))
+    session = await find(sessions, principal, arguments.get(ARGUMENT))
     if session is None:
         return unknown(sessions.settings)
     await sessions.end(session, "ended by its client")

@@ -1,7 +1,7 @@
 """Sessions that a configured header names: the same value, from the same caller, is the same session.
 
-It owns the way from a value to a session, through as many lives as it takes. It refuses to keep the value: a digest
-names it, and the session's id stays the gateway's own.
+It owns the way from a value to a session, also after that session has ended and another one begins for the same value.
+The value itself is not kept: a digest names it, and the session's id stays the gateway's own.
 """
 
 import asyncio
@@ -12,9 +12,10 @@ from holdfast.core.eras import Era
 from holdfast.core.models import FrontSessionId, Principal, Record
 from holdfast.core.values import members
 from holdfast.errors import Busy
-from holdfast.gateway.backends.backend import GRACE
+from holdfast.gateway.backends.memories import GRACE
+from holdfast.gateway.sessions.record import Client
 from holdfast.gateway.sessions.registry import Sessions
-from holdfast.gateway.sessions.session import Client, Session
+from holdfast.gateway.sessions.session import Session
 
 KIND = "key"  # the kind of the record that counts the lives of a key's session
 CLAIM = 60.0  # seconds to begin a session
@@ -23,7 +24,7 @@ LOOK_AGAIN = 0.02  # seconds
 
 
 class Keys:
-    """The keys of one gateway."""
+    """The header keys of one gateway."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -31,7 +32,7 @@ class Keys:
         self._beginning: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def session(self, principal: Principal, value: str, client: Client) -> Session:
-        """The key's session; begun if it has none, or none any more. One request begins it for all."""
+        """The key's session, begun if there is none or if the last one has ended. One request begins it for all."""
         digest = hashlib.sha256(f"{principal}\0{value}".encode()).hexdigest()
         lock = self._beginning.get(digest)
         if lock is None:
@@ -52,7 +53,7 @@ class Keys:
                     continue
                 try:
                     if await self._life(digest) != (life, rev):
-                        continue  # somebody was faster
+                        continue  # another process was faster
                     return await self._begin(principal, client, digest, life, rev)
                 finally:
                     await self._sessions.store.release(claim)
@@ -63,7 +64,7 @@ class Keys:
         return (life if isinstance(life, int) else 0), (record.rev if record is not None else 0)
 
     async def _begin(self, principal: Principal, client: Client, digest: str, life: int, rev: int) -> Session:
-        """The session first, then the life that names it: whoever sees the life finds the session."""
+        """The session first, then the life that names it: a request that sees the life finds the session."""
         session = await self._sessions.begin(principal, client, Era.Y2026, _id(digest, life + 1))
         idle, max_age = self._sessions.settings.idle, self._sessions.settings.max_age
         record = Record(KIND, digest, principal, {"life": life + 1}, idle=max(idle, max_age) + GRACE)

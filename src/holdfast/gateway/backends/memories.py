@@ -1,10 +1,10 @@
-"""Where the gateway keeps sessions at servers: in the record of a client's session, or in one of several clients'.
+"""Where the gateway keeps sessions at servers: in the record of a client's session, or in a record that clients share.
 
-It owns the shape of what is kept, and what is left of it when a session ends while its clients go on: the mark that a
-loss has still to be reported. It refuses what was kept of another server under the same name, and says so.
+It owns the form of what is kept, and the mark that stays when a session ends while its clients go on: a loss has still
+to be reported. What was kept of another server under the same name is reported as lost.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol, cast
@@ -17,34 +17,38 @@ from holdfast.links.memory.store import KIND as LINKS
 from holdfast.links.memory.store import MemoryEntry, StoreMemory
 from holdfast.stores.contract import Store
 
+GRACE = 3_600.0  # seconds that a record outlives its session's end, for the process that must end it at the server
+REMEMBERED = 86_400.0  # seconds that the loss of an expired session can be reported: its caller comes back the next day
+
 
 class BackendMemory(Protocol):
     """What a backend's links need beyond `Memory`."""
 
-    leaves_loss: bool
-    """Its clients go on without the session that is forgotten next: what it kept must be reported as lost."""
+    def leave_loss(self, lost: bool) -> None:
+        """Whether clients go on without the session that is forgotten next: its loss must then be reported."""
+        ...
 
     async def unchanged(self) -> bool:
-        """Has nobody but us saved here since we did?"""
+        """Has no other process saved here since this one did?"""
         ...
 
 
-class Holder(Protocol):
-    """A session whose record has a place for each backend."""
+class SessionStorage(Protocol):
+    """The record of a client's session, which has a place for each backend."""
 
-    key: str
-    record: Record | None
-    loaded: set[str]
-
+    @property
+    def key(self) -> str: ...
     @property
     def store(self) -> Store: ...
     @property
     def owner(self) -> str: ...
     @property
-    def backends(self) -> dict[str, Any]: ...
-    @property
-    def goes_on(self) -> bool: ...
+    def backends(self) -> Mapping[str, Any]: ...
     async def read(self) -> None: ...
+    async def read_for(self, backend: str) -> None:
+        """Read it again for a later handshake with a backend: another process may have begun a newer session there."""
+        ...
+
     async def write(self, change: Callable[[dict[str, JSON]], None]) -> None: ...
 
 
@@ -52,34 +56,36 @@ class SessionMemory:
     """A link's session, kept in the gateway session's record. See `Memory`.
 
     `n` counts what was saved for a backend, so that two processes can't both save; `at` says of which server; `lost`
-    that there was a session, is none now, and nobody was told.
+    says that there was a session, that there is none now, and that the loss was not reported. `goes_on` says whether
+    the client's session continues, here or after a rest.
     """
 
     touch_every: float | None = None
 
-    def __init__(self, session: Holder, backend: str, at: str) -> None:
-        self._session = session
+    def __init__(self, record: SessionStorage, backend: str, at: str, goes_on: Callable[[], bool]) -> None:
+        self._record = record
+        self._goes_on = goes_on
         self._backend = backend
         self._at = at
         self._claim: Claim | None = None
         self._number = -1
-        self.leaves_loss = False
+        self._leaves_loss = False
+
+    def leave_loss(self, lost: bool) -> None:
+        self._leaves_loss = lost
 
     @property
     def _entry(self) -> dict[str, Any]:
-        return members(self._session.backends.get(self._backend))
+        return members(self._record.backends.get(self._backend))
 
     async def load(self) -> MemoryEntry:
-        session = self._session
-        if self._backend in session.loaded and session.record is not None:
-            await session.read()  # a later handshake: another process may have begun a newer session
-        session.loaded.add(self._backend)
+        await self._record.read_for(self._backend)
         entry = self._entry
         raw = entry.get("saved")
         try:
             saved = None if raw is None else Saved.from_json(raw)
         except ValueError as error:
-            raise CorruptRecord(f"the saved session at {self._backend!r} is not one: {error}") from error
+            raise CorruptRecord(f"the saved session at {self._backend!r} can't be read: {error}") from error
         lost = entry.get("lost") is True
         if saved is not None and entry.get("at") not in (None, self._at):
             lost = lost or saved.session is not None or saved.unreported_loss or "program" in entry
@@ -103,31 +109,31 @@ class SessionMemory:
                 entry["program"] = True
             backends[self._backend] = entry
 
-        await self._session.write(change)
+        await self._record.write(change)
         return number + 1
 
     async def unchanged(self) -> bool:
-        await self._session.read()
+        await self._record.read()
         return self._entry.get("n", 0) == self._number
 
     async def forget(self) -> None:
         entry = self._entry
         had = entry.get("saved") is not None
-        if not self._session.goes_on or entry.get("at") != self._at or not had:
+        if not self._goes_on() or entry.get("at") != self._at or not had:
             return  # the whole record ends; or another server's session stands here by now
-        await self._put(None, entry.get("n", 0), self.leaves_loss)
+        await self._put(None, entry.get("n", 0), self._leaves_loss)
 
     async def touch(self) -> None:
         return
 
     async def claim_stream(self, seconds: float) -> bool:
-        session = self._session
-        id = f"{session.key}/{self._backend}"
+        record = self._record
+        id = f"{record.key}/{self._backend}"
         try:
             if self._claim is not None:
-                self._claim = await session.store.renew(self._claim, ttl=seconds)
+                self._claim = await record.store.renew(self._claim, ttl=seconds)
             else:
-                self._claim = await session.store.claim("stream", id, owner=session.owner, ttl=seconds)
+                self._claim = await record.store.claim("stream", id, owner=record.owner, ttl=seconds)
         except Busy:
             return False
         except Conflict:
@@ -138,16 +144,16 @@ class SessionMemory:
     async def release_stream(self) -> None:
         claim, self._claim = self._claim, None
         if claim is not None:
-            await self._session.store.release(claim)
+            await self._record.store.release(claim)
 
     async def close(self) -> None:
         await self.release_stream()
 
 
 class SharedMemory(StoreMemory):
-    """A session that several clients share, in a record of its own: a principal's, or everybody's.
+    """A session that several clients share, in a record of its own: a principal's, or one for all clients.
 
-    What was lost is remembered for `remember` seconds, which is longer than the session itself would have been.
+    A loss is remembered for `remember` seconds, longer than the session itself would have lasted.
     """
 
     def __init__(
@@ -166,7 +172,10 @@ class SharedMemory(StoreMemory):
         self._remember = remember
         self._rev = 0
         """As last read or written by us."""
-        self.leaves_loss = False
+        self._leaves_loss = False
+
+    def leave_loss(self, lost: bool) -> None:
+        self._leaves_loss = lost
 
     async def load(self) -> MemoryEntry:
         record = await self._store.get(LINKS, self._id)
@@ -197,10 +206,23 @@ class SharedMemory(StoreMemory):
         if record is not None and record.data is not None and record.rev == self._rev:  # else another's, by now
             mark = replace(record.with_data({"lost": True}), idle=self._remember)
             with suppress(Conflict, Ended, NotFound, SessionExpired):  # another process has begun the next session
-                await self._store.commit(mark if self.leaves_loss else record.with_data(None), expect=record.rev)
+                await self._store.commit(mark if self._leaves_loss else record.with_data(None), expect=record.rev)
         await self.release_stream()
 
 
 def principal_link(backend: str, principal: str) -> str:
     """The name of the record of a principal's session at a backend."""
     return f"gateway/{backend}/principal/{principal}"
+
+
+def principal_memory(store: Store, backend: str, at: str, principal: Principal, idle: float) -> SharedMemory:
+    """Where a principal's session at a backend is kept."""
+    return SharedMemory(
+        store,
+        principal_link(backend, principal),
+        at,
+        principal=principal,
+        idle=idle + GRACE,
+        touch_every=idle / 10,
+        remember=max(idle + GRACE, REMEMBERED),
+    )

@@ -1,0 +1,80 @@
+"""Whether one backend is up, as calls and checks have shown, and when it may be tried again.
+
+It owns the words of the error that a caller gets while the backend is down.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Literal, TypeAlias
+
+from holdfast.core.clock import Clock
+from holdfast.core.events import BackendChanged, BackendFailed, Event
+from holdfast.core.retry import backoff
+from holdfast.errors import HoldfastError, NoBackend
+from holdfast.gateway.failure_log import FailureLog
+
+log = logging.getLogger("holdfast.gateway")
+
+LONGEST_PAUSE = 60.0  # seconds between two tries to reach a backend that is down
+
+State: TypeAlias = Literal["unknown", "up", "down"]
+
+
+class BackendHealth:
+    """The health of one backend. `emit` takes events; `on_change` is called when it goes up or down."""
+
+    def __init__(
+        self, name: str, clock: Clock, *, emit: Callable[[Event], None], on_change: Callable[[], None]
+    ) -> None:
+        self._name = name
+        self._clock = clock
+        self._emit = emit
+        self._on_change = on_change
+        self.state: State = "unknown"
+        self.since = clock.now()
+        self.why: str | None = None
+        self.failures = FailureLog(f"backend {name!r}")
+        self.next_try = 0.0
+        self._tries = 0
+
+    def __repr__(self) -> str:
+        return f"<BackendHealth {self._name} {self.state}>"
+
+    @property
+    def resting(self) -> bool:
+        """It is down, and the pause before the next try is not over."""
+        return self.state == "down" and time.monotonic() < self.next_try
+
+    def note(self, error: HoldfastError | None, session: str | None = None) -> None:
+        """Record that the backend was reached (`error=None`), or why it was not."""
+        before = self.state
+        if error is None:
+            self._tries, self.why, self.state = 0, None, "up"
+            self.failures.clear()
+        else:
+            self._tries += 1
+            self.failures.add(error)
+            self.why, self.state = error.what, "down"
+            self.next_try = time.monotonic() + backoff(self._tries, 0.5, base=0.5, cap=LONGEST_PAUSE)
+            self._emit(BackendFailed(time.time(), self._name, session, error.what))
+        if self.state != before:
+            self.since = self._clock.now()
+            self._on_change()
+            if before == "down":
+                log.warning("backend %r is up again", self._name)
+            self._emit(BackendChanged(time.time(), self._name, self.state, self.why))
+
+    def unavailable(self, error: HoldfastError | None = None) -> NoBackend:
+        """The error for a call that could not reach the backend."""
+        since = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        why = error.what if error is not None else self.why
+        left = max(0.0, self.next_try - time.monotonic())
+        return NoBackend(
+            f"backend {self._name!r} is {self.state} since {since}" + (f": {why}" if why else ""),
+            server=self._name,
+            phase="call",
+            retry_after=round(left, 1),
+            remedy="nothing was executed; try again later",
+        )

@@ -1,0 +1,156 @@
+"""Questions of backends to a session's client: sent where the client listens, and answered in time or refused.
+
+It owns the questions that wait for an answer, and the choice of the stream that carries one.
+"""
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Mapping
+from typing import Any, Protocol, cast
+
+from holdfast.core.eras import METHOD_NOT_FOUND
+from holdfast.core.values import members
+from holdfast.errors import ErrorAnswer
+from holdfast.gateway.fronts.streams import Stream
+
+CAPABILITY = {
+    "sampling/createMessage": "sampling",
+    "elicitation/create": "elicitation",
+    "roots/list": "roots",
+}
+INTERNAL_ERROR = -32603
+
+
+class ReplyChannel(Protocol):
+    """The way back to the client that made a call, while the call is under way."""
+
+    can_ask: bool
+    is_alone: bool
+    """No other client is served: a program may wait for this one."""
+
+    def say(self, message: Mapping[str, Any]) -> None:
+        """Send a notification or a request on the call's own stream, in order."""
+        ...
+
+    async def keep_up(self) -> None:
+        """Wait until the client has taken most of what was sent."""
+        ...
+
+
+class QuestionedSession(Protocol):
+    """The session whose client is asked."""
+
+    @property
+    def can_be_asked(self) -> Mapping[str, Any]:
+        """The capabilities of the client."""
+        ...
+
+    @property
+    def ask_seconds(self) -> float: ...
+    @property
+    def read_stream(self) -> Stream | None:
+        """The client's own stream, if the client reads it."""
+        ...
+
+    def push(self, message: Mapping[str, Any]) -> None: ...
+
+
+class Questions:
+    """The open questions of one session."""
+
+    __slots__ = ("_channels", "_numbers", "_open", "_session")
+
+    def __init__(self, session: QuestionedSession) -> None:
+        self._session = session
+        self._channels: list[ReplyChannel] = []
+        self._open: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._numbers = itertools.count(1)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def has_channels(self) -> bool:
+        return bool(self._channels)
+
+    def open_channel(self, reply_channel: ReplyChannel) -> None:
+        """The client can be asked on the stream of this call, from now on."""
+        self._channels.append(reply_channel)
+
+    def close_channel(self, reply_channel: ReplyChannel) -> None:
+        self._channels.remove(reply_channel)
+
+    async def ask(
+        self, method: str, params: Mapping[str, Any] | None, reply_channel: ReplyChannel | None
+    ) -> dict[str, Any]:
+        """Ask the client: on the stream of the call that the question is about, else of any call, else on its own."""
+        session = self._session
+        capability = CAPABILITY.get(method)
+        if capability is None or capability not in session.can_be_asked:
+            raise ErrorAnswer(
+                f"{method}: the client has no such capability", message="Method not found", code=METHOD_NOT_FOUND
+            )
+        id = f"hf-{next(self._numbers)}-{secrets.token_hex(4)}"
+        message: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "method": method}
+        if params is not None:
+            message["params"] = dict(params)
+        answered = self._open[id] = asyncio.get_running_loop().create_future()
+        number, stream = 0, None
+        try:
+            channel = self._channel(reply_channel)
+            if channel is not None:
+                channel.say(message)
+            elif (stream := session.read_stream) is not None:
+                stream.add(message)
+                number = stream.last
+            else:
+                raise ErrorAnswer(
+                    f"{method}: the client does not listen",
+                    message="The client can't be asked now",
+                    code=INTERNAL_ERROR,
+                )
+            async with asyncio.timeout(session.ask_seconds):
+                answer = await answered
+        except TimeoutError:
+            raise ErrorAnswer(
+                f"{method}: no answer within {session.ask_seconds:g} s",
+                message="The client did not answer in time",
+                code=INTERNAL_ERROR,
+            ) from None
+        except asyncio.CancelledError:
+            session.push({"method": "notifications/cancelled", "params": {"requestId": id}})
+            raise
+        finally:
+            self._open.pop(id, None)
+            if number and stream is not None:
+                stream.forget(number)  # a client that resumes its stream must not be asked again
+        return _result(method, answer)
+
+    def _channel(self, wanted: ReplyChannel | None) -> ReplyChannel | None:
+        if wanted is not None and wanted.can_ask:
+            return wanted
+        return next((each for each in reversed(self._channels) if each.can_ask), None)
+
+    def answer(self, message: dict[str, Any]) -> bool:
+        """Take a client's answer. False if no question waits for it (any more)."""
+        id = message.get("id")
+        waiting = self._open.get(id) if isinstance(id, str) else None
+        if waiting is None or waiting.done():
+            return False
+        waiting.set_result(message)
+        return True
+
+
+def _result(method: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+    error = answer.get("error")
+    if not isinstance(error, dict):
+        return members(answer.get("result"))
+    known = cast("dict[str, Any]", error)
+    code = known.get("code")
+    raise ErrorAnswer(
+        f"{method} was refused by the client",
+        message=str(known.get("message", "")),
+        code=code if isinstance(code, int) else INTERNAL_ERROR,
+        data=known.get("data"),
+    )
