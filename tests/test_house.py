@@ -193,29 +193,15 @@ def _cycles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
     return {group for group in groups if group}
 
 
-CYCLES_TO_REMOVE: set[frozenset[str]] = {
-    frozenset(f"holdfast.{name}" for name in group.split())
-    for group in (
-        "state.companions.companion state.companions.companions",
-        (
-            "state.frameworks.fastmcp state.frameworks.injection state.frameworks.lifecycle_tools "
-            "state.frameworks.middleware state.session state.sessions state.work"
-        ),
-    )
-}
-"""Temporary, and exact: each of them goes with the change that removes it, until none is left."""
-
-
 @pytest.mark.promise("house.no-cycles")
 def test_no_imports_go_in_a_circle() -> None:
     graph = _import_graph()
     found = _cycles(graph)
     drawn = [
         "\n".join(f"{module} → {', '.join(sorted(graph[module] & group))}" for module in sorted(group))
-        for group in found - CYCLES_TO_REMOVE
+        for group in found
     ]
     assert not drawn, "modules that import each other:\n" + "\n\n".join(drawn)
-    assert CYCLES_TO_REMOVE - found == set(), "no longer a cycle: take it from the list"
 
 
 @pytest.mark.promise("house.no-cycles")

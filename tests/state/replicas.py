@@ -41,7 +41,7 @@ def serve(framework: str, port: int) -> None:
     variants: Any = importlib.import_module("tests.state.variants") if example == "basket" else None
     server = module.server
     if idle := os.environ.get("IDLE"):
-        module.sessions.idle = float(idle)
+        module.sessions.table.idle = float(idle)
     if framework == "fastmcp":
         if os.environ.get("TOKENS"):
             from fastmcp.server.auth import StaticTokenVerifier

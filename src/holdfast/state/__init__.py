@@ -1,16 +1,19 @@
 """Typed session state and companions, for authors of servers. Owns identity and versions; refuses last-write-wins."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from holdfast.state.companions.companion import Companion, CompanionOptions
+from holdfast.state.companions.companion import Companion
 from holdfast.state.companions.insight import Insight
+from holdfast.state.companions.needs import Needs
+from holdfast.state.companions.record import CompanionOptions
 from holdfast.state.identity import ForEveryone, From2025Session, FromArgument, FromMeta, FromPrincipal
 from holdfast.state.model import SessionState, migrate
 from holdfast.state.scopes import RequestScope, ServerScope, nested_scope
 from holdfast.state.session import Session
 
 if TYPE_CHECKING:
-    from holdfast.state.companions.companions import Companions, Needs
+    from holdfast.state.companions.companions import Companions
     from holdfast.state.frameworks.middleware import StateMiddleware
     from holdfast.state.sessions import Sessions
 
@@ -36,18 +39,15 @@ __all__ = [
 ]
 
 
+_LAZY = {
+    "Companions": "holdfast.state.companions.companions",
+    "Sessions": "holdfast.state.sessions",
+    "StateMiddleware": "holdfast.state.frameworks.middleware",
+}
+
+
 def __getattr__(name: str) -> Any:
     """What needs the SDK is imported when it is used."""
-    if name in ("Companions", "Needs"):
-        from holdfast.state.companions import companions
-
-        return getattr(companions, name)
-    if name == "Sessions":
-        from holdfast.state.sessions import Sessions
-
-        return Sessions
-    if name == "StateMiddleware":
-        from holdfast.state.frameworks.middleware import StateMiddleware
-
-        return StateMiddleware
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,8 @@ from holdfast.core.models import LogEntry
 from holdfast.core.values import JSON, members
 
 KIND = "state"
-COMPANIONS = "state-companions"  # which helpers a session has
+COMPANIONS = "state-companions"  # which companions a session has
+POINTERS = "state-key"  # what a principal or a connection stands for
 UNDO = "undo"
 PAGE = 100
 

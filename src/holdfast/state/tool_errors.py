@@ -4,6 +4,8 @@ It owns what a caller may read of them. It refuses to name a store, its address 
 """
 
 import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from holdfast.errors import CorruptRecord, HoldfastError, OutcomeUnknown, StoreDown
 
@@ -19,6 +21,15 @@ def shown(error: HoldfastError, also: type[Exception] | None) -> HoldfastError:
         for name, value in vars(also("")).items():  # what its own constructor would have set
             error.__dict__.setdefault(name, logging.INFO if name == "log_level" else value)
     return error
+
+
+@contextmanager
+def showing(also: type[Exception] | None) -> Generator[None]:
+    """Raise errors of ours inside the block as the framework's class, too."""
+    try:
+        yield
+    except HoldfastError as error:
+        raise shown(error, also) from error.__cause__
 
 
 _classes: dict[tuple[type, type], type] = {}

@@ -166,7 +166,7 @@ async def test_phases_of_another_release_and_classes_of_one_name_are_told() -> N
         with pytest.raises(holdfast.WrongPhase, match="'b', which its class does not know"):
             async with helper.step("go", to="c"):
                 pass
-        with pytest.raises(holdfast.UsageError, match="another kind of helper"):
+        with pytest.raises(holdfast.UsageError, match="another kind of companion"):
             holdfast.Companions(Old, later)
     with pytest.raises(holdfast.UsageError, match="is async"):
 
@@ -380,7 +380,7 @@ async def test_a_tool_in_the_wrong_phase_is_refused_with_the_next_step(framework
         unknown = await client.call_tool("draft", {"session_id": "s_never"}, **extra)
         assert unknown.is_error
         assert "there is no such session" in str(unknown.content)
-    assert writers.counting.figures.refusals == {"empty": 2, "drafted": 1}
+    assert writers.reporter.counting.figures.refusals == {"empty": 2, "drafted": 1}
 
 
 @pytest.mark.promise("companions.guards")

@@ -39,7 +39,7 @@ async def test_a_listener_that_raises_and_a_store_that_fails_once_change_nothing
     async with holdfast.open_store("memory:") as store:
         sessions = holdfast.Sessions(Studio, store)
         writers = holdfast.Companions(Writer, sessions, on_event=raises)
-        writers.counting._put_down = float("inf")  # not before the server stops
+        writers.reporter.counting._flushed = float("inf")  # not before the server stops
         await drafted(writers, await sessions.begin(ALICE))
         commit = store.commit
 
@@ -48,7 +48,7 @@ async def test_a_listener_that_raises_and_a_store_that_fails_once_change_nothing
             raise holdfast.StoreDown("down")
 
         store.commit = down  # type: ignore[method-assign]
-        await writers.counting.put_down(store)
+        await writers.reporter.counting.flush(store)
         async with sessions.lifespan():
             pass
         assert (await totals(store))["writer"].steps == 1

@@ -7,50 +7,31 @@ and options other than those that it began with; whatever is refused leaves it u
 import inspect
 import json
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, get_args, get_origin
-
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Generic, TypeVar, cast, get_args, get_origin
 
 from holdfast.core.models import Handle, Record
 from holdfast.core.phases import PhaseTable
 from holdfast.core.values import JSON, members
-from holdfast.errors import Busy, Conflict, HoldfastError, UnstorableValue, UsageError, WrongPhase
+from holdfast.errors import Busy, Conflict, HoldfastError, UsageError, WrongPhase
+from holdfast.state.call_state import write_beside
 from holdfast.state.companions import genealogy
 from holdfast.state.companions.insight import COUNTED, Convergence, Insight, default_judge, insight
+from holdfast.state.companions.needs import ToolNeeds
+from holdfast.state.companions.record import CompanionOptions, CompanionRecord, read_options, record_type
+from holdfast.state.companions.reporter import CompanionReporter
 from holdfast.state.log import KIND, UNDO, HistoryEntry, Log
-from holdfast.state.model import Migration, SessionState
+from holdfast.state.model import SessionState
 from holdfast.state.session import Session
-from holdfast.state.tool_errors import shown
-from holdfast.state.work import write_beside
-
-if TYPE_CHECKING:
-    from holdfast.state.companions.companions import Companions
+from holdfast.state.table import SessionTable
+from holdfast.state.tool_errors import showing, shown
 
 S = TypeVar("S", bound=SessionState)
 O = TypeVar("O", bound="CompanionOptions")  # noqa: E741
 RECENT = 100  # entries that count, which insight looks at
 LOOKED = 2_000  # entries of any kind that it goes through to find them
-
-
-class CompanionOptions(BaseModel):
-    """Settings of a helper: given at its first use, kept as long as it lives."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class CompanionRecord(SessionState):
-    """What the record holds around the helper's own state."""
-
-    phase: str = ""
-    entered: float = 0.0
-    seconds: dict[str, float] = {}  # noqa: RUF012
-    counts: dict[str, int] = {}  # noqa: RUF012
-    converged: bool = False
-    options: dict[str, Any] = {}  # noqa: RUF012
-    body: Any = None
 
 
 class Turn(Generic[S]):
@@ -73,6 +54,16 @@ class Turn(Generic[S]):
     def message(self, role: str, content: JSON) -> None:
         """A message of the conversation."""
         self.notes.append(("message", {"role": role, "content": content}))
+
+
+@dataclass(frozen=True, slots=True)
+class CompanionContext:
+    """What all companions of one kind share."""
+
+    sessions: SessionTable[Any]
+    needs: ToolNeeds
+    reporter: CompanionReporter
+    offer: Callable[[Insight], None]
 
 
 class Companion(Generic[S, O]):
@@ -111,19 +102,18 @@ class Companion(Generic[S, O]):
             raise UsageError(f"{cls.__name__}: kind {cls.kind!r:.60} is not a plain name")
         cls.table = PhaseTable(cls.__name__, getattr(cls, "phases", {}))
         cls.state_type, cls.options_type = state, options
-        cls.stored_type = _stored(cls.__name__, state, cls.table.start)
+        cls.stored_type = record_type(cls.__name__, state, cls.table.start)
 
-    def __init__(self, companions: "Companions[Any]", session: Session[Any]) -> None:
-        self._companions = companions
+    def __init__(self, context: CompanionContext, session: Session[Any]) -> None:
+        self._context = context
         self._session = session
         self._turn: Turn[S] | None = None
         self._known: tuple[int, Insight] | None = None
         self._entries: tuple[int, list[HistoryEntry]] | None = None
         self.log = Log(session)
-        session.on_renewal = self._use_session
 
-    def is_of(self, companions: object) -> bool:
-        return self._companions is companions
+    def is_of(self, context: CompanionContext) -> bool:
+        return self._context is context
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.phase} of {self.handle[:8]}…>"
@@ -170,10 +160,11 @@ class Companion(Generic[S, O]):
     async def step(self, label: str, *, to: str | None = None) -> AsyncGenerator[Turn[S]]:
         """Do something and, with `to`, go to another phase: all of it at the end of the block, or nothing."""
         self._write_beside()
-        await self._session.refresh()
+        with showing(self._session.shows_as):
+            await self._session.record.current()
         await self._is_free()
         await self._use_session()
-        base, turn = self._session.base, await self._begin(label, to)
+        base, turn = self._session.record.base, await self._begin(label, to)
         try:
             yield turn
         finally:
@@ -188,8 +179,8 @@ class Companion(Generic[S, O]):
         self._write_beside()
         await self._is_free()
         await self._use_session()
-        async with self._session.holding(ttl) as fence:
-            base, turn = self._session.base, await self._begin(label, to)
+        async with self._session.holding(ttl, self._use_session) as fence:
+            base, turn = self._session.record.base, await self._begin(label, to)
             try:
                 yield turn
             finally:
@@ -197,14 +188,12 @@ class Companion(Generic[S, O]):
             await self._finish(turn, label, to, base, fence)
 
     def _write_beside(self) -> None:
-        try:
+        with showing(self._session.shows_as):
             write_beside(f"a step of the {self.kind}")
-        except UsageError as error:
-            raise self._shown(error) from None
 
     async def _is_free(self) -> None:
         """Nobody else has a long turn."""
-        store = await self._companions.sessions.opened()
+        store = await self._context.sessions.opened()
         holder = await store.holder(KIND, self.handle)
         if holder is not None:
             raise self._shown(
@@ -218,20 +207,18 @@ class Companion(Generic[S, O]):
     async def _use_session(self) -> None:
         """A step is use of the session, and there is none without it."""
         try:
-            await (await self._companions.sessions.opened()).touch(KIND, self.handle.rpartition(".")[0])
+            await (await self._context.sessions.opened()).touch(KIND, self.handle.rpartition(".")[0])
         except HoldfastError as error:
-            error.remedy = self._companions.sessions.begin_hint
+            error.remedy = self._context.sessions.begin_hint
             raise self._shown(error) from error.__cause__
 
     async def _begin(self, label: str, to: str | None) -> Turn[S]:
         if to is not None:
-            try:
-                self._companions.table.check(to)
-            except UsageError as error:
-                raise self._shown(error) from None
-            self._companions.check_phase(self)
+            with showing(self._session.shows_as):
+                self.table.check(to)
+            self.check_phase()
             if not self.table.allows(self.phase, to):
-                raise await self._companions.refusal(self, label, f"{label!r} leads to {to!r}")
+                raise await self.refusal(label, f"{label!r} leads to {to!r}")
         self._turn = Turn(self.state, await self.insight())
         return self._turn
 
@@ -256,16 +243,19 @@ class Companion(Generic[S, O]):
         judged = self._judged(after, [*await self._recent(), *new])
         after.converged = judged.convergence.reached
         try:
-            await self._session.write(after, label, notes=turn.notes, data=turn.made, fence=fence, base=base)
+            with showing(self._session.shows_as):
+                await self._session.record.commit(
+                    after, label, base=base, fence=fence, notes=turn.notes, data=turn.made
+                )
         except Conflict as error:
             await self._session.read()
             error.remedy = (
                 f"another step was faster: the {self.kind} is in phase {self.phase!r} now; "
-                f"{self._companions.next_step(self.phase)}"
+                f"{self._context.needs.next_step(self.phase)}"
             )
             raise
         self._offer(judged)
-        await self._companions.stepped(self, label, before, after, now - before.entered if left else None)
+        await self._context.reporter.stepped(self.handle, label, before, after, now - before.entered if left else None)
 
     async def note(self, label: str, data: JSON = None) -> None:
         """An entry of the log that changes nothing else. Labels that count iterations belong into a step."""
@@ -289,7 +279,7 @@ class Companion(Generic[S, O]):
 
     def _offer(self, found: Insight) -> None:
         self._known = self.rev, found
-        self._companions.insight.offer(found)
+        self._context.offer(found)
 
     def _judged(self, stored: CompanionRecord, entries: Sequence[HistoryEntry]) -> Insight:
         """By what was done since the last query."""
@@ -330,7 +320,7 @@ class Companion(Generic[S, O]):
 
     async def tree(self) -> genealogy.Node:
         """How it got here: every step, undos as branches, and the helpers that were forked from it."""
-        store = await self._companions.sessions.opened()
+        store = await self._context.sessions.opened()
         return await genealogy.tree(store, self.handle, self._session.principal)
 
     async def undo(self) -> S:
@@ -346,48 +336,31 @@ class Companion(Generic[S, O]):
         await self._session.undo(enter)
         self._known = None
         left = self.phase != before.phase
-        await self._companions.stepped(self, UNDO, before, self._stored, now - before.entered if left else None)
+        await self._context.reporter.stepped(
+            self.handle, UNDO, before, self._stored, now - before.entered if left else None
+        )
         return self.state
+
+    # Refusals
+
+    def check_phase(self) -> None:
+        """Refuse a phase of another release of the class: there is nothing to decide by."""
+        if self.phase not in self.table.steps:
+            raise self._wrong_phase(
+                f"the {self.kind} is in phase {self.phase!r}, which its class does not know",
+                remedy="declare it with a way out, or begin another session",
+            )
+
+    async def refusal(self, tool: str, why: str) -> WrongPhase:
+        """The error for a step out of order; counted, and reported as an event."""
+        phase = self.phase
+        await self._context.reporter.refused(self.handle, tool, phase)
+        return self._wrong_phase(
+            f"the {self.kind} is in phase {phase!r}: {why}", remedy=self._context.needs.next_step(phase, tool)
+        )
+
+    def _wrong_phase(self, what: str, remedy: str) -> WrongPhase:
+        return self._shown(WrongPhase(what, phase=self.phase, id=self.handle, remedy=remedy))
 
     def _shown(self, error: Any) -> Any:
         return shown(error, self._session.shows_as)
-
-    def refuse(self, what: str, remedy: str) -> WrongPhase:
-        return self._shown(WrongPhase(what, phase=self.phase, id=self.handle, remedy=remedy))
-
-
-def _stored(name: str, state: type[SessionState], start: str) -> type[CompanionRecord]:
-    """The record's model around a state class, with its version and migrations."""
-    made = create_model(
-        f"{name}Record", __base__=CompanionRecord, phase=(str, start), body=(state, Field(default_factory=state))
-    )
-    made.version = state.version
-    made.migrations = {number: _inside(step) for number, step in state.migrations.items()}
-    return made
-
-
-def _inside(step: Migration) -> Migration:
-    return lambda raw: {**raw, "body": step(raw["body"])}
-
-
-def check_options(kind: type[CompanionOptions], given: object, owner: str) -> dict[str, Any]:
-    """Options as they are stored; refused if they would not come back equal."""
-    try:
-        if isinstance(given, CompanionOptions):
-            whole = kind.model_validate(given)
-        else:
-            whole = kind.model_validate(given if given is not None else {}, by_name=True, by_alias=True)
-        stored = whole.model_dump(mode="json", round_trip=True, by_alias=False)
-        again = read_options(kind, stored)
-    except ValueError as error:
-        raise UsageError(f"{owner}: its options do not validate: {error}"[:500]) from error
-    for name in kind.model_fields:
-        if getattr(again, name) != getattr(whole, name):
-            raise UnstorableValue(f"{owner}: the option {name} would not come back as it is", path=name)
-    return stored
-
-
-def read_options(kind: type[CompanionOptions], stored: dict[str, Any]) -> CompanionOptions:
-    """Options as they were stored, by this release or another: fields that are gone are left out."""
-    known = {name: value for name, value in stored.items() if name in kind.model_fields}
-    return kind.model_validate(known, by_name=True, by_alias=False)

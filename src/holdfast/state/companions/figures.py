@@ -51,7 +51,7 @@ class Counting:
         self.kind = kind
         self.figures = Figures()
         self._name = f"{kind}/{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._put_down = float("-inf")
+        self._flushed = float("-inf")
         self._changed = False
 
     def refused(self, phase: str) -> None:
@@ -69,13 +69,13 @@ class Counting:
 
     @property
     def due(self) -> bool:
-        return self._changed and time.monotonic() - self._put_down > FLUSH_SECONDS
+        return self._changed and time.monotonic() - self._flushed > FLUSH_SECONDS
 
-    async def put_down(self, store: Store) -> None:
-        """Write them where `holdfast state stats` adds them up."""
+    async def flush(self, store: Store) -> None:
+        """Write them to the store, where `holdfast state stats` adds them up."""
         if not self._changed:
             return
-        self._put_down = time.monotonic()
+        self._flushed = time.monotonic()
         with suppress(HoldfastError):  # another time
             record = await store.get(FIGURES, self._name)
             data = cast("JSON", {"kind": self.kind, **asdict(self.figures)})

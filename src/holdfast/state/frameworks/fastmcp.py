@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastmcp import FastMCP
 from fastmcp.server.providers.base import Provider
@@ -16,10 +16,7 @@ from uncalled_for import get_dependency_parameters
 
 from holdfast.errors import UsageError
 from holdfast.state.frameworks.lifecycle_tools import LifecycleTool
-
-if TYPE_CHECKING:
-    from holdfast.state.sessions import Sessions
-
+from holdfast.state.registry import SessionRegistry
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +24,7 @@ log = logging.getLogger(__name__)
 class LifecycleProvider(Provider):
     """Begins and ends with the server."""
 
-    def __init__(self, server: FastMCP[Any], sessions: "Sessions[Any]", offered: Sequence[LifecycleTool]) -> None:
+    def __init__(self, server: FastMCP[Any], sessions: SessionRegistry[Any], offered: Sequence[LifecycleTool]) -> None:
         super().__init__()
         self._server = server
         self._sessions = sessions

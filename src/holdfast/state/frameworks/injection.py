@@ -10,9 +10,8 @@ import json
 import logging
 import sys
 import typing
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any, Generic, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -27,12 +26,15 @@ from mcp_types import INVALID_PARAMS
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.core.values import members
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.state.identity import Chain, Found, Identity
+from holdfast.state.call_state import call_state_of
+from holdfast.state.identity import Chain, Identity
 from holdfast.state.model import SessionState
 from holdfast.state.records import new_handle
+from holdfast.state.registry import SessionRegistry
+from holdfast.state.request import SCOPE
 from holdfast.state.session import Session
-from holdfast.state.tool_errors import shown
-from holdfast.state.work import SCOPE, call_state_of
+from holdfast.state.table import SessionTable
+from holdfast.state.tool_errors import showing
 
 log = logging.getLogger(__name__)
 S = TypeVar("S", bound=SessionState)
@@ -42,12 +44,11 @@ _OURS = "dev.holdfast/connection"
 _CONTEXT = "holdfast_context"
 
 
-class Injectable(ABC, Generic[S]):
-    """What both frameworks call to get a session."""
+class Injectable(SessionRegistry[S]):
+    """Sessions that both frameworks inject into tools: what they call to get one."""
 
-    def __init__(self, chain: Chain, name: str) -> None:
-        self.chain = chain
-        self.name = name
+    def __init__(self, table: SessionTable[S], chain: Chain) -> None:
+        super().__init__(table, chain)
         # Read by `inspect.signature`: the SDK passes the argument that names a session by name, also to a tool that is
         # called by another one, and refuses a tool that has none such.
         parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)]
@@ -56,28 +57,23 @@ class Injectable(ABC, Generic[S]):
         ]
         self.__signature__ = inspect.Signature(parameters)
 
-    @abstractmethod
-    async def find_for(self, caller: Identity, found: Found | None = None) -> Session[S]:
-        """The session that a call means."""
-
     async def __call__(self, ctx: Context[Any, Any] | None = None, **arguments: Any) -> Session[S]:
         """The session of the call under way. On MCPServer with its `Context`; in FastMCP without."""
         caller, also = current_identity(ctx, arguments)
         return await self.for_call(caller, also)
 
     async def for_call(self, caller: Identity, also: type[Exception] | None) -> Session[S]:
-        work = call_state_of(self)
-        try:
-            found = self.chain.find(caller, self.name)
-            if work is not None and work.wait_for_turn is not None:
-                await work.wait_for_turn(found)
-            loaded = work.loaded.get(found) if work is not None and found is not None else None
+        """The session of a call, saved after it where middleware does that."""
+        call = call_state_of(self.table)
+        with showing(also):
+            found = self.chain.find(caller, self.table.name)
+            if call is not None:
+                await call.wait_for_turn(found)
+            loaded = call.loaded(found) if call is not None else None
             session = cast("Session[S]", loaded) if loaded is not None else await self.find_for(caller, found)
-            session.just_read()
+            session.record.just_read()
             session.show_errors_as(also)
-            return cast("Session[S]", work.take(session)) if work is not None else session
-        except HoldfastError as error:
-            raise shown(error, also) from error.__cause__
+            return cast("Session[S]", call.take(session)) if call is not None else session
 
     @property
     def unnamed(self) -> Callable[[Context[Any, Any]], Awaitable[Session[S]]]:

@@ -5,30 +5,25 @@ a caller whom nobody has authenticated, and a server on which the chain of ident
 """
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any
 
-from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver import Context
 from mcp_types import ToolAnnotations
 from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from holdfast.core.models import ANONYMOUS
 from holdfast.core.values import JSON
-from holdfast.errors import Forbidden, HoldfastError, UsageError
+from holdfast.errors import Forbidden, UsageError
 from holdfast.state.frameworks.injection import current_identity
-from holdfast.state.frameworks.middleware import StateMiddleware
 from holdfast.state.identity import FromArgument, Identity
+from holdfast.state.registry import SessionRegistry
 from holdfast.state.session import Session
-from holdfast.state.tool_errors import shown
+from holdfast.state.tool_errors import showing
 
-if TYPE_CHECKING:
-    from holdfast.state.sessions import Sessions
-
-_NOUNS = "_holdfast_nouns"
 LAST = 5  # steps that resuming shows
 
 
@@ -48,10 +43,8 @@ class LifecycleTool:
 
         async def call(**given: Any) -> dict[str, Any]:
             caller, also = current_identity(given.pop("ctx", None), given)
-            try:
+            with showing(also):
                 return await self.run(caller, given)
-            except HoldfastError as error:
-                raise shown(error, also) from error.__cause__
 
         kinds = dict(self.parameters)
         if with_context:
@@ -73,10 +66,10 @@ class LifecycleTool:
         )
 
 
-def steps(sessions: "Sessions[Any]", noun: str, create: Sequence[str]) -> list[LifecycleTool]:
+def lifecycle_tools(sessions: SessionRegistry[Any], noun: str, create: Sequence[str]) -> list[LifecycleTool]:
     """The five tools for a kind of session."""
     argument = next((place.name for place in sessions.chain.places if isinstance(place, FromArgument)), "session_id")
-    lasts = lifetime(sessions.idle, sessions.max_age)
+    lasts = lifetime(sessions.table.idle, sessions.table.max_age)
     handle = (Annotated[str, Field(description=f"The id that the {noun} got when it began")], inspect.Parameter.empty)
     fields = sessions.kind.model_fields
     unknown = [name for name in create if name not in fields]
@@ -106,7 +99,7 @@ def steps(sessions: "Sessions[Any]", noun: str, create: Sequence[str]) -> list[L
         if caller.principal == ANONYMOUS:
             raise Forbidden(
                 "without authentication the id is all there is, and nothing is listed",
-                remedy=f"use the id that you got when it was begun; {sessions.begin_hint}",
+                remedy=f"use the id that you got when it was begun; {sessions.table.begin_hint}",
             )
         return {f"{noun}s": [shows(session) for session in await sessions.of(caller.principal)]}
 
@@ -188,71 +181,3 @@ def _span(seconds: float) -> str:
 
 def _date(moment: float | None) -> str | None:
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds") if moment is not None else None
-
-
-# Installing
-
-
-def install(
-    server: object, sessions: "Sessions[Any]", noun: str, create: Sequence[str], save: bool, tools: bool
-) -> None:
-    """Tools, the request's scope, and the end of the store, on either framework's server."""
-    if not noun.isidentifier():
-        raise UsageError(f"noun={noun!r:.60} makes no name of a tool", remedy="use letters, digits and _")
-    if tools:
-        sessions.begun_by = f"create_{noun}"
-    offered = steps(sessions, noun, create) if tools else []
-    around = StateMiddleware(sessions, save=save)
-    if isinstance(server, MCPServer):
-        official = cast("MCPServer[Any]", server)
-        _check(sessions, official.name, official.settings.auth is not None)
-        _claim_names(official, noun if tools else None)
-        for step in offered:
-            official.add_tool(step.function(True), name=step.name, annotations=step.annotations)
-        official.middleware.append(around)
-        low = official._lowlevel_server  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        low.lifespan = _with(low.lifespan, sessions)
-        return
-    from fastmcp import FastMCP
-
-    if not isinstance(server, FastMCP):
-        raise UsageError(
-            f"{type(server).__name__} is neither a FastMCP nor an MCPServer",
-            remedy="on another server call `await sessions.find(handle, principal)` in your handlers",
-        )
-    from holdfast.state.frameworks.fastmcp import LifecycleProvider
-
-    fast = cast("FastMCP[Any]", server)
-    _check(sessions, fast.name, fast.auth is not None)
-    _claim_names(fast, noun if tools else None)
-    fast.add_provider(LifecycleProvider(fast, sessions, offered))
-    fast.add_middleware(around)  # pyright: ignore[reportArgumentType]
-
-
-def _claim_names(server: object, noun: str | None) -> None:
-    """One kind of sessions for each noun of a server: the second one's tools would never be reached."""
-    taken: set[str] = getattr(server, _NOUNS, set[str]())
-    if noun is None:
-        return
-    if noun in taken:
-        raise UsageError(f"create_{noun} is there already", remedy="give noun=… another name for each kind of sessions")
-    setattr(server, _NOUNS, taken | {noun})
-
-
-def _check(sessions: "Sessions[Any]", server: str, authenticates: bool) -> None:
-    if sessions.chain.needs_authentication and not authenticates:
-        raise UsageError(
-            f"{sessions!r} finds only sessions of authenticated callers, and {server!r} authenticates nobody",
-            remedy="add FromArgument(…) to the identity chain, or authentication to the server",
-        )
-
-
-def _with(inner: Callable[[Any], Any], sessions: "Sessions[Any]") -> Callable[[Any], Any]:
-    """A server's lifespan, with the store's inside."""
-
-    @asynccontextmanager
-    async def lifespan(server: Any) -> AsyncGenerator[Any]:
-        async with sessions.lifespan(), inner(server) as state:
-            yield state
-
-    return lifespan

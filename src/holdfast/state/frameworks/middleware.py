@@ -5,12 +5,10 @@ memory, and written once, with the call's result if the call has an idempotency 
 to touch a store for a call without a session, and to lose either of two writes: the later one is told `Conflict`.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
@@ -19,14 +17,14 @@ from pydantic import BaseModel
 
 from holdfast.core.values import JSON, members
 from holdfast.errors import Conflict, HoldfastError, NotFound, UsageError
+from holdfast.state.call_state import CALLS, CallState, call_state_of, holds_another
 from holdfast.state.frameworks.injection import Y2026, of_sdk
+from holdfast.state.idempotency import digest
 from holdfast.state.identity import Found, Identity
-from holdfast.state.session import digest
-from holdfast.state.tool_errors import shown
-from holdfast.state.work import SCOPE, WORK, CallState, Scope, call_state_of, holds_another
-
-if TYPE_CHECKING:
-    from holdfast.state.sessions import Sessions
+from holdfast.state.registry import SessionRegistry
+from holdfast.state.request import SCOPE, Scope
+from holdfast.state.session import Session
+from holdfast.state.tool_errors import showing, shown
 
 IDEMPOTENCY_KEY = "dev.holdfast/idempotency-key"
 TURN_SECONDS = 60.0  # that a call waits for others on the same session
@@ -38,36 +36,37 @@ Run = Callable[[], Awaitable[Any]]
 class StateMiddleware:
     """For `FastMCP(middleware=[…])`, `server.add_middleware(…)` and `MCPServer(middleware=[…])` alike."""
 
-    def __init__(self, sessions: "Sessions[Any] | None" = None, *, save: bool = True) -> None:
+    def __init__(self, sessions: SessionRegistry[Any] | None = None, *, save: bool = True) -> None:
         self._sessions = sessions
-        self._save = save and sessions is not None
+        self._save = save
         if save and sessions is not None:
             sessions.will_be_saved()
 
     async def __call__(self, ctx: Any, call_next: Next) -> Any:
         is_sdk = isinstance(ctx, ServerRequestContext)
         request = cast("ServerRequestContext[Any, Any]", ctx) if is_sdk else _request_of()
-        outer, arguments = SCOPE.get(), _arguments(ctx, is_sdk)
-        inner = Scope(request, {}, arguments)
+        outer, arguments, prefix = SCOPE.get(), _arguments(ctx, is_sdk), _prefix(ctx, request)
         if outer is not None and outer.request is request and request is not None:
-            inner = outer.nested(arguments)
-        inner.prefix = inner.prefix or _prefix(ctx, request)
+            inner = outer.nested(arguments, prefix)
+        else:
+            inner = Scope(request, {}, arguments, prefix)
         token = SCOPE.set(inner)
         try:
-            if not self._save or ctx.method not in _CALLS:
+            sessions = self._sessions
+            if not self._save or sessions is None or ctx.method not in _CALLS:
                 return await call_next(ctx)
-            work = call_state_of(self._sessions)
-            if work is not None and work.request is request:
-                return await _joined(work, lambda: call_next(ctx))
+            call = call_state_of(sessions.table)
+            if call is not None and call.request is request:
+                return await _joined(call, lambda: call_next(ctx))
             around = _sdk if is_sdk else _fastmcp
-            return await around(cast("Sessions[Any]", self._sessions), ctx, request, lambda: call_next(ctx))
+            return await around(sessions, ctx, request, lambda: call_next(ctx))
         finally:
             SCOPE.reset(token)
 
 
-async def _joined(work: CallState, run: Run) -> Any:
+async def _joined(call: CallState, run: Run) -> Any:
     """A nested call is saved with the outer one; what it changed before it failed is not."""
-    restore = work.snapshot()
+    restore = call.snapshot()
     try:
         result = await run()
     except BaseException:
@@ -100,7 +99,7 @@ class GuardMiddleware:
         return await call_next(ctx)
 
 
-async def _sdk(sessions: "Sessions[Any]", context: Any, request: Any, run: Run) -> Any:
+async def _sdk(sessions: SessionRegistry[Any], context: Any, request: Any, run: Run) -> Any:
     """Results of the SDK are what goes over the wire."""
     caller, also = of_sdk(request, {})
     params = members(request.params)
@@ -134,7 +133,7 @@ def _fastmcp_call(
     return caller, str(getattr(message, "name", None) or getattr(message, "uri", "")), ToolError
 
 
-async def _fastmcp(sessions: "Sessions[Any]", context: Any, request: Any, run: Run) -> Any:
+async def _fastmcp(sessions: SessionRegistry[Any], context: Any, request: Any, run: Run) -> Any:
     """Results of FastMCP are its own objects."""
     from fastmcp.tools.base import ToolResult
 
@@ -170,7 +169,7 @@ class _Call:
 
     def __init__(
         self,
-        sessions: "Sessions[Any]",
+        sessions: SessionRegistry[Any],
         caller: Identity,
         name: str,
         also: type[Exception],
@@ -186,61 +185,57 @@ class _Call:
         if key is not None and (not isinstance(key, str) or not key):
             raise shown(UsageError(f"the idempotency key {key!r:.60} is not text"), also)
         self.key = key if method == "tools/call" else None
-        self.call = digest(name, dict(caller.arguments))
-        self.work = CallState(request)
-        self.work.is_keyed = self.key is not None
+        self.digest = digest(name, dict(caller.arguments))
+        self.request = request
 
     async def handle(
         self, run: Run, plain: Callable[[Any], dict[str, Any]], rebuild: Callable[[dict[str, Any]], Any]
     ) -> Any:
-        try:
-            found = self.sessions.chain.find(self.caller, self.sessions.name)
-        except HoldfastError as error:
-            raise shown(error, self.also) from error.__cause__
+        with showing(self.also):
+            found = self.sessions.chain.find(self.caller, self.sessions.table.name)
         async with AsyncExitStack() as turns:
-            if found is not None:
-                self.work.wait_for_turn = partial(self._turn, turns, asyncio.Lock(), found)
-                if self.key is not None:
-                    await self.work.wait_for_turn(found)
-                    kept = await self._repeated()
-                    if kept is not None:
-                        return rebuild(kept)
-            return await self._once(run, plain, rebuild)
 
-    async def _turn(self, turns: AsyncExitStack, entering: asyncio.Lock, mine: Found, wanted: Found | None) -> None:
-        """Within a process, calls that take the same session take turns: from when they take it to their end."""
-        if wanted != mine:
-            return  # of a nested call
-        async with entering:
-            if self.work.in_turn:
-                return
-            name = f"call {mine}"
-            # Whoever holds a turn on a session of another kind does not wait for a second one: another call may do so
-            # in the other order. What that costs is a `Conflict`.
-            if not (holds_another(self.sessions) and self.sessions.is_taken(name)):
-                await turns.enter_async_context(self.sessions.turn(name, TURN_SECONDS))
-            self.work.in_turn = True
+            async def take_turn() -> None:
+                name, taking = f"call {found}", self.sessions.table.turns
+                # A call that holds a turn on a session of another kind does not wait for a second one: another call may
+                # do so in the other order. What that costs is a `Conflict`.
+                if not (holds_another(self.sessions.table) and taking.is_taken(name)):
+                    await turns.enter_async_context(taking.turn(name, TURN_SECONDS))
 
-    async def _once(
-        self, run: Run, plain: Callable[[Any], dict[str, Any]], rebuild: Callable[[dict[str, Any]], Any]
+            call = CallState(self.request, means=found, take_turn=take_turn, is_keyed=self.key is not None)
+            if self.key is not None and found is not None:
+                await call.wait_for_turn(found)
+                kept = await self._repeated(self.key, found, call)
+                if kept is not None:
+                    return rebuild(kept)
+            return await self._saved(call, found, run, plain, rebuild)
+
+    async def _saved(
+        self,
+        call: CallState,
+        found: Found | None,
+        run: Run,
+        plain: Callable[[Any], dict[str, Any]],
+        rebuild: Callable[[dict[str, Any]], Any],
     ) -> Any:
-        work = self.work
-        token = WORK.set({**WORK.get(), self.sessions: work})
+        """The call's result, once what it changed is written."""
+        token = CALLS.set({**CALLS.get(), self.sessions.table: call})
         try:
             result = await run()
         finally:
-            WORK.reset(token)
-            work.is_open = False
-        if not work.taken or _unfinished(result):  # a call that fails leaves the state as before
+            CALLS.reset(token)
+            call.close()
+        if not call.has_taken or _unfinished(result):  # a call that fails leaves the state as before
             return result
         once: dict[str, JSON] | None = None
-        if self.key is not None and work.named is not None:
+        if self.key is not None and call.named is not None:
             whole = {name: value for name, value in plain(result).items() if name != "resultType"}
-            once = {work.named.key_name(self.key): {"call": self.call, "result": cast("JSON", whole)}}
+            once = {call.named.key_name(self.key): {"call": self.digest, "result": cast("JSON", whole)}}
         try:
-            await work.save(self.name, once)
+            await call.save(self.name, once)
         except Conflict:
-            kept = await self._repeated()  # the same call, made twice at once: the first one's answer counts
+            # The same call may have been made twice at once: the first one's answer counts.
+            kept = await self._repeated(self.key, found, call) if self.key is not None and found is not None else None
             if kept is None:
                 raise
             return rebuild(kept)
@@ -248,27 +243,21 @@ class _Call:
             raise shown(error, self.also) from error.__cause__
         return result
 
-    async def _repeated(self) -> dict[str, Any] | None:
-        """What the same call answered before. A call without a key, or without a session, asks no store."""
-        found = self.sessions.chain.find(self.caller, self.sessions.name)
-        if self.key is None or found is None:
-            return None
-        try:
-            session = self.work.loaded[found] = self.work.named = await self.sessions.find_for(self.caller)
-            kept = session.kept_result(session.key_name(self.key))
-        except NotFound:
-            return None  # not ours: whoever takes it will tell
-        except HoldfastError as error:
-            raise shown(error, self.also) from error.__cause__
-        session.show_errors_as(self.also)
-        if kept is None:
-            return None
-        if kept.get("call") != self.call:
-            error = UsageError(
-                f"the idempotency key {self.key!r:.80} was used for another call", remedy="use a new key for a new call"
-            )
-            raise shown(error, self.also)
-        return members(kept.get("result"))
+    async def _repeated(self, key: str, found: Found, call: CallState) -> dict[str, Any] | None:
+        """What the same call answered before."""
+        with showing(self.also):
+            try:
+                session: Session[Any] = await self.sessions.find_for(self.caller, found)
+            except NotFound:
+                return None  # not this caller's: the error comes when the tool takes it
+            call.keep_key_in(session)
+            kept = session.kept_answer(key)
+            session.show_errors_as(self.also)
+            if kept is not None and kept.get("call") != self.digest:
+                raise UsageError(
+                    f"the idempotency key {key!r:.80} was used for another call", remedy="use a new key for a new call"
+                )
+            return members(kept.get("result")) if kept is not None else None
 
 
 def _request_of() -> ServerRequestContext[Any, Any] | None:

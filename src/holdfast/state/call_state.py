@@ -1,0 +1,152 @@
+"""The call under way, where middleware saves sessions after it: the sessions it has taken, and their drafts."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from holdfast.core.models import Handle
+from holdfast.core.values import JSON
+from holdfast.errors import UsageError
+from holdfast.state.draft import Draft
+from holdfast.state.identity import Found
+
+
+class TakenSession(Protocol):
+    """What a call needs of the sessions that it saves."""
+
+    @property
+    def handle(self) -> Handle: ...
+
+    def open_draft(self) -> Draft[Any]: ...
+
+    def key_name(self, key: str) -> str: ...
+
+    async def save(self, label: str, once: dict[str, JSON] | None = None) -> None: ...
+
+
+class CallState:
+    """The sessions that one call has taken, saved together with its result. Over when the call is."""
+
+    def __init__(
+        self,
+        request: object,
+        *,
+        means: Found | None = None,
+        take_turn: Callable[[], Awaitable[None]] | None = None,
+        is_keyed: bool = False,
+    ) -> None:
+        self.request = request
+        self.is_open = True
+        self.in_turn = False
+        self._means = means
+        self._take_turn = take_turn
+        self._is_keyed = is_keyed
+        self._entering = asyncio.Lock()
+        self._taken: dict[str, TakenSession] = {}
+        self._drafts: dict[str, Draft[Any]] = {}
+        self.named: TakenSession | None = None
+        """The session that a call with an idempotency key means: the key is kept in it."""
+        self._beside: str | None = None
+
+    @property
+    def has_taken(self) -> bool:
+        """Whether there is any session to save."""
+        return bool(self._taken)
+
+    async def wait_for_turn(self, wanted: Found | None) -> None:
+        """Within a process, calls that mean the same session take turns: from when they take it to their end."""
+        if self._take_turn is None or wanted is None or wanted != self._means:
+            return  # a nested call may mean another one
+        async with self._entering:
+            if not self.in_turn:
+                await self._take_turn()
+                self.in_turn = True
+
+    def keep_key_in(self, session: TakenSession) -> None:
+        """This session, read already, is the one that the call means."""
+        self.named = session
+
+    def loaded(self, found: Found | None) -> TakenSession | None:
+        """The session that was read before the call takes it."""
+        return self.named if found is not None and found == self._means else None
+
+    def take(self, session: TakenSession) -> TakenSession:
+        """Save this session after the call. The same one twice in one call is one."""
+        if self._beside is not None:
+            raise _not_as_one(self._beside)
+        if self._is_keyed and (self.named is None or self.named.handle != session.handle):
+            raise UsageError(
+                "an idempotency key covers the session that the call names, and this tool takes another one",
+                remedy="call it without a key",
+            )
+        known = self._taken.get(session.handle)
+        if known is None:
+            known = self._taken[session.handle] = session
+            self._drafts[session.handle] = session.open_draft()
+        return known
+
+    def snapshot(self) -> Callable[[], None]:
+        """A function that puts back what was gathered so far, for a nested call that fails."""
+        before = [draft.snapshot() for draft in self._drafts.values()]
+        known = set(self._taken)
+
+        def restore() -> None:
+            for put_back in before:
+                put_back()
+            for handle in set(self._taken) - known:
+                self._drafts[handle] = self._taken[handle].open_draft()
+
+        return restore
+
+    def write_beside(self, what: str) -> None:
+        """Refuse a write that would stand even if what is saved after the call does not."""
+        if self._taken:
+            raise _not_as_one(what)
+        self._beside = what
+
+    async def save(self, label: str, once: dict[str, JSON] | None = None) -> None:
+        """One write: what changed is whole or not there."""
+        changed = [self._taken[handle] for handle, draft in self._drafts.items() if draft.is_changed]
+        if len(changed) > 1:
+            raise UsageError(
+                f"{label}: the call changed {len(changed)} sessions, which can't be saved as one",
+                remedy="change one session a call, or use edit() without the saving middleware",
+            )
+        last = self.named or (changed[0] if changed else next(iter(self._taken.values())))
+        for session in self._taken.values():
+            await session.save(label, once if session is last else None)
+
+    def close(self) -> None:
+        """The call is over: whatever it started and left running saves for itself."""
+        self.is_open = False
+
+
+def _not_as_one(what: str) -> UsageError:
+    return UsageError(
+        f"{what} is written at once, and this call's session after the call: if that is refused, one of them stands",
+        remedy="install without save=True, and change the session in `async with session.edit()`",
+    )
+
+
+CALLS: ContextVar[Mapping[object, CallState]] = ContextVar("holdfast_calls", default=MappingProxyType({}))
+"""The calls under way, by the table of the sessions that each of them saves."""
+
+
+def call_state_of(table: object) -> CallState | None:
+    """The call under way that saves sessions of this kind; not one that is over and left a task running."""
+    call = CALLS.get().get(table)
+    return call if call is not None and call.is_open else None
+
+
+def write_beside(what: str) -> None:
+    """Refuse a write at once where the call under way may have a session of any kind saved after it."""
+    for call in CALLS.get().values():
+        if call.is_open:
+            call.write_beside(what)
+
+
+def holds_another(table: object) -> bool:
+    """Whether the call under way has a turn on a session of another kind."""
+    return any(call.in_turn and call.is_open for kind, call in CALLS.get().items() if kind is not table)

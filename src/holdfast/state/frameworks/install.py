@@ -1,0 +1,82 @@
+"""Puts sessions on a server of either framework: lifecycle tools, the request's scope, and the end of the store.
+
+A server on which the chain of identities can never find a session is refused.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from mcp.server.mcpserver import MCPServer
+
+from holdfast.errors import UsageError
+from holdfast.state.frameworks.lifecycle_tools import lifecycle_tools
+from holdfast.state.frameworks.middleware import StateMiddleware
+from holdfast.state.registry import SessionRegistry
+
+_NOUNS = "_holdfast_nouns"
+
+
+def install(
+    server: object, sessions: SessionRegistry[Any], noun: str, create: Sequence[str], save: bool, tools: bool
+) -> None:
+    """Tools, the request's scope, and the end of the store, on either framework's server."""
+    if not noun.isidentifier():
+        raise UsageError(f"noun={noun!r:.60} makes no name of a tool", remedy="use letters, digits and _")
+    if tools:
+        sessions.table.begin_with(f"create_{noun}")
+    offered = lifecycle_tools(sessions, noun, create) if tools else []
+    around = StateMiddleware(sessions, save=save)
+    if isinstance(server, MCPServer):
+        official = cast("MCPServer[Any]", server)
+        _check(sessions, official.name, official.settings.auth is not None)
+        _claim_names(official, noun if tools else None)
+        for step in offered:
+            official.add_tool(step.function(True), name=step.name, annotations=step.annotations)
+        official.middleware.append(around)
+        low = official._lowlevel_server  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        low.lifespan = _with(low.lifespan, sessions)
+        return
+    from fastmcp import FastMCP
+
+    if not isinstance(server, FastMCP):
+        raise UsageError(
+            f"{type(server).__name__} is neither a FastMCP nor an MCPServer",
+            remedy="on another server call `await sessions.find(handle, principal)` in your handlers",
+        )
+    from holdfast.state.frameworks.fastmcp import LifecycleProvider
+
+    fast = cast("FastMCP[Any]", server)
+    _check(sessions, fast.name, fast.auth is not None)
+    _claim_names(fast, noun if tools else None)
+    fast.add_provider(LifecycleProvider(fast, sessions, offered))
+    fast.add_middleware(around)  # pyright: ignore[reportArgumentType]
+
+
+def _claim_names(server: object, noun: str | None) -> None:
+    """One kind of sessions for each noun of a server: the second one's tools would never be reached."""
+    taken: set[str] = getattr(server, _NOUNS, set[str]())
+    if noun is None:
+        return
+    if noun in taken:
+        raise UsageError(f"create_{noun} is there already", remedy="give noun=… another name for each kind of sessions")
+    setattr(server, _NOUNS, taken | {noun})
+
+
+def _check(sessions: SessionRegistry[Any], server: str, authenticates: bool) -> None:
+    if sessions.chain.needs_authentication and not authenticates:
+        raise UsageError(
+            f"{sessions!r} finds only sessions of authenticated callers, and {server!r} authenticates nobody",
+            remedy="add FromArgument(…) to the identity chain, or authentication to the server",
+        )
+
+
+def _with(inner: Callable[[Any], Any], sessions: SessionRegistry[Any]) -> Callable[[Any], Any]:
+    """A server's lifespan, with the store's inside."""
+
+    @asynccontextmanager
+    async def lifespan(server: Any) -> AsyncGenerator[Any]:
+        async with sessions.lifespan(), inner(server) as state:
+            yield state
+
+    return lifespan

@@ -1,0 +1,73 @@
+"""The sole right to a long turn on one session: claimed, renewed while it lasts, and given back."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from holdfast.core.models import Claim
+from holdfast.errors import Busy, HoldfastError
+from holdfast.state.log import KIND
+from holdfast.state.session_record import SessionRecord
+from holdfast.stores.base import to_the_end
+from holdfast.stores.contract import CLOSE_SECONDS, Store
+
+
+class Lease:
+    """`fence = await lease.take()`, then `await lease.give_back()`. A process that dies leaves it after `ttl` s."""
+
+    def __init__(
+        self, record: SessionRecord[Any], ttl: float, on_renewal: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        self._record = record
+        self._ttl = ttl
+        self._on_renewal = on_renewal
+        self._held: tuple[Store, Claim, asyncio.Task[None]] | None = None
+
+    async def take(self) -> int:
+        """The fence that a write must carry. A caller cancelled while the store makes the claim leaves none behind."""
+        store = await self._record.table.opened()
+        owner = f"lease-{secrets.token_hex(8)}"
+        claiming = asyncio.ensure_future(store.claim(KIND, self._record.handle, owner=owner, ttl=self._ttl))
+        try:
+            claim = await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            await to_the_end(_released(store, claiming))
+            raise
+        except Busy as error:  # its text names the holder, which is none of the caller's business
+            raise Busy(
+                "another long turn on this session is under way",
+                id=self._record.handle,
+                retry_after=error.retry_after or 0.0,
+                remedy="wait for its end, then do it again",
+            ) from error
+        renewing = asyncio.get_running_loop().create_task(self._renew(store, claim), name="renew lease")
+        self._held = store, claim, renewing
+        return claim.token
+
+    async def give_back(self) -> None:
+        """Release it, whoever cancels."""
+        if self._held is not None:
+            store, claim, renewing = self._held
+            renewing.cancel()
+            await to_the_end(_released(store, asyncio.gather(renewing, return_exceptions=True), claim))
+
+    async def _renew(self, store: Store, claim: Claim) -> None:
+        while True:
+            await asyncio.sleep(self._ttl / 3)
+            try:
+                claim = await store.renew(claim, ttl=self._ttl)
+                await self._record.slide(now=True)  # a long turn is use
+                if self._on_renewal is not None:
+                    await self._on_renewal()
+            except HoldfastError:
+                return  # the commit will be refused, and says so
+
+
+async def _released(store: Store, pending: "asyncio.Future[Any]", claim: Claim | None = None) -> None:
+    """Release a claim once what is pending is done: the making of it, or its renewal."""
+    with suppress(HoldfastError, TimeoutError):  # then it runs out by itself
+        async with asyncio.timeout(CLOSE_SECONDS):
+            made = await pending
+            await store.release(claim or made)

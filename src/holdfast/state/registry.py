@@ -1,0 +1,164 @@
+"""The sessions of a server's callers: begun, found by a handle or by who calls, listed and ended."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any, Generic, TypeVar
+
+from holdfast.core.models import ANONYMOUS, Principal
+from holdfast.core.values import JSON
+from holdfast.errors import CorruptRecord, HoldfastError, NotFound, UsageError
+from holdfast.state import records
+from holdfast.state.identity import Chain, Found, Identity, Key, Named
+from holdfast.state.log import COMPANIONS, KIND, POINTERS
+from holdfast.state.model import SessionState
+from holdfast.state.pointers import DAY, Pointers
+from holdfast.state.session import Session
+from holdfast.state.session_record import SessionRecord
+from holdfast.state.table import SessionTable
+from holdfast.stores.contract import Store
+
+log = logging.getLogger(__name__)
+S = TypeVar("S", bound=SessionState)
+REAP_SECONDS = 600.0
+
+
+class SessionRegistry(Generic[S]):
+    """All sessions of one kind of state, and how a call finds its own."""
+
+    def __init__(self, table: SessionTable[S], chain: Chain) -> None:
+        self.table = table
+        self.chain = chain
+        self.is_saved = False
+        """Whether middleware saves these sessions after each call."""
+        self._pointers = Pointers(table)
+        self._companions: dict[str, type] = {}
+        self._at_end: list[Callable[[], Awaitable[None]]] = []
+
+    def __repr__(self) -> str:
+        return f"<Sessions of {self.table.name} in {self.table.store!r}>"
+
+    @property
+    def kind(self) -> type[S]:
+        """The class of their state."""
+        return self.table.kind
+
+    # On a server
+
+    def will_be_saved(self) -> None:
+        """Middleware saves these sessions after each call. Refused where they have companions, whose steps would stand
+        even if that save is refused."""
+        if self._companions:
+            raise UsageError(
+                f"{self!r} has companions, whose steps are written at once and would stand if the save is refused",
+                remedy="install without save=True, and change the session in `async with session.edit()`",
+            )
+        self.is_saved = True
+
+    def add_companions(self, kind: str, companion: type, at_end: Callable[[], Awaitable[None]]) -> None:
+        """Sessions get companions of this kind; `at_end` runs when the server stops."""
+        if self.is_saved:
+            raise UsageError(
+                f"{self!r} is saved by middleware after each call; steps of a companion are written at once, and "
+                "would stand if the save is refused",
+                remedy="install without save=True, and change the session in `async with session.edit()`",
+            )
+        if self._companions.setdefault(kind, companion) is not companion:
+            raise UsageError(
+                f"{self!r} has another kind of companion under the name {kind!r}",
+                remedy=f"give {companion.__name__} a kind of its own",
+            )
+        self._at_end.append(at_end)
+
+    # The store
+
+    async def opened(self) -> Store:
+        """The store, opened by the first call that asks for it. A store belongs to one event loop."""
+        return await self.table.opened()
+
+    async def close(self) -> None:
+        """Close the store that was opened here; the next call opens it again."""
+        await self.table.store.close()
+
+    @asynccontextmanager
+    async def lifespan(self, _: object = None) -> AsyncGenerator[dict[str, Any]]:
+        """While a server runs: the store is opened now, so that a fault shows at the start; what is dead is removed
+        now and then; the store is closed at the end."""
+        await self.opened()
+        reaping = asyncio.get_running_loop().create_task(self._reap(), name=f"reap {self.table.name}")
+        try:
+            yield {}
+        finally:
+            reaping.cancel()
+            with suppress(asyncio.CancelledError):
+                await reaping
+            for last in self._at_end:
+                await last()
+            await self.close()
+
+    async def _reap(self) -> None:
+        while True:
+            await asyncio.sleep(REAP_SECONDS)
+            try:
+                store = await self.opened()
+                await records.end_orphans(store)
+                await store.reap(kind=KIND, expired_for=DAY)
+                await store.reap(kind=COMPANIONS)
+                await store.reap(kind=POINTERS)
+            except HoldfastError as error:
+                log.warning("%r: what is dead was not removed: %s", self, error.what)
+
+    # Sessions
+
+    async def begin(
+        self,
+        principal: Principal = ANONYMOUS,
+        state: S | None = None,
+        *,
+        title: str = "",
+        parent: dict[str, JSON] | None = None,
+    ) -> Session[S]:
+        """A new session, with the defaults or the state given."""
+        return Session(SessionRecord(self.table, *await self.table.begin(principal, state, title=title, parent=parent)))
+
+    async def find(self, handle: str, principal: Principal = ANONYMOUS) -> Session[S]:
+        """The caller's session. `NotFound` for one that never was, and exactly the same for another caller's; the owner
+        is told `SessionExpired` and `Ended`."""
+        return Session(SessionRecord(self.table, *await self.table.load(handle, principal)))
+
+    async def of(self, principal: Principal, limit: int = 100) -> list[Session[S]]:
+        """A caller's own sessions; none for anonymous callers, who are known by the handle alone."""
+        found: list[Session[S]] = []
+        if principal == ANONYMOUS:
+            return found
+        async with aclosing(self.table.scan(principal)) as scanned:
+            async for record in scanned:
+                if len(found) >= limit:
+                    break
+                try:
+                    found.append(Session(SessionRecord(self.table, record, self.table.read(record))))
+                except CorruptRecord as error:  # one of a newer version hides no other
+                    log.warning("%r: left out of a list: %s", self, error.what)
+        return found
+
+    async def end(self, handle: str) -> bool:
+        """End a session, whoever owns it. True if it was alive."""
+        return await self.table.end(handle)
+
+    async def find_for(self, caller: Identity, found: Found | None = None) -> Session[S]:
+        """The session that a call means; `found` if that was looked up already."""
+        found = found or self.chain.find(caller, self.table.name)
+        match found:
+            case None:
+                raise NotFound(
+                    "this needs a session, and the call names none",
+                    remedy=f"{self.table.begin_hint}, or {self.chain.hint}",
+                )
+            case Named(handle):
+                record, state = await self.table.load(handle, caller.principal)
+                await self.table.slide(record)
+                return Session(SessionRecord(self.table, record, state))
+            case Key():
+                record = SessionRecord(self.table, *await self._pointers.find(found))
+                return Session(record, shared_with=caller.principal if found.shared else None)

@@ -1,0 +1,41 @@
+"""The request under way: its scope, and the names by which its caller knows the tools of this server."""
+
+import copy
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any
+
+
+class Scope:
+    """The values of one request, of which a nested call gets copies."""
+
+    def __init__(
+        self,
+        request: object,
+        values: dict[object, Any],
+        arguments: Mapping[str, Any] | None = None,
+        prefix: str = "",
+    ) -> None:
+        self.request = request
+        self.values = values
+        self.arguments = arguments
+        """Of the call under way, nested ones included; None where they are not known."""
+        self.prefix = prefix
+        """What the names of this server's tools begin with where the caller knows them: a mount's namespace."""
+
+    def nested(self, arguments: Mapping[str, Any] | None = None, prefix: str = "") -> "Scope":
+        copied = {scope: copy.deepcopy(value) for scope, value in self.values.items()}
+        return Scope(self.request, copied, arguments, self.prefix or prefix)
+
+
+SCOPE: ContextVar[Scope | None] = ContextVar("holdfast_scope", default=None)
+
+
+def known_as(*tools: str) -> str:
+    """Tools of this server as the caller of the call under way knows them. A gateway may put more before a name."""
+    scope = SCOPE.get()
+    prefix = scope.prefix if scope is not None else ""
+    return " or ".join(f"{prefix}{tool}" for tool in tools)
+
+
+ENDS_SO = "(or the tool whose name ends so)"

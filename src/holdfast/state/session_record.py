@@ -1,0 +1,156 @@
+"""A session's record as it was read or written last, and its writing: by compare-and-swap, with its log entry."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Generic, TypeVar, cast
+
+from holdfast.core.models import Handle, Record
+from holdfast.core.values import JSON, members
+from holdfast.errors import Busy, Conflict, NotFound
+from holdfast.state import model, records
+from holdfast.state.draft import Base
+from holdfast.state.idempotency import kept
+from holdfast.state.log import differences, same
+from holdfast.state.model import SessionState
+from holdfast.state.table import SessionTable
+from holdfast.stores.update import UPDATE_SECONDS
+
+S = TypeVar("S", bound=SessionState)
+FRESH = 0.25  # seconds after being read in which a record is taken as it is: other writers are met at the commit
+
+
+class SessionRecord(Generic[S]):
+    """One session in its table. Whoever wrote since it was read is met as `Conflict`."""
+
+    def __init__(self, table: SessionTable[S], record: Record, state: S) -> None:
+        self.table = table
+        self._record = record
+        self._state = state
+        self._read_at = float("-inf")
+
+    @property
+    def handle(self) -> Handle:
+        return Handle(self._record.id)
+
+    @property
+    def base(self) -> Base[S]:
+        """What was read or written last: a change is made from it, and written over it."""
+        return self._record, self._state
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return members(self._record.data)
+
+    # Reading
+
+    def just_read(self) -> None:
+        """What was read for this very call need not be read again by its first change."""
+        self._read_at = time.monotonic()
+
+    async def current(self) -> None:
+        """Read it again, unless that was done just now."""
+        if time.monotonic() - self._read_at > FRESH:
+            await self.refresh()
+        self._read_at = float("-inf")
+
+    async def refresh(self) -> None:
+        self._record, self._state = await self.table.load(self._record.id, self._record.principal)
+
+    async def slide(self, *, now: bool = False) -> None:
+        """Start the idle time over."""
+        await self.table.slide(self._record, now=now)
+
+    async def at(self, rev: int) -> S:
+        """The state as it was at an earlier revision."""
+        newest, history = self._record.rev, self.table.history
+        if not 1 <= rev <= newest or newest - rev > history:
+            raise NotFound(
+                f"there is no way back to revision {rev}",
+                id=self.handle,
+                remedy=f"ask for one from {max(1, newest - history)} to {newest}",
+            )
+        stored = await records.at(await self.table.opened(), self._record, rev)
+        return cast("S", self.table.kind.read(cast("JSON", stored), self.handle))
+
+    # Writing
+
+    async def retried(self, attempt: Callable[[], Awaitable[None]]) -> None:
+        """Again on a fresh reading after each `Conflict`; those of one process take turns."""
+        deadline = time.monotonic() + UPDATE_SECONDS
+        async with self.table.turns.turn(self.handle, UPDATE_SECONDS) as waited:
+            if waited:
+                await self.refresh()
+            else:
+                await self.current()
+            while True:
+                try:
+                    return await attempt()
+                except Conflict as error:
+                    if time.monotonic() > deadline:  # looked at only here: a write under way is not given up
+                        raise Busy(
+                            f"others kept writing to the session for {UPDATE_SECONDS:g} s; nothing was written",
+                            id=self.handle,
+                            remedy="try again later",
+                        ) from error
+                    await asyncio.sleep(secrets.randbelow(1000) / 100_000)
+                    await self.refresh()
+
+    async def commit(
+        self,
+        draft: S,
+        label: str,
+        *,
+        base: Base[S] | None = None,
+        fence: int | None = None,
+        once: dict[str, JSON] | None = None,
+        notes: Sequence[tuple[str, JSON]] = (),
+        data: JSON = None,
+        undo: int | None = None,
+    ) -> None:
+        """Write a state over the reading that it was made from, with its entries of the log. What did not change is
+        not written."""
+        record, state = base or self.base
+        checked, after = model.checked(draft, self.table.kind, label, self.handle)
+        before, stored = state.to_data(), members(record.data)
+        older = stored.get("v") != draft.version
+        noted = bool(once or notes) or data is not None or undo is not None
+        if not older and not noted and same(before, after):
+            await self.table.slide(record)
+            return
+        was: dict[str, Any] = (
+            {"v": stored.get("v"), "state": stored.get("state")} if older else differences(before, after)
+        )
+        entry: dict[str, JSON] = {"label": label, "was": cast("JSON", was)}
+        if data is not None:
+            entry["data"] = data
+        if undo is not None:
+            entry["undo"] = undo
+        body: dict[str, Any] = {**stored, "v": draft.version, "state": after}
+        if once:
+            body["once"] = kept(members(stored.get("once")), once, label, self.handle)
+        await self._write(body, [entry, *(_note(*note) for note in notes)], fence, record)
+        self._state = checked
+
+    async def note(self, label: str, data: JSON) -> None:
+        """An entry of the log with no change of the state."""
+        await self._write(self.data, [_note(label, data)], None, self._record)
+
+    async def _write(self, data: dict[str, Any], entries: list[JSON], fence: int | None, over: Record) -> None:
+        store = await self.table.opened()
+        record = over.with_data(cast("JSON", data))
+        try:
+            self._record = await store.commit(record, expect=over.rev, entries=entries, fence=fence)
+        except Conflict as error:
+            if error.actual is not None:
+                error.what = (
+                    f"the session is at revision {error.actual}, not {over.rev}: "
+                    "another call was faster, and nothing of this one was written"
+                )
+                error.remedy = "do it again"
+            raise
+
+
+def _note(label: str, data: JSON) -> JSON:
+    return {"label": label, "data": data, "was": {}}

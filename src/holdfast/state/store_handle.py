@@ -1,0 +1,66 @@
+"""The store of one `Sessions`: given, in memory, or opened from a URL by the first call that needs it.
+
+A store belongs to one event loop, so a store opened here is opened once for each loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.stores import open_store
+from holdfast.stores.contract import Store
+
+log = logging.getLogger(__name__)
+
+
+class StoreHandle:
+    """Gives the open store to any number of callers, and closes what it has opened."""
+
+    def __init__(self, store: str | Store, *, keys: Sequence[bytes | str] | None, max_bytes: int, owner: str) -> None:
+        if not isinstance(store, str) and keys is not None:
+            raise UsageError("keys= seals a store that is opened here", remedy="open_store(url, keys=…)")
+        self._owner = owner
+        self._keys, self._max_bytes = keys, max_bytes
+        self._unopened = self._made(store) if isinstance(store, str) else store  # a bad address raises here
+        self._url = store if isinstance(store, str) else None
+        self._memory_loop: asyncio.AbstractEventLoop | None = None
+        self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[Store]] = {}
+
+    def __repr__(self) -> str:
+        return self._unopened.url  # without secrets
+
+    def _made(self, url: str) -> Store:
+        return open_store(url, keys=self._keys, max_bytes=self._max_bytes)
+
+    async def opened(self) -> Store:
+        """The store of the running event loop."""
+        loop = asyncio.get_running_loop()
+        if self._url is None:
+            return self._unopened
+        if self._url == "memory:":  # lives as long as this object, and in any loop
+            if self._memory_loop is not loop:
+                if self._memory_loop is not None:
+                    await self._unopened.__aexit__(None, None, None)
+                self._memory_loop = loop
+                await self._unopened.__aenter__()
+            return self._unopened
+        for other in [other for other in self._opening if other.is_closed()]:
+            left = self._opening.pop(other)
+            if left.done() and not left.cancelled() and left.exception() is None:
+                log.warning(
+                    "%s: an event loop ended without `await sessions.close()`, and left its store open", self._owner
+                )
+        opening = self._opening.get(loop)
+        if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
+            opening = loop.create_task(self._made(self._url).__aenter__(), name=f"open the store of {self._owner}")
+            self._opening[loop] = opening
+        return await asyncio.shield(opening)
+
+    async def close(self) -> None:
+        """Close the store that was opened for the running loop; the next call opens it again."""
+        opening = self._opening.pop(asyncio.get_running_loop(), None)
+        if opening is not None:
+            with suppress(HoldfastError):
+                await (await opening).__aexit__(None, None, None)

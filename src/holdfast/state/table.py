@@ -1,0 +1,175 @@
+"""The sessions of one kind of state, as records of a store: begun within a quota, read, kept alive and ended.
+
+Unknown, expired and ended sessions, and those of other callers, are told apart only to their owner.
+"""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from typing import Any, Generic, TypeVar, cast
+
+from holdfast.core.models import ANONYMOUS, Principal, Record, check_name, check_seconds
+from holdfast.core.records import ended, expired
+from holdfast.core.values import JSON, members
+from holdfast.errors import Ended, LimitReached, NotFound, SessionExpired, UnstorableValue, UsageError
+from holdfast.state import model, records
+from holdfast.state.call_state import call_state_of
+from holdfast.state.log import KIND, POINTERS
+from holdfast.state.model import SessionState
+from holdfast.state.request import ENDS_SO, known_as
+from holdfast.state.store_handle import StoreHandle
+from holdfast.state.turns import Turns
+from holdfast.stores.contract import Store
+from holdfast.stores.update import UPDATE_SECONDS
+
+S = TypeVar("S", bound=SessionState)
+HISTORY = 200  # revisions that can be gone back to
+
+
+class SessionTable(Generic[S]):
+    """What every session of one kind shares: the state's class, the store, lifetimes, and turns of this process."""
+
+    def __init__(
+        self,
+        kind: type[S],
+        name: str,
+        store: StoreHandle,
+        *,
+        idle: float | None,
+        max_age: float | None,
+        history: int = HISTORY,
+        quota: int | None = None,
+    ) -> None:
+        for span, what in ((idle, "idle"), (max_age, "max_age")):
+            if span is not None:
+                check_seconds(span, what)
+        if quota is not None and quota < 1:
+            raise UsageError(
+                f"quota must be at least 1, not {quota!r}", remedy="give the number of sessions a caller may have"
+            )
+        if history < 1:
+            raise UsageError(
+                f"history must be at least 1, not {history!r}",
+                remedy="give the number of revisions that can be gone back to",
+            )
+        self.kind: type[S] = kind
+        self.name = name
+        self.store = store
+        self.idle = idle
+        self.max_age = max_age
+        self.history = history
+        self.turns = Turns()
+        self._quota = quota
+        self._begun_by: str | None = None
+
+    async def opened(self) -> Store:
+        return await self.store.opened()
+
+    def begin_with(self, tool: str) -> None:
+        """Callers begin a session with this tool."""
+        self._begun_by = tool
+
+    @property
+    def begin_hint(self) -> str:
+        """What a caller does to have another session."""
+        if self._begun_by is None:
+            return "begin a new one"
+        return f"call {known_as(self._begun_by)} to begin one {ENDS_SO}"
+
+    # Records
+
+    async def begin(
+        self,
+        principal: Principal,
+        state: S | None = None,
+        *,
+        title: str = "",
+        parent: dict[str, JSON] | None = None,
+    ) -> tuple[Record, S]:
+        """A new session within the caller's quota, with the defaults or the state given."""
+        if self._quota is None or principal == ANONYMOUS:
+            return await self.create(principal, state, title=title, parent=parent)
+        async with self.turns.turn(f"quota of {principal}", UPDATE_SECONDS):
+            count = len([record async for record in self.scan(principal)])
+            if count >= self._quota:
+                raise LimitReached(
+                    f"{count} of {self._quota} sessions of this caller are open",
+                    limit=self._quota,
+                    actual=count,
+                    remedy="end one that is done",
+                )
+            return await self.create(principal, state, title=title, parent=parent)
+
+    async def create(
+        self,
+        principal: Principal,
+        state: S | None = None,
+        *,
+        title: str = "",
+        parent: dict[str, JSON] | None = None,
+        key: str | None = None,
+    ) -> tuple[Record, S]:
+        """A new session, whatever the quota says; `key` is the pointer that stands for it."""
+        store = await self.opened()
+        fresh, plain = model.checked(state if state is not None else self.kind(), self.kind, "begin")
+        data: dict[str, Any] = {"t": self.name, "v": self.kind.version, "state": plain}
+        data |= {name: value for name, value in (("title", title), ("parent", parent), ("key", key)) if value}
+        record = Record(KIND, records.new_handle(), principal, cast("JSON", data), idle=self.idle, max_age=self.max_age)
+        return await store.commit(record, expect=0), fresh
+
+    async def load(self, handle: str, principal: Principal) -> tuple[Record, S]:
+        """The record and the state in it. `NotFound` for a session that never was, and exactly the same for another
+        caller's; its owner is told `SessionExpired` and `Ended`."""
+        unknown = NotFound("there is no such session", id=str(handle)[:80], remedy=self.begin_hint)
+        try:
+            check_name(handle, "handle")
+        except UnstorableValue:  # odd characters: no session has them
+            raise unknown from None
+        record = await (await self.opened()).get(KIND, handle, dead=True)
+        if record is None or record.principal != principal:
+            raise unknown
+        if record.ended is not None:
+            error = expired("session", handle) if record.expired else ended("session", handle)
+            error.remedy = self.begin_hint
+            raise error
+        if members(record.data).get("t") != self.name:
+            raise unknown
+        return record, self.read(record)
+
+    def read(self, record: Record) -> S:
+        """The state in a record, brought up to this version of its class."""
+        return cast("S", self.kind.read(record.data, record.id))
+
+    async def scan(self, principal: Principal) -> AsyncGenerator[Record, None]:
+        """A caller's sessions of this kind; other kinds and companions are in the same store."""
+        store, after = await self.opened(), None
+        while True:
+            page = await store.scan(kind=KIND, principal=principal, after=after)
+            for record in page.records:
+                if members(record.data).get("t") == self.name:
+                    yield record
+            after = page.next
+            if after is None:
+                return
+
+    async def slide(self, record: Record, *, now: bool = False) -> None:
+        """Use starts the idle time over. Not written at every use: a tenth of that time is no difference."""
+        if record.idle is None or (not now and 0 <= time.time() - record.touched < record.idle / 10):
+            return
+        store = await self.opened()
+        await store.touch(KIND, record.id)
+        pointer = members(record.data).get("key")
+        if isinstance(pointer, str):
+            with suppress(NotFound, SessionExpired, Ended):
+                await store.touch(POINTERS, pointer)
+
+    async def end(self, handle: str) -> bool:
+        """End a session and its companions."""
+        return await records.end(await self.opened(), handle)
+
+    def write_at_once(self) -> None:
+        """A session that the call under way did not take is about to be written: refused where another one of this kind
+        is saved after the call."""
+        call = call_state_of(self)
+        if call is not None:
+            call.write_beside("a change of a session that the call did not take")
