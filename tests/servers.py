@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.deadlines import patience
 from tests.supervise import family
 
 SUPERVISOR = Path(__file__).parent / "supervise.py"
@@ -81,7 +82,7 @@ class Server:
 
     def _started(self) -> None:
         self.pid = int(self._hear())
-        deadline = time.monotonic() + START
+        deadline = time.monotonic() + patience(START)
         while not self._ready():
             if time.monotonic() > deadline:
                 raise TimeoutError((self.folder / "server.log").read_text()[-2000:])
@@ -113,7 +114,7 @@ class Server:
         assert self._supervisor.stdout
         _running.remove(self)
         self._supervisor.stdin.close()
-        self._supervisor.wait(START)
+        self._supervisor.wait(patience(START))
         self._supervisor.stdout.close()
 
 

@@ -326,8 +326,8 @@ def test_unknown_ended_and_expired_are_told_apart(url: str) -> None:
 def test_an_odd_handle_is_an_error_and_ends_nothing(url: str, odd: str) -> None:
     handle = on(url, filled)
     for command in (["show", odd], ["log", odd], ["fork", odd], ["end", handle, odd]):
-        assert "is no handle" in refused(state(url, *command))
-        assert "is no handle" in refused(state(url, *command, "--json"))
+        assert "is not a handle" in refused(state(url, *command))
+        assert "is not a handle" in refused(state(url, *command, "--json"))
     assert state(url, "show", handle).exit_code == 0
     assert "principal" in refused(state(url, "ls", "--principal", odd))
     assert state(url, "ls", "--type", odd).output == "no sessions\n"
@@ -434,7 +434,7 @@ def test_a_log_that_does_not_lead_back_is_told_and_never_stepped_over(url: str, 
     assert state(url, "show", handle, "--rev", "6").exit_code == 0
     for command in ("show", "fork"):
         told = refused(state(url, command, handle, "--rev", "4"))
-        assert "does not tell what was before" in told
+        assert "does not say what was before" in told
         assert "revision 6 and later ones can be had" in told
 
 

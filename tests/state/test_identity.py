@@ -86,7 +86,7 @@ def test_a_chain_that_can_never_match_is_refused(chain: list[Any], said: str) ->
 async def test_a_server_on_which_nothing_can_be_found_does_not_start() -> None:
     only_known = holdfast.Sessions(Basket, identity=[PRINCIPAL])
     for server in (FastMCP("shop"), MCPServer("shop")):
-        with pytest.raises(holdfast.UsageError, match="authenticates nobody"):
+        with pytest.raises(holdfast.UsageError, match="authenticates no callers"):
             only_known.install(server)
     by_handle = holdfast.Sessions(Basket, identity=[ARGUMENT])
     with pytest.raises(holdfast.UsageError, match="neither a FastMCP nor an MCPServer"):
@@ -96,7 +96,7 @@ async def test_a_server_on_which_nothing_can_be_found_does_not_start() -> None:
 
     twice = MCPServer("shop")
     by_handle.install(twice)
-    with pytest.raises(holdfast.UsageError, match="create_session is there already"):
+    with pytest.raises(holdfast.UsageError, match="has a tool create_session already"):
         holdfast.Sessions(Basket).install(twice)
     with pytest.raises(holdfast.UsageError, match="makes no name"):
         by_handle.install(twice, noun="my basket")

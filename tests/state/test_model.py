@@ -124,7 +124,7 @@ async def test_what_is_written_comes_back_equal_or_is_refused_by_name() -> None:
     ):
         with pytest.raises(error):
             await sessions.begin(state=state)
-    with pytest.raises(holdfast.UsageError, match="'version' is taken"):
+    with pytest.raises(holdfast.UsageError, match="'version' is taken by SessionState itself"):
 
         class Taken(holdfast.SessionState):
             version: str = ""  # type: ignore[assignment, misc]

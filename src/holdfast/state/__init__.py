@@ -1,4 +1,4 @@
-"""Typed session state and companions, for authors of servers. Owns identity and versions; refuses last-write-wins."""
+"""Typed session state and companions for the authors of MCP servers."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

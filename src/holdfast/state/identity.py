@@ -1,7 +1,7 @@
 """Whose session a call means: a chain of places to look, in the order that the author gave.
 
-It owns the chain and what a caller is known by. It refuses a chain that can never find anything, and a raw header as an
-identity: an id that a client sends is looked up among the sessions of the principal that the server authenticated.
+A raw header is never an identity: an id that a client sends is looked up among the sessions of the principal that the
+server authenticated. A chain that can never find anything is refused.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ class Key:
     digest: str
     principal: Principal
     shared: bool = False
-    """By callers who are not each other."""
+    """By several callers."""
 
 
 Found: TypeAlias = Named | Key
@@ -119,7 +119,7 @@ DEFAULT: tuple[IdentitySource, ...] = (FromArgument(), From2025Session(), FromPr
 
 
 class Chain:
-    """The places in order; the first that says anything decides."""
+    """The places in order; the first that names a session decides."""
 
     def __init__(self, places: Sequence[IdentitySource]) -> None:
         self.places = tuple(places)
@@ -135,7 +135,7 @@ class Chain:
                 raise UsageError(f"identity has {place!r} twice: the second can never match", remedy="remove one")
             if isinstance(place, ForEveryone) and number + 1 < len(self.places):
                 raise UsageError(
-                    f"identity: nothing after {place!r} can ever match, for it always does", remedy="put it last"
+                    f"identity: nothing after {place!r} can ever match, because it always matches", remedy="put it last"
                 )
             name = getattr(place, "name", getattr(place, "key", "x"))
             if not isinstance(name, str) or not name:

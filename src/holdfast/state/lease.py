@@ -47,7 +47,7 @@ class Lease:
         return claim.token
 
     async def give_back(self) -> None:
-        """Release it, whoever cancels."""
+        """Release it, even if the caller is cancelled meanwhile."""
         if self._held is not None:
             store, claim, renewing = self._held
             renewing.cancel()

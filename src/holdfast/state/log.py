@@ -1,6 +1,6 @@
 """The log of a session: what was done, in order, append-only; and the way back to an earlier state.
 
-It owns entries and their reading. It refuses to be rewritten: a correction is another entry.
+Entries are never rewritten: a correction is another entry.
 """
 
 import json
@@ -60,15 +60,15 @@ class Log:
         if count < 1:
             return found
         async for entry in self._session.newest():
-            told = HistoryEntry.of(entry)
-            if label is None or told.label == label:
-                found.append(told)
+            step = HistoryEntry.of(entry)
+            if label is None or step.label == label:
+                found.append(step)
             if len(found) == count:
                 break
         return found[::-1]
 
     async def add(self, label: str, data: JSON = None) -> None:
-        """Note something that changes no state."""
+        """Add an entry that changes no state."""
         await self._session.append(label, data)
 
     async def __aiter__(self) -> AsyncIterator[HistoryEntry]:

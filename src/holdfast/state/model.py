@@ -1,6 +1,6 @@
 """What a session keeps, typed: a Pydantic model with a version, and the way from older versions to this one.
 
-It owns versions and migrations. It refuses a record of a newer version than the code, and a migration that is missing.
+A record of a newer version than the code, and one without a migration to this version, is `CorruptRecord`.
 """
 
 import copy
@@ -42,7 +42,9 @@ class SessionState(BaseModel):
             version = cls.version
         taken = [name for name in ("version", "migrations") if name in vars(cls).get("__annotations__", {})]
         if taken:
-            raise UsageError(f"{cls.__name__}: {taken[0]!r} is taken", remedy="give the field another name")
+            raise UsageError(
+                f"{cls.__name__}: {taken[0]!r} is taken by SessionState itself", remedy="give the field another name"
+            )
         if type(version) is not int or version < 1:
             raise UsageError(f"{cls.__name__}: version={version!r} is not a positive whole number")
         cls.version = version
@@ -72,7 +74,7 @@ class SessionState(BaseModel):
     def read(cls, data: JSON, id: str) -> "SessionState":
         """A state as it was stored, brought up to this version."""
         if not isinstance(data, dict) or not isinstance(data.get("v"), int) or not isinstance(data.get("state"), dict):
-            raise CorruptRecord(f"the state of {id!r} is not one", id=id)
+            raise CorruptRecord(f"the record {id!r} holds no state", id=id)
         version, state = cast("int", data["v"]), cast("dict[str, Any]", data["state"])
         if version > cls.version:
             raise CorruptRecord(
@@ -121,7 +123,7 @@ def _is_json(draft: SessionState, name: str) -> bool:
 
 
 def _places(error: ValidationError) -> str:
-    """Where and why, without the values: they are somebody's data."""
+    """Where and why, without the values: they are the caller's data."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
     return "; ".join(f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in found)[:400]
 
@@ -134,7 +136,9 @@ def checked(draft: M, kind: type[M], label: str, id: str = "") -> tuple[M, dict[
     inside may have been changed without a check, and not every type comes back from JSON as it went."""
     if type(draft) is not kind:
         raise UsageError(
-            f"{label}: a {type(draft).__name__} is no {kind.__name__}", id=id, remedy=f"give a {kind.__name__}"
+            f"{label}: the state must be a {kind.__name__}, not a {type(draft).__name__}",
+            id=id,
+            remedy=f"give a {kind.__name__}",
         )
     try:
         data = draft.to_data()

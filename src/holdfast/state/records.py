@@ -1,7 +1,6 @@
-"""Sessions as a store keeps them, for whoever has no class of their state: an operator, a tool for any store.
+"""Sessions as a store keeps them, for use without the class of their state: by an operator or a tool for any store.
 
-It owns handles, the way back through a log, and the fork of a raw record. It refuses to guess: a record or a log entry
-of another shape and a log with a gap are told, never stepped over.
+A record or log entry of another shape, and a log with a gap, raise `CorruptRecord`; they are never skipped.
 """
 
 import secrets
@@ -29,7 +28,7 @@ _LIST = "`holdfast state ls` lists those that live"
 
 
 def new_handle() -> Handle:
-    """192 bits: enough where possession is all there is."""
+    """A new handle of 192 bits: enough to be the only proof of ownership."""
     return Handle(f"s_{secrets.token_urlsafe(24)}")
 
 
@@ -38,11 +37,11 @@ def check_handle(text: str) -> Handle:
     try:
         return Handle(check_name(text, "it"))
     except UnstorableValue as error:
-        raise UsageError(f"{text!r:.80} is no handle: {error.what}", remedy=_LIST) from None
+        raise UsageError(f"{text!r:.80} is not a handle: {error.what}", remedy=_LIST) from None
 
 
 async def find(store: Store, handle: str) -> Record:
-    """A live session, whoever owns it. The errors tell apart what only its owner and an operator may know."""
+    """A live session of any owner. The errors tell apart what only its owner and an operator may know."""
     record = await store.get(KIND, check_handle(handle), dead=True)
     if record is None:
         raise NotFound(f"there is no session {handle!r}", id=handle, remedy=_LIST)
@@ -93,7 +92,7 @@ async def at(store: Store, record: Record, rev: int) -> dict[str, Any]:
         )
     if rev == record.rev:
         return found
-    reached = record.rev + 1  # the oldest revision whose entries were gone through
+    reached = record.rev + 1  # the oldest revision whose entries were applied
     async with aclosing(newest(store, record.id)) as entries:
         async for entry in entries:
             if entry.rev > record.rev:
@@ -104,7 +103,7 @@ async def at(store: Store, record: Record, rev: int) -> dict[str, Any]:
             reached = entry.rev
     if reached == rev + 1:
         return found
-    missing = f"the log of {record.id!r} does not tell what was before revision {reached - 1}"
+    missing = f"the log of {record.id!r} does not say what was before revision {reached - 1}"
     raise await _lost(store, record.id, CorruptRecord(missing, id=record.id, remedy=_later(reached - 1)))
 
 
@@ -123,14 +122,14 @@ async def fork(store: Store, record: Record, rev: int | None = None, title: str 
 
 
 async def companions(store: Store, handle: str) -> list[str]:
-    """The kinds of helpers that a session has."""
+    """The kinds of companions that a session has."""
     record = await store.get(COMPANIONS, handle)
     found = members(record.data).get("kinds") if record is not None else None
     return [kind for kind in cast("list[object]", found or []) if isinstance(kind, str)]
 
 
 async def add_companion(store: Store, owner: Record, kind: str) -> None:
-    """Noted beside the session, not in it: whoever edits the session is not disturbed."""
+    """Add a kind to the record beside the session's, so that edits of the session do not conflict with it."""
     while True:
         known = await store.get(COMPANIONS, owner.id)
         kinds = cast("list[JSON]", members(known.data).get("kinds") or []) if known is not None else []
@@ -144,21 +143,21 @@ async def add_companion(store: Store, owner: Record, kind: str) -> None:
 
 
 async def fork_companions(store: Store, parent: Record, rev: int, child: str) -> None:
-    """A forked session's helpers begin as they stood beside that revision of the session."""
+    """Give a forked session copies of the companions, as they were at that revision of the session."""
     kinds = await companions(store, parent.id)
     if not kinds:
         return
     until = await _replaced(store, parent, rev)
     for kind in kinds:
         with suppress(NotFound, SessionExpired, Ended):
-            helper = await find(store, f"{parent.id}.{kind}")
-            number = helper.rev if until is None else await _rev_before(store, helper, until)
+            companion = await find(store, f"{parent.id}.{kind}")
+            number = companion.rev if until is None else await _rev_before(store, companion, until)
             if number is None:
                 continue  # it was not there yet
-            data: dict[str, Any] = {"t": members(helper.data).get("t"), **await at(store, helper, number)}
-            data |= {"of": child, "parent": {"handle": helper.id, "rev": number}}
+            data: dict[str, Any] = {"t": members(companion.data).get("t"), **await at(store, companion, number)}
+            data |= {"of": child, "parent": {"handle": companion.id, "rev": number}}
             await add_companion(store, replace(parent, id=child), kind)
-            copy = Record(KIND, f"{child}.{kind}", helper.principal, cast("JSON", data), max_age=helper.max_age)
+            copy = Record(KIND, f"{child}.{kind}", companion.principal, cast("JSON", data), max_age=companion.max_age)
             await store.commit(copy, expect=0)
 
 
@@ -184,7 +183,7 @@ async def _rev_before(store: Store, record: Record, moment: float) -> int | None
 
 
 async def end(store: Store, handle: str) -> bool:
-    """End a session and the helpers that it has. The session first: no new helper can begin beside an ended one."""
+    """End a session and its companions. The session first, because no companion can begin beside an ended one."""
     ended = await store.end(KIND, handle)
     await end_companions(store, handle)
     return ended
@@ -192,7 +191,7 @@ async def end(store: Store, handle: str) -> bool:
 
 async def end_companions(store: Store, handle: str) -> None:
     kinds: list[str] = []
-    with suppress(CorruptRecord):  # even what nobody can read may be ended
+    with suppress(CorruptRecord):  # even a damaged session may be ended
         kinds = await companions(store, handle)
     for kind in kinds:
         await store.end(KIND, f"{handle}.{kind}")
@@ -201,7 +200,7 @@ async def end_companions(store: Store, handle: str) -> None:
 
 
 async def end_orphans(store: Store) -> None:
-    """The helpers of sessions whose time ran out."""
+    """End the companions of expired sessions."""
     after: str | None = None
     while True:
         page = await store.scan(kind=COMPANIONS, after=after)
@@ -225,7 +224,7 @@ def _was(handle: str, entry: LogEntry) -> dict[str, Any]:
         elif isinstance(kept.get("set", {}), dict) and _are_names(kept.get("new", [])):
             return kept
     raise CorruptRecord(
-        f"entry {entry.seq} of the log of {handle!r} does not tell what was before",
+        f"entry {entry.seq} of the log of {handle!r} does not say what was before",
         id=handle,
         remedy=_later(entry.rev),
     )

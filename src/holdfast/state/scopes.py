@@ -8,8 +8,7 @@
 | server | one process | `ServerScope` |
 | persistent | everybody, for good | `Sessions(…, identity=[ForEveryone()], idle=None, max_age=None)` |
 
-It owns the request's and the server's scope. It refuses to let a nested call write into its caller's request, and to
-put anything of either into a store.
+A nested call cannot write into its caller's request. Nothing of the request's or server's scope is stored.
 """
 
 import copy
@@ -73,18 +72,18 @@ class ServerScope(Generic[T]):
 
     @contextmanager
     def edit(self) -> Generator[T]:
-        """Change it inside the block, alone; an error inside keeps nothing."""
+        """Change it inside the block, one thread at a time; an error inside keeps nothing."""
         with self._lock:
             draft = copy.deepcopy(self._value)
             yield draft
             self._value = draft
 
     def count(self, name: str, by: int = 1) -> int:
-        """Add to a whole number in it, and tell the event."""
+        """Add to a whole number in it, and report the event."""
         with self._lock:
             before: Any = getattr(self._value, name, None)
             if type(before) is not int:
-                raise UsageError(f"{name!r} is no whole number of {type(self._value).__name__}")
+                raise UsageError(f"{name!r} is not a whole number of {type(self._value).__name__}")
             setattr(self._value, name, before + by)
             after = before + by
         if self._sink is not None:
@@ -111,7 +110,7 @@ def _scope() -> Scope:
     scope = SCOPE.get()
     if scope is None:
         raise UsageError(
-            "there is no request under way that middleware stands around",
+            "there is no request under way that middleware has begun",
             remedy="add sessions.middleware() to the server, or sessions.install(server)",
         )
     return scope

@@ -106,8 +106,8 @@ class Session(Generic[S]):
 
     @asynccontextmanager
     async def edit(self, label: str = "edit") -> AsyncGenerator[S]:
-        """Change the state inside the block. Written at its end, if nobody else wrote meanwhile: else `Conflict`, and
-        nothing of it is kept. An error inside keeps nothing either. What did not change is not written."""
+        """Change the state inside the block. It is written at the end of the block, or `Conflict` is raised if another
+        caller wrote meanwhile. After an error inside the block nothing is written."""
         draft = self._draft
         if draft is not None:
             before, changed = draft.state, draft.copy()
@@ -137,7 +137,7 @@ class Session(Generic[S]):
                 result.close()
             raise UsageError(
                 f"{label}: the function returned {result!r:.60}",
-                remedy="change the state in place and return None, or return another state; it is called anew after a "
+                remedy="change the state in place and return None, or return another state; it is called again after a "
                 "conflict, so it can't be async",
             )
 
@@ -176,8 +176,8 @@ class Session(Generic[S]):
 
     @asynccontextmanager
     async def lease(self, label: str = "turn", ttl: float = 120.0) -> AsyncGenerator[S]:
-        """A long turn: nobody else may begin one meanwhile (`Busy`), and what is written at its end is refused if the
-        lease ran out. It is renewed while the block lasts; a process that dies in it leaves it after `ttl` seconds."""
+        """A long turn: other callers can't begin one until it ends (`Busy`), and its write is refused if the lease ran
+        out. The lease is renewed while the block lasts; if the process dies, it runs out after `ttl` seconds."""
         with self._showing():
             self._not_saved_later("a lease")
         async with self.holding(ttl) as fence:
@@ -280,7 +280,7 @@ class Session(Generic[S]):
         return self._draft
 
     async def save(self, label: str, once: dict[str, JSON] | None = None) -> None:
-        """Write what was gathered: all of it or, after somebody else's write, nothing and `Conflict`."""
+        """Write what was gathered: all of it, or nothing and `Conflict` after another caller's write."""
         draft, self._draft = self._draft, None
         if draft is not None:
             draft.close()

@@ -22,7 +22,7 @@ FRESH = 0.25  # seconds after being read in which a record is taken as it is: ot
 
 
 class SessionRecord(Generic[S]):
-    """One session in its table. Whoever wrote since it was read is met as `Conflict`."""
+    """One session in its table. A write by another caller since it was read is a `Conflict`."""
 
     def __init__(self, table: SessionTable[S], record: Record, state: S) -> None:
         self.table = table

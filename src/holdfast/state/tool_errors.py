@@ -1,6 +1,6 @@
 """Errors of ours as tool errors: raised as a framework's own class too, so that it shows the caller their text.
 
-It owns what a caller may read of them. It refuses to name a store, its address or the owner of a claim; that is logged.
+A caller never reads the name of a store, its address or the owner of a claim; that is logged.
 """
 
 import logging
@@ -16,7 +16,7 @@ def shown(error: HoldfastError, also: type[Exception] | None) -> HoldfastError:
     """The same error, which is also one of the framework's: others are hidden from the caller, text and all."""
     if also is not None and not isinstance(error, also):
         if _for_callers(error) is not None:
-            log.error("a call met an error of the store, and its caller is told so in general words: %s", error)
+            log.error("a call failed on its store, and its caller gets a general text: %s", error)
         error.__class__ = _both(type(error), also)
         for name, value in vars(also("")).items():  # what its own constructor would have set
             error.__dict__.setdefault(name, logging.INFO if name == "log_level" else value)
@@ -49,12 +49,12 @@ def _said(error: HoldfastError) -> str:
 def _for_callers(error: HoldfastError) -> str | None:
     match error:
         case OutcomeUnknown():
-            return "the server's store did not confirm that this was kept: look first, and do it again if it was not"
+            return "the server's store did not confirm that this was kept: read it first, and do it again if it was not"
         case StoreDown():
             return "the server's store does not answer, and this was not kept; do it again later"
         case CorruptRecord():
-            return "what was kept here can't be read; whoever runs this server must repair it, so begin another one"
+            return "what was kept here can't be read until the server's operator repairs it; begin another one"
         case HoldfastError(store=str()):
-            return "the server can't use its store; whoever runs it must correct that"
+            return "the server can't use its store until its operator corrects that"
         case _:
             return None

@@ -9,7 +9,7 @@ from holdfast.errors import Busy
 
 
 class Turns:
-    """A lock for each name and event loop, kept as long as somebody holds it or waits for it."""
+    """A lock for each name and event loop, kept as long as it is held or waited for."""
 
     def __init__(self) -> None:
         self._locks: weakref.WeakValueDictionary[tuple[int, str], asyncio.Lock] = weakref.WeakValueDictionary()

@@ -1,6 +1,6 @@
-"""Where records live: memory, SQLite, PostgreSQL, Redis or Valkey. It owns the way from a URL to a store.
+"""Stores of records: in memory, SQLite, PostgreSQL, Redis or Valkey, opened from a URL by `open_store`.
 
-It refuses to import a database's driver before somebody asks for that database.
+A database's driver is imported only when a store of that database is opened.
 """
 
 from collections.abc import Sequence

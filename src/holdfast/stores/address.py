@@ -1,6 +1,6 @@
-"""The URL of a store, taken apart. It owns the settings in its query and what may be shown of it.
+"""The URL of a store, taken apart: its settings, and a form without secrets for messages.
 
-It refuses unknown settings where we are the only reader of the query, and ever to show a password.
+Unknown settings are refused unless the query goes on to a driver. A password is never shown.
 """
 
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ class Address:
         return value
 
     def file(self) -> Path:
-        """The file of a `sqlite:` URL, which must be written so that there is no doubt which file is meant."""
+        """The file of a `sqlite:` URL, relative or absolute, without a host."""
         host, path = self.parts.netloc, self.parts.path
         shown = self.shown()
         if host:

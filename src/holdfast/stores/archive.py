@@ -1,7 +1,7 @@
-"""Whole stores: moving one into another, and sealing one anew. It owns the loops; a store's `Archive` owns the rows.
+"""Whole stores: moving one into another, and sealing one anew, row by row through its `Archive`.
 
-Rows move as they are kept: same revs, times, nonces and sealed bytes, tombstones and logs included. It refuses to
-overwrite what is newer, and claims are left behind: they are about processes, not about data.
+Rows move as they are kept: same revs, times, nonces and sealed bytes, tombstones and logs included. What is
+newer in the target is not overwritten. Claims are left behind: they are about processes, not about data.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -118,7 +118,7 @@ async def _moved(row: Row | Damaged, move: Callable[[Row], Awaitable[bool]]) -> 
     try:
         return Moved(row.kind, row.id, await move(row))
     except CorruptRecord as error:
-        if error.phase == UNSEALED:  # a mistake of whoever opened the store, and of all its rows
+        if error.phase == UNSEALED:  # the store was opened without its key: the same for all rows
             raise
         return Moved(row.kind, row.id, False, error)
 

@@ -1,7 +1,6 @@
-"""What every store has around it: opening once, closing to the end, settling lost answers, telling events.
+"""What all stores share: opening once, closing to the end, settling lost answers, reporting events.
 
-It owns no data. It refuses to be entered twice, to be used from another event loop, and to leave anything behind when
-cancelled.
+A store can't be entered twice or used from another event loop, and a cancelled opening leaves nothing behind.
 """
 
 import asyncio
@@ -52,7 +51,7 @@ class BaseStore:
     async def __aenter__(self) -> Self:
         if self._loop is not None:
             raise UsageError(
-                f"{self.url} is open already", store=self.url, remedy="open a second store for a second use"
+                f"the store {self.url} is open already", store=self.url, remedy="open a second store for a second use"
             )
         self._loop = asyncio.get_running_loop()
         try:
@@ -69,7 +68,7 @@ class BaseStore:
         self._loop = None
         self._listeners.close()
         await to_the_end(self._close())
-        self._tell(lambda at: StoreClosed(at, self.url))
+        self._report(lambda at: StoreClosed(at, self.url))
 
     async def _settle(self, write: Write, lost: StoreDown, look: Callable[[], Awaitable[Look | None]]) -> Record:
         """The answer to a commit was lost. The record, if it was written all the same; or what became of it.
@@ -106,7 +105,7 @@ class BaseStore:
             _log.error("%s: a scan leaves out what is not a record: %s", self.url, error)
 
     def _listener_failed(self, why: str) -> None:
-        self._tell(lambda at: ListenerFailed(at, self.url, why))
+        self._report(lambda at: ListenerFailed(at, self.url, why))
 
     def _check_open(self) -> None:
         if self._loop is None:
@@ -116,13 +115,13 @@ class BaseStore:
                 f"the store {self.url} was opened in another event loop", store=self.url, remedy="open one in each loop"
             )
 
-    def _tell(self, event: Callable[[float], Event]) -> None:
+    def _report(self, event: Callable[[float], Event]) -> None:
         if self._on_event is None:
             return
         try:
             self._on_event(event(self._clock.now()))
         except Exception:
-            _log.exception("a sink failed on an event of %s", self.url)
+            _log.exception("on_event raised on an event of %s", self.url)
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:

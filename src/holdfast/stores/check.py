@@ -1,6 +1,6 @@
-"""A store's self-test on scratch keys. It owns a list of short proofs that an operator can run on a live store.
+"""A store's self-test: short checks that an operator can run on a live store.
 
-It refuses to touch anything that is not its own: every key stands under a random kind and is removed at the end.
+It touches nothing but its own keys: they stand under a random kind and are removed at the end.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ SCRATCH_SECONDS = 600.0  # what an interrupted check could not remove
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One line of the report. `why` is empty if it went well."""
+    """One line of the report. `why` is empty if it passed."""
 
     name: str
     seconds: float

@@ -1,6 +1,6 @@
-"""Between records and bytes. It owns encoding, size limits and the fields that are checked before any store is asked.
+"""Between records and bytes: encoding, size limits, and checks of fields before a store is asked.
 
-It refuses what would not come back equal, and reads nothing that it could not have written.
+What would not come back equal is refused, and bytes that it could not have written are corrupt.
 """
 
 import secrets

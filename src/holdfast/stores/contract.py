@@ -1,4 +1,4 @@
-"""The contract that every store keeps. It owns the promises; `holdfast.testing.StoreSuite` is the same in code."""
+"""The contract that every store keeps; `holdfast.testing.StoreSuite` tests it."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -102,7 +102,7 @@ class Store(Protocol):
         ...
 
     async def holder(self, kind: str, id: str) -> Claim | None:
-        """Who holds it right now."""
+        """The claim that is held right now, or None."""
         ...
 
     async def scan(
@@ -132,9 +132,9 @@ class Store(Protocol):
         ...
 
     async def publish(self, topic: str, data: JSON) -> None:
-        """Tell every listener of the topic, in all processes. A hint: it may be lost."""
+        """Send a notice to every listener of the topic, in all processes. It is a hint and may be lost."""
         ...
 
     def listen(self, *topics: str) -> AbstractAsyncContextManager[AsyncIterator[NoticeOrGap]]:
-        """Hear what is published on these topics from now on. A `Gap` marks a place where notices may be missing."""
+        """Receive what is published on these topics from now on. A `Gap` marks a place where notices may be missing."""
         ...

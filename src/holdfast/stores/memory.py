@@ -1,7 +1,7 @@
 """The store in this process's memory: the reference that the others are measured against, and a store for tests.
 
-It owns three dictionaries and no lock: every method first gives way to other tasks, as a store on disk would, and then
-runs to its end without awaiting. It refuses to outlive its process; whoever needs that takes SQLite.
+Every method first yields to other tasks, as a store on disk would, and then runs to its end without awaiting, so no
+lock is needed. For records that outlive the process use SQLite.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class MemoryStore(BaseStore):
         self._token = 0
 
     async def _open(self) -> None:
-        self._tell(lambda at: StoreOpened(at, self.url, 0))
+        self._report(lambda at: StoreOpened(at, self.url, 0))
 
     async def _close(self) -> None:
         pass
@@ -190,7 +190,7 @@ class MemoryStore(BaseStore):
                 self._logs.pop((row.kind, row.id), None)
         self._claims = {key: claim for key, claim in self._claims.items() if claim.expires > now}
         reaped = Reaped(removed["expired"], removed["ended"])
-        self._tell(lambda at: RecordsReaped(at, self.url, reaped.expired, reaped.tombstones))
+        self._report(lambda at: RecordsReaped(at, self.url, reaped.expired, reaped.tombstones))
         return reaped
 
     async def publish(self, topic: str, data: JSON) -> None:

@@ -1,6 +1,6 @@
-"""The task that listens to a server. It owns what happens when its connection is refused or lost: another, and a gap.
+"""The task that receives notices from a server, over a connection of its own.
 
-It refuses to give up while somebody listens, to try again without a pause, and to trust a connection that says nothing.
+While there are listeners, a lost or silent connection is replaced after a pause, and listeners get a `Gap`.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class NoticeListener:
             yield listener
 
     async def _ready(self, timeout: float) -> None:
-        """Return when what is published from now on will be heard."""
+        """Return when what is published from now on will be received."""
         if self._task is None or self._task.done():
             self._why = None
             self._task = asyncio.create_task(self._listen())

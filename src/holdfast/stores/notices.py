@@ -1,6 +1,6 @@
-"""Listeners of one store in one process. It owns their queues; a store delivers into it and knows no listener.
+"""Listeners of one store in one process, each with a queue that the store delivers into.
 
-A listener that falls behind loses notices and is told so by a `Gap`; it never slows the others or the store.
+A listener that falls behind loses notices and gets a `Gap`; it never slows the others or the store.
 """
 
 import asyncio

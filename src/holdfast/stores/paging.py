@@ -1,4 +1,4 @@
-"""Pages of a scan: rows, cursors, sizes and filters. It owns the form of a cursor; callers treat it as opaque."""
+"""Pages of a scan: rows, cursors, sizes and filters. Callers treat a cursor as opaque."""
 
 import json
 import re
@@ -39,7 +39,7 @@ class Reading:
         self._report(error)
 
     def page(self, following: str | None) -> Page:
-        """`ConfigError` if nothing was read for want of a key: that is a mistake of whoever opened the store."""
+        """`ConfigError` if nothing could be read without a key: the store was opened without it."""
         if self._unopened is not None and not self._records:
             raise self._unopened
         return Page(tuple(self._records), following, tuple(self._corrupt))

@@ -1,6 +1,6 @@
-"""Connections that take turns: up to so many, the last used first. It owns who waits for whom.
+"""A pool of connections: up to a number of them, the last used first, waiters in order.
 
-It refuses to know what a connection is; whoever took one says whether it can be used again.
+It does not know what a connection is; the caller says whether one that it took can be used again.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class ConnectionPool(Generic[C]):
                 return await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
-                handed = turn.result()  # our turn came too late; somebody else takes it
+                handed = turn.result()  # our turn came too late; the next waiter takes it
                 self.lose() if handed is None else self.give_back(handed)
             if not isinstance(error, TimeoutError):
                 raise

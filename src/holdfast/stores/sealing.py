@@ -1,8 +1,8 @@
-"""Sealed bodies: AES-256-GCM under a ring of keys. It owns the form of a sealed body and what it is bound to.
+"""Sealed bodies: AES-256-GCM under a ring of keys.
 
 Each body is bound to (kind, id, principal, rev, part): copied to another row, put back under a newer rev, or replaced
-by plaintext, it is refused. It can't notice a whole row that was put back, rev and all, and it refuses to hide names,
-principals and times; those must stay searchable.
+by plaintext, it is refused. It can't notice a whole row that was put back, rev and all. Names, principals and
+times are not hidden; they must stay searchable.
 """
 
 import base64

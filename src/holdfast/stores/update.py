@@ -1,6 +1,6 @@
-"""The loop around `commit`: read, change, write, and again if somebody was faster. It owns the retry, nothing else.
+"""The loop around `commit`: read, change, write, and again if another writer was faster.
 
-It refuses to give up early and to go on for ever: the deadline decides, and the last conflict is raised.
+It goes on until the deadline, and then raises the last conflict.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ async def update(
     fence: int | None = None,
     timeout: float = UPDATE_SECONDS,
 ) -> Record:
-    """Commit `change(data)`, on a fresh reading each time that somebody else wrote first.
+    """Commit `change(data)`, on a fresh reading each time that another writer was first.
 
     `change` may run several times, so it must do nothing but compute. It gets a copy and may return that copy changed.
     """

@@ -88,7 +88,7 @@ async def test_options_are_compared_and_read_as_what_they_are() -> None:
             await second.of(again, {})
         ids = {(await first.of(await old.begin(ALICE))).state.id for _ in range(5)}
         assert len(ids) == 5
-        with pytest.raises(holdfast.UsageError, match="none of"):
+        with pytest.raises(holdfast.UsageError, match="does not belong to"):
             await second.of(session)
 
         class Secret(holdfast.CompanionOptions):
@@ -126,12 +126,12 @@ def test_phases_that_make_no_sense_are_refused_with_the_class() -> None:
         class Bare(holdfast.Companion):  # type: ignore[type-arg]
             phases = {"a": []}
 
-    with pytest.raises(holdfast.UsageError, match="is no SessionState"):
+    with pytest.raises(holdfast.UsageError, match="must be a class derived from SessionState"):
 
         class Wrong(holdfast.Companion[dict, Style]):  # type: ignore[type-arg, type-var]
             phases = {"a": []}
 
-    with pytest.raises(holdfast.UsageError, match="no kind of helper"):
+    with pytest.raises(holdfast.UsageError, match="is not a companion class"):
         holdfast.Companions(Studio, holdfast.Sessions(Studio))  # type: ignore[type-var]
 
 

@@ -1,7 +1,7 @@
-"""A helper that stays with a session: options given once, typed state, phases, and a log of how it came to this.
+"""A companion: an object that stays with a session, with options given once, typed state, phases and a log.
 
-It owns one record beside its session's. It refuses a step that its phases forbid, a step during somebody's long turn,
-and options other than those that it began with; whatever is refused leaves it unchanged.
+It is one record beside its session's. A step that its phases forbid, or that falls into another caller's long turn, is
+refused and leaves it unchanged.
 """
 
 import inspect
@@ -35,7 +35,7 @@ LOOKED = 2_000  # entries of any kind that it goes through to find them
 
 
 class Turn(Generic[S]):
-    """One step under way: change `state`, say what was made, note what happened. All of it is one write."""
+    """One step under way: change `state`, record the result, add notes. All of it is one write."""
 
     def __init__(self, state: S, knows: Insight) -> None:
         self.state = state
@@ -44,7 +44,7 @@ class Turn(Generic[S]):
         self.made: JSON = None
 
     def record(self, made: JSON) -> None:
-        """What this step made: the text of a draft, the points of a critique."""
+        """The result of this step: the text of a draft, the points of a critique."""
         self.made = made
 
     def note(self, label: str, data: JSON = None) -> None:
@@ -83,7 +83,7 @@ class Companion(Generic[S, O]):
         given = next(
             (get_args(base) for base in vars(cls).get("__orig_bases__", ()) if get_origin(base) is Companion), None
         )
-        if given is None and hasattr(cls, "state_type"):  # derived from a helper: another kind with the same state
+        if given is None and hasattr(cls, "state_type"):  # derived from a companion: another kind with the same state
             given = cls.state_type, cls.options_type
         if given is None:
             raise UsageError(
@@ -92,7 +92,9 @@ class Companion(Generic[S, O]):
         state, options = given
         for kind, base, what in ((state, SessionState, "state"), (options, CompanionOptions, "options")):
             if not isinstance(kind, type) or not issubclass(kind, base):
-                raise UsageError(f"{cls.__name__}: its {what} {kind!r:.60} is no {base.__name__}")
+                raise UsageError(
+                    f"{cls.__name__}: its {what} must be a class derived from {base.__name__}, not {kind!r:.60}"
+                )
         cls.kind = vars(cls).get("kind", cls.__name__.lower())
         if inspect.iscoroutinefunction(cls.converged):
             raise UsageError(
@@ -119,7 +121,7 @@ class Companion(Generic[S, O]):
         return f"<{type(self).__name__} {self.phase} of {self.handle[:8]}…>"
 
     def converged(self, signs: Convergence) -> bool:
-        """Is the work done? Override it with a judgement of your own; it must be safe on an empty log."""
+        """Whether the work is done. Override it with a rule of your own, which must accept an empty log."""
         return default_judge(signs)
 
     # What it is
@@ -158,7 +160,7 @@ class Companion(Generic[S, O]):
 
     @asynccontextmanager
     async def step(self, label: str, *, to: str | None = None) -> AsyncGenerator[Turn[S]]:
-        """Do something and, with `to`, go to another phase: all of it at the end of the block, or nothing."""
+        """One step and, with `to`, a change of phase: written whole at the end of the block, or not at all."""
         self._write_beside()
         with showing(self._session.shows_as):
             await self._session.record.current()
@@ -174,8 +176,8 @@ class Companion(Generic[S, O]):
 
     @asynccontextmanager
     async def turn(self, label: str, *, to: str | None = None, ttl: float = 120.0) -> AsyncGenerator[Turn[S]]:
-        """A long step: nobody else steps meanwhile (`Busy`). Whoever dies in it leaves it after `ttl` seconds, and
-        nothing of it is seen."""
+        """A long step: other callers' steps are refused (`Busy`) until it ends. If the process dies in it, the step is
+        given up after `ttl` seconds and nothing of it is written."""
         self._write_beside()
         await self._is_free()
         await self._use_session()
@@ -192,7 +194,7 @@ class Companion(Generic[S, O]):
             write_beside(f"a step of the {self.kind}")
 
     async def _is_free(self) -> None:
-        """Nobody else has a long turn."""
+        """`Busy` while another caller has a long turn."""
         store = await self._context.sessions.opened()
         holder = await store.holder(KIND, self.handle)
         if holder is not None:
@@ -205,7 +207,7 @@ class Companion(Generic[S, O]):
             )
 
     async def _use_session(self) -> None:
-        """A step is use of the session, and there is none without it."""
+        """A step counts as use of the session, and is refused once the session has ended."""
         try:
             await (await self._context.sessions.opened()).touch(KIND, self.handle.rpartition(".")[0])
         except HoldfastError as error:
@@ -319,7 +321,7 @@ class Companion(Generic[S, O]):
             yield json.dumps(asdict(entry), ensure_ascii=False)
 
     async def tree(self) -> genealogy.Node:
-        """How it got here: every step, undos as branches, and the helpers that were forked from it."""
+        """Every step as a tree: undos are branches, and so are the companions that were forked from it."""
         store = await self._context.sessions.opened()
         return await genealogy.tree(store, self.handle, self._session.principal)
 

@@ -1,7 +1,6 @@
-"""All helpers of one kind: found or made by (session, kind), injected into tools, and guarded by what tools need.
+"""All companions of one kind: found or made by (session, kind), injected into tools, and guarded by what tools need.
 
-It owns the needs of tools, the words of a refusal, and the figures. It refuses a tool in the wrong phase; it never
-hides one, for lists of 2026 must not vary.
+A tool in the wrong phase is refused but never hidden, because lists of tools in 2026 must not vary.
 """
 
 import functools
@@ -49,9 +48,11 @@ class Companions(Generic[C]):
         on_event: Sink | None = None,
     ) -> None:
         if not isinstance(companion, type) or not issubclass(companion, Companion):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"{companion!r:.80} is no kind of helper", remedy="derive it from holdfast.Companion")
+            raise UsageError(f"{companion!r:.80} is not a companion class", remedy="derive it from holdfast.Companion")
         if not hasattr(companion, "table"):
-            raise UsageError(f"{companion.__name__} is no kind of helper", remedy="give it states, options and phases")
+            raise UsageError(
+                f"{companion.__name__} declares no state", remedy="write class Writer(Companion[State, Options])"
+            )
         self.companion = companion
         self.sessions = sessions
         self.reporter = CompanionReporter(companion.kind, sessions.table, on_event)
@@ -79,7 +80,7 @@ class Companions(Generic[C]):
     # Finding
 
     async def __call__(self, ctx: Context[Any, Any] | None = None, **arguments: Any) -> C:
-        """The helper of the call under way. On MCPServer with its `Context`; in FastMCP without."""
+        """The companion of the call under way. On MCPServer with its `Context`; in FastMCP without."""
         caller, also = current_identity(ctx, arguments)
         return await self.for_call(caller, also)
 
@@ -90,10 +91,12 @@ class Companions(Generic[C]):
             return await self.of(session)
 
     async def of(self, session: Session[Any], options: CompanionOptions | Mapping[str, Any] | None = None) -> C:
-        """The session's helper of this kind; made if there is none. Its options stay: others later are a `Conflict`."""
+        """The session's companion of this kind; made if there is none. Its options stay: others are a `Conflict`."""
         kind, owner = self.companion.options_type, self.companion.__name__
         if session.record.table is not self.sessions.table:
-            raise UsageError(f"that session is none of {self.sessions!r}", remedy="use the Sessions that it came from")
+            raise UsageError(
+                f"that session does not belong to {self.sessions!r}", remedy="use the Sessions that it came from"
+            )
         wanted = check_options(kind, options, owner) if options is not None else None
         id = f"{session.handle}.{self.companion.kind}"
         try:
@@ -127,11 +130,11 @@ class Companions(Generic[C]):
         data["of"] = session.handle
         record = Record(KIND, id, session.principal, cast("JSON", data), max_age=self._own.max_age)
         await records.add_companion(store, owner, self.companion.kind)
-        with suppress(Conflict):  # another call was faster: that one's counts
+        with suppress(Conflict):  # another call was faster, and its companion counts
             await store.commit(record, expect=0)
         try:
             await self.sessions.table.load(session.handle, session.principal)
-        except HoldfastError:  # it ended meanwhile, and its helpers with it
+        except HoldfastError:  # it ended meanwhile, and its companions with it
             await records.end_companions(store, session.handle)
             await store.end(KIND, id)
             raise
@@ -142,7 +145,7 @@ class Companions(Generic[C]):
     def requires(
         self, *phases: str, when: Callable[[C], object] | None = None, say: str = "", tool: str | None = None
     ) -> Callable[[F], F]:
-        """Below a tool's decorator: the helper must be in one of these phases, and `when(helper)` must hold."""
+        """Below a tool's decorator: the companion must be in one of these phases, and `when(companion)` must hold."""
         needs = self._needs.checked(Needs(phases, when, say))
 
         def guard(function: F) -> F:
@@ -203,7 +206,7 @@ class Companions(Generic[C]):
 
 
 class InsightScope(RequestScope[Insight]):
-    """What is known of the helper's work in this request: `Depends(writers.insight)`, or `writers.insight.get()`."""
+    """What is known of the companion's work in this request: `Depends(writers.insight)`, or `writers.insight.get()`."""
 
     def __init__(self, companions: Companions[Any]) -> None:
         super().__init__(self._unknown)
@@ -213,11 +216,11 @@ class InsightScope(RequestScope[Insight]):
     def _unknown(self) -> Insight:
         raise UsageError(
             f"no {self._companions.companion.kind} was taken in this request",
-            remedy="inject the helper, or `Depends(companions.insight)`",
+            remedy="inject the companion, or `Depends(companions.insight)`",
         )
 
     def offer(self, found: Insight) -> None:
-        """For this request, if there is one that middleware stands around."""
+        """Keep it for this request, if middleware has begun one."""
         if SCOPE.get() is not None:
             self.set(found)
 

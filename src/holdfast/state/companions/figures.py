@@ -1,7 +1,7 @@
-"""Figures of a server's helpers: steps, iterations, refusals by phase, time by phase, work that converged.
+"""Figures of a server's companions: steps, iterations, refusals by phase, time by phase, work that converged.
 
-It owns one record a process, which nobody else writes, and their sum. It refuses to cost a step more than a write now
-and then: what a process that is killed had not put down yet is lost, at most five seconds of counting.
+Each process writes one record of its own, at most every five seconds: a process that is killed loses what it counted
+since then.
 """
 
 import os
@@ -45,7 +45,7 @@ class Figures:
 
 
 class Counting:
-    """This process's figures of one kind of helper."""
+    """This process's figures of one kind of companion."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -86,7 +86,7 @@ class Counting:
 
 
 async def totals(store: Store) -> dict[str, Figures]:
-    """All processes' figures, by kind of helper."""
+    """All processes' figures, by kind of companion."""
     found: dict[str, Figures] = {}
     after: str | None = None
     while True:

@@ -1,6 +1,6 @@
 """How a session came to be what it is: steps, undos and forks as a tree, with generations; drawn and exported.
 
-It owns the shape of the tree. It refuses to follow other callers' sessions.
+Only sessions of the same caller are followed.
 """
 
 import json
@@ -31,7 +31,7 @@ class Node:
         return f"{self.rev} {self.label}{phase}"
 
     def walk(self) -> Iterator["Node"]:
-        """All of them, this one first; however deep."""
+        """This node and all below it, however deep."""
         waiting: list[Node] = [self]
         while waiting:
             node = waiting.pop()
@@ -114,7 +114,7 @@ async def _grown(
 
 
 async def _phases(store: Store, handle: str, rev: int) -> dict[int, str]:
-    """The phase of a companion at each revision, as far as its log tells; nothing for other sessions."""
+    """The phase of a companion at each revision, as far as its log says; empty for other sessions."""
     record = await records.find(store, handle)
     phase = members(records.stored(record)["state"]).get("phase")
     if not isinstance(phase, str):
@@ -163,14 +163,14 @@ def transcript(entries: Iterable[HistoryEntry]) -> str:
     for entry in entries:
         body = members(entry.data)
         if entry.label == "message" and "role" in body:
-            lines.append(f"{body['role']}: {_told(body.get('content'))}")
+            lines.append(f"{body['role']}: {_text(body.get('content'))}")
         else:
-            told = _told(entry.data)
-            lines.append(f"[{entry.label}] {told}".rstrip())
+            text = _text(entry.data)
+            lines.append(f"[{entry.label}] {text}".rstrip())
     return "\n".join(lines)
 
 
-def _told(value: JSON) -> str:
+def _text(value: JSON) -> str:
     if isinstance(value, str):
         return value
     if value is None:

@@ -1,6 +1,6 @@
-"""How far a helper's work has come, read from its log: iterations, similarity of revisions, falling critiques.
+"""How far a companion's work has come, read from its log: iterations, similarity of revisions, falling critiques.
 
-It owns the figures and what they mean. It refuses to guess from an empty log: what is not known is None.
+What an empty log does not say is None.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +47,7 @@ Judge = Callable[[Convergence], bool]
 
 
 def default_judge(signs: Convergence) -> bool:
-    """Two versions that hardly differ, or a critique with nothing left to say after one that had."""
+    """True for two versions that hardly differ, or an empty critique after one with points."""
     if signs.similarity is not None and signs.similarity >= SIMILAR:
         return True
     return signs.falling and signs.critiques[-1] == 0

@@ -1,6 +1,6 @@
-"""The lifecycle tools as FastMCP takes them, and a look at the server's own tools before it serves.
+"""The lifecycle tools as FastMCP takes them, and a check of the server's own tools before it starts.
 
-It refuses to start a server with a tool that injects a session and has no way to name one.
+A server does not start with a tool that injects a session and has no way to name one.
 """
 
 import inspect
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class LifecycleProvider(Provider):
-    """Begins and ends with the server."""
+    """Offers the tools, and opens and closes the store with the server."""
 
     def __init__(self, server: FastMCP[Any], sessions: SessionRegistry[Any], offered: Sequence[LifecycleTool]) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class LifecycleProvider(Provider):
                 )
             if not named or not takes or any(name in inspect.signature(function).parameters for name in named):
                 continue
-            told = f"the tool {tool.name!r} gets a session, and has no argument {named[0]!r} that could name it"
+            what = f"the tool {tool.name!r} gets a session, and has no argument {named[0]!r} that could name it"
             if self._sessions.chain.argument is not None:
-                raise UsageError(told, remedy=f"add `{named[0]}: str` to it, or another place to the identity chain")
-            log.warning("%s: clients of 2026 without authentication can't use it", told)
+                raise UsageError(what, remedy=f"add `{named[0]}: str` to it, or another place to the identity chain")
+            log.warning("%s: clients of 2026 without authentication can't use it", what)

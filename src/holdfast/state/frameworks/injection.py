@@ -1,7 +1,7 @@
 """How a session gets into a tool: FastMCP's `Depends(sessions)`, the SDK's `Resolve(sessions)`, `await sessions(ctx)`.
 
-It owns what each framework knows of a call. It refuses to take a header for an identity, and to let a framework hide
-what an error of ours says.
+A header is never taken for an identity. Errors of ours are raised as the framework's own class, so that it does not
+hide their text.
 """
 
 import functools
@@ -50,7 +50,7 @@ class Injectable(SessionRegistry[S]):
     def __init__(self, table: SessionTable[S], chain: Chain) -> None:
         super().__init__(table, chain)
         # Read by `inspect.signature`: the SDK passes the argument that names a session by name, also to a tool that is
-        # called by another one, and refuses a tool that has none such.
+        # called by another one, and refuses a tool without it.
         parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)]
         parameters += [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in chain.arguments

@@ -37,13 +37,12 @@ def install(
         low = official._lowlevel_server  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         low.lifespan = _with(low.lifespan, sessions)
         return
-    from fastmcp import FastMCP
-
+    try:
+        from fastmcp import FastMCP
+    except ModuleNotFoundError:
+        raise _neither(server, 'for FastMCP install it: pip install "holdfast[fastmcp]"; ') from None
     if not isinstance(server, FastMCP):
-        raise UsageError(
-            f"{type(server).__name__} is neither a FastMCP nor an MCPServer",
-            remedy="on another server call `await sessions.find(handle, principal)` in your handlers",
-        )
+        raise _neither(server)
     from holdfast.state.frameworks.fastmcp import LifecycleProvider
 
     fast = cast("FastMCP[Any]", server)
@@ -53,20 +52,29 @@ def install(
     fast.add_middleware(around)  # pyright: ignore[reportArgumentType]
 
 
+def _neither(server: object, first: str = "") -> UsageError:
+    return UsageError(
+        f"{type(server).__name__} is neither a FastMCP nor an MCPServer",
+        remedy=f"{first}on another server call `await sessions.find(handle, principal)` in your handlers",
+    )
+
+
 def _claim_names(server: object, noun: str | None) -> None:
     """One kind of sessions for each noun of a server: the second one's tools would never be reached."""
     taken: set[str] = getattr(server, _NOUNS, set[str]())
     if noun is None:
         return
     if noun in taken:
-        raise UsageError(f"create_{noun} is there already", remedy="give noun=… another name for each kind of sessions")
+        raise UsageError(
+            f"the server has a tool create_{noun} already", remedy="give noun=… another name for each kind of sessions"
+        )
     setattr(server, _NOUNS, taken | {noun})
 
 
 def _check(sessions: SessionRegistry[Any], server: str, authenticates: bool) -> None:
     if sessions.chain.needs_authentication and not authenticates:
         raise UsageError(
-            f"{sessions!r} finds only sessions of authenticated callers, and {server!r} authenticates nobody",
+            f"{sessions!r} finds only sessions of authenticated callers, and {server!r} authenticates no callers",
             remedy="add FromArgument(…) to the identity chain, or authentication to the server",
         )
 

@@ -1,7 +1,6 @@
 """The tools by which a model begins, lists, resumes, forks and ends its sessions, on both frameworks.
 
-It owns their names and words: each says how long a session lasts and what to call next. It refuses to list sessions to
-a caller whom nobody has authenticated, and a server on which the chain of identities can never find one.
+Each says how long a session lasts and what to call next. Sessions are not listed to anonymous callers.
 """
 
 import inspect

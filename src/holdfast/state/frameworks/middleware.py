@@ -1,8 +1,8 @@
 """Middleware for both frameworks: begins a request's scope and, if asked, loads before a call and saves after it.
 
-It owns the order of things around a call: the session that the call takes is loaded when it is taken, changed in
-memory, and written once, with the call's result if the call has an idempotency key. It refuses to save after an error,
-to touch a store for a call without a session, and to lose either of two writes: the later one is told `Conflict`.
+The session that a call takes is loaded when it is taken, changed in memory, and written once, with the call's result if
+the call has an idempotency key. Nothing is saved after an error, and a call without a session costs no access to the
+store. Of two calls that change the same session at once the later one gets `Conflict`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -78,7 +78,7 @@ async def _joined(call: CallState, run: Run) -> Any:
 
 
 class GuardMiddleware:
-    """Asks a function before each tool call, on either framework; what it raises is the call's answer."""
+    """Calls a function before each tool call, on either framework; an error that it raises is the call's answer."""
 
     def __init__(self, guard: Callable[[str, Identity, type[Exception]], Awaitable[None]]) -> None:
         self._guard = guard

@@ -1,4 +1,4 @@
-"""LISTEN on PostgreSQL. It owns one connection beside the pool, which `SELECT 1` proves alive now and then."""
+"""LISTEN on PostgreSQL, over one connection beside the pool, which `SELECT 1` checks now and then."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,7 +1,6 @@
-"""Connections to one PostgreSQL: made, shared, asked and given up. The door to asyncpg.
+"""Connections to one PostgreSQL, and the one place where asyncpg's errors become ours.
 
-It owns the pool and the one place where asyncpg's errors become ours. It tells a refusal (nothing was done) from a lost
-answer (`AnswerLost`: it may have been), and refuses to know what is asked.
+A refusal means that nothing was done; a lost answer (`AnswerLost`) means that it may have been.
 """
 
 import asyncio

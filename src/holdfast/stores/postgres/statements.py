@@ -1,4 +1,4 @@
-"""The statements of the PostgreSQL store. It owns the SQL; each write is one statement, atomic by itself.
+"""The SQL of the PostgreSQL store. Each write is one statement, atomic by itself.
 
 Times are the server's: `$1` is NULL, or the moment of an injected clock in tests. What a statement refuses, it refuses
 by writing nothing; `core.records` then says why.

@@ -1,7 +1,7 @@
 """The store on PostgreSQL, for many machines.
 
-Each write is one statement; if it wrote nothing, the row is read and `core.records` says why. It refuses to guess about
-a lost answer: it stops the old backend, reads the nonce back, and raises `WriteUnsettled` if even that can't be done.
+Each write is one statement; if it wrote nothing, the row is read and `core.records` says why. After a
+lost answer it stops the old backend and reads the nonce back; if even that can't be done, it raises `WriteUnsettled`.
 """
 
 import asyncio
@@ -94,8 +94,8 @@ class PostgresStore(BaseStore):
         self._listener = PostgresNoticeListener(self._pool, self._listeners, self._listener_failed)
         version = len(schema.MIGRATIONS)
         if before != version:
-            self._tell(lambda at: StoreMigrated(at, self.url, before, version))
-        self._tell(lambda at: StoreOpened(at, self.url, version))
+            self._report(lambda at: StoreMigrated(at, self.url, before, version))
+        self._report(lambda at: StoreOpened(at, self.url, version))
 
     async def _close(self) -> None:
         await self._listener.close()
@@ -334,7 +334,7 @@ class PostgresStore(BaseStore):
             if removed < REAP_ROWS:
                 break
         await self._change(sql.REAP_CLAIMS)
-        self._tell(lambda at: RecordsReaped(at, self.url, total - tombstones, tombstones))
+        self._report(lambda at: RecordsReaped(at, self.url, total - tombstones, tombstones))
         return Reaped(total - tombstones, tombstones)
 
     # Notices

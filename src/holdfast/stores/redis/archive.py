@@ -1,4 +1,4 @@
-"""Rows of a Redis store as they are kept. It owns the same keys as the scripts, written one by one."""
+"""Rows of a Redis store as they are kept, under the same keys as the scripts write."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial

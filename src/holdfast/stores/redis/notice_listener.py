@@ -1,4 +1,4 @@
-"""PSUBSCRIBE on Redis. It owns one connection beside the pool, which `PING` proves alive now and then."""
+"""PSUBSCRIBE on Redis, over one connection beside the pool, which `PING` checks now and then."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""Connections to one Redis or Valkey: made, shared, asked and given up. The door to redis-py.
+"""Connections to one Redis or Valkey, and the one place where redis-py's errors become ours.
 
-It owns the pool and the one place where redis-py's errors become ours. It tells a refusal (nothing was done) from a
-lost answer (`AnswerLost`: it may have been). It refuses redis-py's own retries: a command is sent once.
+A refusal means that nothing was done; a lost answer (`AnswerLost`) means that it may have been. redis-py's own retries
+are off: a command is sent once.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Between Redis's bytes and our rows. It owns how a hash, a claim and a log entry are written there."""
+"""Between Redis's bytes and our rows: how a hash, a claim and a log entry are written there."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What runs inside Redis or Valkey: small Lua scripts, each one atomic step. It owns keys, fields and indexes.
+"""What runs inside Redis or Valkey: small Lua scripts, each one atomic step.
 
 A script writes, or returns what it found so that `core.records` can say why not. With the prefix P and the name M
 (kind, unit separator, id):

@@ -1,7 +1,7 @@
 """The store on Redis or Valkey, for many machines: a single primary.
 
-Each step is one script, atomic on the server. It refuses clusters and replicas when it is opened, and warns once about
-settings that would lose records: eviction, and no append-only file.
+Each step is one script, atomic on the server. Clusters and replicas are refused when it is opened. It warns once
+about settings that would lose records: eviction, and no append-only file.
 """
 
 import logging
@@ -111,14 +111,14 @@ class RedisStore(BaseStore):
         if info.get("aof_enabled", "1") != "1":
             self._warn(f"{self.url} forgets its latest records in a crash (no append-only file)", "set appendonly yes")
         await self._pool.commands([("SCRIPT", "LOAD", text) for text, _ in SCRIPTS.values()])
-        self._tell(lambda at: StoreOpened(at, self.url, 1))
+        self._report(lambda at: StoreOpened(at, self.url, 1))
 
     async def _close(self) -> None:
         await self._listener.close()
         await self._pool.close()
 
     def _warn(self, what: str, remedy: str) -> None:
-        self._tell(lambda at: StoreWarned(at, self.url, what, remedy))
+        self._report(lambda at: StoreWarned(at, self.url, what, remedy))
         if (self.url, what) not in _warned:
             _warned.add((self.url, what))
             _log.warning("%s; %s", what, remedy)
@@ -303,7 +303,7 @@ class RedisStore(BaseStore):
         check_ages(kind, expired_for, ended_for)
         expired = await self._reap("exp", kind, expired_for)
         tombstones = await self._reap("dead", kind, ended_for)
-        self._tell(lambda at: RecordsReaped(at, self.url, expired, tombstones))
+        self._report(lambda at: RecordsReaped(at, self.url, expired, tombstones))
         return Reaped(expired, tombstones)
 
     async def _reap(self, index: str, kind: str | None, age: float) -> int:

@@ -1,4 +1,4 @@
-"""Rows of an SQL store as they are kept. It owns statements that SQLite and PostgreSQL share, with numbered values."""
+"""Rows of an SQL store as they are kept: statements that SQLite and PostgreSQL share, with numbered values."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial

@@ -1,6 +1,6 @@
-"""The tables, in one place for every SQL database. It owns names, types and the way from one version to the next.
+"""The tables of every SQL database, and the statements that bring one version to the next.
 
-It refuses to run anything: it hands out statements, and the store of each database runs them under its own lock.
+Nothing runs here: the store of each database runs the statements under its own lock.
 """
 
 from collections.abc import Callable, Sequence

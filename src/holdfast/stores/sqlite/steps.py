@@ -1,6 +1,6 @@
 """What runs on SQLite's own threads: plain functions over one open connection, each a whole transaction.
 
-It owns the SQL. It refuses to wait for anything but SQLite, and to decide: `core.records` does that.
+They wait for nothing but SQLite, and decide nothing: `core.records` does that.
 """
 
 import sqlite3
@@ -25,7 +25,7 @@ from holdfast.stores.codec import checked_row, corrupt
 from holdfast.stores.notices import MAX_PENDING
 
 REAP_ROWS = 200  # removed in one transaction: some milliseconds, then other writers have their turn
-NOTICE_SECONDS = 3_600.0  # nobody who lags by an hour is still listening
+NOTICE_SECONDS = 3_600.0  # no listener lags by an hour
 
 _FIELDS = "principal, rev, body, last, created, touched, idle, max_age, ended, nonce"
 _WITHOUT_BODY = _FIELDS.replace("body", "NULL")

@@ -1,8 +1,8 @@
-"""The embedded store: one SQLite file, shared by the tasks and processes of one machine. The door to SQLite.
+"""The embedded store: one SQLite file, shared by the tasks and processes of one machine.
 
-It owns two connections, one that writes and one that reads, each with a thread of its own. A write is one function on
+It has two connections, one that writes and one that reads, each with a thread of its own. A write is one function on
 the writing thread (begin, read, decide, write, commit), so a cancelled caller can't leave half of it behind and
-writers queue without a lock. It refuses network file systems: SQLite's locks need a local disk.
+writers queue without a lock. Network file systems are refused: SQLite's locks need a local disk.
 """
 
 import asyncio
@@ -90,8 +90,8 @@ class SqliteStore(BaseStore):
         await self._open_thread(self._reader)
         version = len(schema.MIGRATIONS)
         if before != version:
-            self._tell(lambda at: StoreMigrated(at, self.url, before, version))
-        self._tell(lambda at: StoreOpened(at, self.url, version))
+            self._report(lambda at: StoreMigrated(at, self.url, before, version))
+        self._report(lambda at: StoreOpened(at, self.url, version))
 
     def _make_private(self) -> None:
         """A new file is its owner's alone: it holds ids of sessions. SQLite's own files beside it take its mode."""
@@ -100,7 +100,7 @@ class SqliteStore(BaseStore):
         try:
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         except OSError:
-            return  # it is there, with the mode that somebody chose; or SQLite says what is wrong
+            return  # it exists, with the mode that its owner chose; or SQLite says what is wrong
 
     async def _open_thread(self, thread: SqliteThread) -> None:
         try:
@@ -125,7 +125,7 @@ class SqliteStore(BaseStore):
         db.execute(f"PRAGMA synchronous = {self._synchronous}")
 
     def _journal_mode(self, db: sqlite3.Connection, deadline: float) -> str | None:
-        """The mode after asking for WAL; None if somebody else was busy, and one may ask again."""
+        """The mode after asking for WAL; None if another connection was busy, so that asking again may help."""
         if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
             return "wal"
         try:
@@ -280,7 +280,7 @@ class SqliteStore(BaseStore):
             some, old, more = await self._change(sqlite_steps.reap_some, kind, expired_for, ended_for)
             expired += some
             tombstones += old
-        self._tell(lambda at: RecordsReaped(at, self.url, expired, tombstones))
+        self._report(lambda at: RecordsReaped(at, self.url, expired, tombstones))
         return Reaped(expired, tombstones)
 
     # Notices
@@ -300,7 +300,7 @@ class SqliteStore(BaseStore):
             yield listener
 
     async def _poll(self, seen: int) -> None:
-        """Hand on what others published, for as long as somebody listens."""
+        """Deliver what others published, as long as there are listeners."""
         version: int | None = None
         failing = False
         while self._listeners:

@@ -1,6 +1,6 @@
-"""One SQLite connection and the thread that works for it. It owns the way onto that thread and off it again.
+"""One SQLite connection and the thread that runs its work.
 
-It refuses to keep the process alive, to run work whose caller has gone, and to wait for ever when it is closed.
+The thread does not keep the process alive, skips work whose caller was cancelled, and closing it is bounded.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class FileReplaced(Exception):
-    """The file that we have open is no longer the file at the path: what we wrote nobody would find."""
+    """The file that we have open is no longer the file at the path: what we write would be lost."""
 
 
 def _text(raw: bytes) -> str:
@@ -41,8 +41,8 @@ class SqliteThread:
         try:
             self._connection = await connection
         except BaseException:
-            # aiosqlite has told its thread to stop and does not wait for it; a thread that outlives the event loop
-            # dies of having nobody to report to.
+            # aiosqlite asks its thread to stop and does not wait for it; a thread that outlives the event loop fails
+            # because it can't report to the loop.
             while thread.is_alive():
                 await asyncio.sleep(0.001)
             raise
@@ -78,7 +78,7 @@ class SqliteThread:
         return cast("list[Any]", await connection.execute_fetchall(sql, given))
 
     async def close(self, seconds: float) -> bool:
-        """False if the thread was still busy: then it closes when it gets there, and nobody waits for it."""
+        """False if the thread was still busy: then it closes when it is done, and is not waited for."""
         connection, self._connection = self._connection, None
         if connection is None:
             return True
