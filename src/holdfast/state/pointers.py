@@ -54,7 +54,7 @@ class Pointers(Generic[S]):
             except Conflict:  # another call was faster, and its session counts
                 await table.end(begun[0].id)
                 continue
-            except Ended:  # a damaged pointer that an operator ended; nobody else ends one, so it may begin anew
+            except Ended:  # a damaged pointer that an operator ended; nothing else ends one, so a new one may begin
                 await table.end(begun[0].id)
                 if was_ended:
                     raise

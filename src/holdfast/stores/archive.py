@@ -159,7 +159,7 @@ async def _copy_row(origin: Archive, destination: Archive, row: Row) -> bool:
 
 
 async def reseal_store(store: Store, codec: SealingCodec, *, plaintext: bool = False) -> AsyncGenerator[Moved, None]:
-    """Seal every body with the first key of the ring; those that are not sealed at all only if told to trust them.
+    """Seal every body with the first key of the ring; plaintext only if it is to be trusted.
 
     Safe beside other writers: whatever they write is sealed with that key anyway. What is damaged is passed over.
     """

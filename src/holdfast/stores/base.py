@@ -125,7 +125,7 @@ class BaseStore:
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Let it finish, however often the caller is cancelled meanwhile; then be cancelled."""
+    """Wait until the work has finished, even if the caller is cancelled meanwhile; then raise `CancelledError`."""
     task = asyncio.ensure_future(work)
     cancelled = False
     while not task.done():

@@ -144,7 +144,7 @@ async def _notices(store: Store, kind: str) -> None:
 
 
 async def _read_everything(store: Store, kind: str) -> None:
-    """Every record that is there, not only ours."""
+    """Read every record of the store, not only those of the check."""
     corrupt: list[str] = []
     after = None
     while True:

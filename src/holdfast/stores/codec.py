@@ -95,7 +95,7 @@ class Codec:
                 f"a notice on {topic} takes {len(body):,} bytes, more than {MAX_NOTICE_BYTES:,}",
                 limit=MAX_NOTICE_BYTES,
                 actual=len(body),
-                remedy="commit the data and publish where it is",
+                remedy="commit the data and publish its kind and id",
             )
         return body
 
@@ -140,7 +140,7 @@ def check_fence(fence: int | None) -> None:
 
 
 def corrupt(kind: object, id: object, why: str) -> CorruptRecord:
-    """Something is there, and it is not ours. Never to be mistaken for absent."""
+    """The error for a row that Holdfast did not write. It is never treated as absent."""
     kind, id = (str(name).encode("utf-8", "backslashreplace").decode() for name in (kind, id))  # a log must take it
     return CorruptRecord(
         f"{kind}/{id} is not a record that Holdfast wrote: {why}",
@@ -183,4 +183,4 @@ _SHAPES = frozenset(
     for max_age in (float, _NONE)
     for ended in (float, _NONE)
 )
-"""The types that the fields of a row can have, all of them, so that one look tells."""
+"""The types that the fields of a row can have, all of them, so that one look-up decides."""

@@ -18,7 +18,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
 class NoticeListener:
-    """One task, started by the first listener. A subclass says how to connect, listen, and let go."""
+    """One task, started by the first listener. A subclass says how to connect, listen and disconnect."""
 
     def __init__(self, url: str, listeners: Listeners, failed: Callable[[str], None]) -> None:
         self._url = url
@@ -32,11 +32,11 @@ class NoticeListener:
 
     @abstractmethod
     async def _connect(self) -> Any:
-        """A connection, or the reason why not."""
+        """A connection, or the error that says why not."""
 
     @abstractmethod
     async def _hold(self, connection: Any) -> None:
-        """Listen on it, call `_listening` once that is so, and raise when it is lost."""
+        """Listen on it, call `_listening` once the server confirmed it, and raise when it is lost."""
 
     @abstractmethod
     async def _drop(self, connection: Any) -> None: ...

@@ -16,7 +16,7 @@ MAX_PENDING = 16_384  # notices a listener may lag behind: some megabytes at wor
 
 
 class Listener:
-    """One ear: an async iterator over what was heard, in order."""
+    """One listener: an async iterator over what was published, in order."""
 
     def __init__(self, topics: frozenset[str], since: int) -> None:
         self.topics = topics
@@ -50,7 +50,7 @@ class Listener:
 
 
 class Listeners:
-    """All ears of one store."""
+    """All listeners of one store in this process."""
 
     def __init__(self) -> None:
         self._listeners: set[Listener] = set()
@@ -60,7 +60,7 @@ class Listeners:
 
     @contextmanager
     def register(self, topics: tuple[str, ...], since: int = -1) -> Generator[Listener, None, None]:
-        """An ear for what comes after number `since`, where the store numbers its notices."""
+        """A listener for what comes after number `since`, where the store numbers its notices."""
         if not topics:
             raise UsageError("listen needs at least one topic")
         listener = Listener(frozenset(check_name(topic, "topic") for topic in topics), since)
@@ -71,7 +71,7 @@ class Listeners:
             self._listeners.discard(listener)
 
     def deliver(self, topic: str, body: bytes, number: int = 0) -> None:
-        """Each listener gets a copy of its own. A body that can't be read is as good as lost, and said to be."""
+        """Each listener gets a copy of its own. A body that can't be read counts as lost: listeners get a `Gap`."""
         for listener in self._listeners:
             if topic in listener.topics and number > listener.since:
                 try:

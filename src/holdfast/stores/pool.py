@@ -75,7 +75,7 @@ class ConnectionPool(Generic[C]):
             raise StoreDown(
                 f"{self._url} gave no connection within {self._timeout:g} s; {self._size} may be in use at once",
                 store=self._url,
-                remedy="raise ?connections= or ?timeout= if the server is well",
+                remedy="raise ?connections= or ?timeout= if the server has capacity",
             ) from None
 
     def give_back(self, connection: C) -> None:
@@ -86,7 +86,7 @@ class ConnectionPool(Generic[C]):
         self._returned.set()
 
     def lose(self) -> None:
-        """One that was taken does not come back."""
+        """A connection that was taken is lost and does not come back."""
         if (turn := self._next()) is not None:
             turn.set_result(None)
         else:
@@ -96,14 +96,14 @@ class ConnectionPool(Generic[C]):
     # A timer for each exchange would cost more than the exchange; one look around for all of them costs nothing.
 
     def begin(self, connection: C, seconds: float) -> None:
-        """An exchange has so long; then the connection is cut, and the exchange fails."""
+        """Bound an exchange: after so many seconds the connection is cut, and the exchange fails."""
         loop = asyncio.get_running_loop()
         self._deadlines[connection] = loop.time() + seconds
         if self._watchman is None:
             self._watchman = loop.call_later(self._timeout / LOOKS, self._look, loop)
 
     def end(self, connection: C) -> bool:
-        """The exchange is over, one way or the other. False if it was cut for taking too long."""
+        """End an exchange. False if it was cut for taking too long."""
         return self._deadlines.pop(connection, None) is not None
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -117,7 +117,7 @@ class ConnectionPool(Generic[C]):
         self._closed = False
 
     async def close(self, seconds: float) -> list[C]:
-        """Nobody gets a connection any more; wait for those in use, no longer than this, and hand over all of them."""
+        """Refuse new callers, wait for the connections in use, no longer than this, and return all of them."""
         self._closed = True
         while (turn := self._next()) is not None:
             turn.set_exception(self._refusal())

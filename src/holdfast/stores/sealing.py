@@ -116,6 +116,6 @@ def _split(body: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _bound_to(name: Name) -> bytes:
-    """Every field with its length before it, so that no two names read alike."""
+    """Every field with its length before it, so that no two lists of fields give the same bytes."""
     fields = [str(field).encode() for field in name]
     return b"".join(len(field).to_bytes(4, "big") + field for field in fields)

@@ -1,7 +1,5 @@
-"""Shipped for tests, ours and yours: the suite that every store passes, a machine that looks for differences, a doctor
-for servers with sessions, and MCP servers with faults by plan, over HTTP and over stdio.
-
-It owns proofs, and needs `pip install "holdfast[testing]"`. It refuses to be imported by the product.
+"""For tests, ours and yours: the suite that every store passes, a doctor for servers with sessions, and MCP servers
+with planned faults, over HTTP and over stdio. The suite needs `pip install "holdfast[testing]"`.
 """
 
 from holdfast.testing.fault_plan import LOST_SESSION, OTHER_REFUSALS, Fault, Refusal

@@ -1,6 +1,6 @@
-"""Faults that a server can be told to have, one by one. It owns their names and the shapes of real servers' refusals.
+"""Faults that a test plans for a server, and the shapes of real servers' refusals.
 
-It refuses to be random: a test plans a fault and knows which request meets it.
+Nothing is random: a test plans a fault and knows which request meets it.
 """
 
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ class Fault(Enum):
     CHANGE_ERA = "come back in the other era first"
     OVERSIZE = "answer with more than anybody wants"
     BROKEN_JSON = "answer with half of a JSON text"
-    NOT_JSON_RPC = "answer with JSON that is no JSON-RPC message"
-    WRONG_ID = "answer a request that nobody made"
-    STRAYS = "send answers to nobody, then the right one"
+    NOT_JSON_RPC = "answer with JSON that is not a JSON-RPC message"
+    WRONG_ID = "answer a request that was never made"
+    STRAYS = "send answers to requests that were never made, then the right one"
     HTML = "answer with a web page"
     NOT_HTTP = "answer with bytes that are not HTTP"
     ACCEPTED = "answer 202 and leave it at that"

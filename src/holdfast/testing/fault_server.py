@@ -1,7 +1,7 @@
-"""An HTTP server with faults by plan, on a loopback port: either era, answers as JSON or as event streams.
+"""An HTTP server with planned faults, on a loopback port: either era, answers as JSON or as event streams.
 
-It owns sockets and framing, so that it can break them anywhere; what it would answer stands in `fault_sessions.py`.
-It counts effects by call id, so that a test can prove "executed exactly once". It refuses what it can't parse.
+It does its own framing, so that it can break it anywhere; what it would answer is in `fault_sessions.py`. It counts
+effects by call id, so that a test can prove "executed exactly once".
 """
 
 import asyncio

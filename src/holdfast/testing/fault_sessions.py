@@ -1,6 +1,6 @@
 """A small MCP server of either era, as data: what it would answer, and what that changed. No sockets.
 
-It owns sessions, effects and tools made for tests. It refuses to be clever: everything it did can be counted.
+Everything that it did can be counted.
 """
 
 import asyncio

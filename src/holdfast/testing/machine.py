@@ -1,6 +1,6 @@
 """A Hypothesis machine that drives a store and the memory store side by side, and compares every answer.
 
-It owns the search for a difference; it refuses to know what is right, beyond that both must say the same.
+It does not know what is right, only that both must answer the same.
 """
 
 import asyncio
@@ -186,7 +186,7 @@ def _comparable(answer: Any) -> Any:
     if isinstance(answer, Claim):
         return replace(answer, token=0)
     if isinstance(answer, Record | LogEntry):
-        return type(answer), repr(answer)  # repr tells 1 from True and 0.0 from -0.0
+        return type(answer), repr(answer)  # repr distinguishes 1 from True and 0.0 from -0.0
     if isinstance(answer, list | tuple):
         return [_comparable(part) for part in cast("list[Any]", answer)]
     return answer

@@ -1,7 +1,7 @@
 """A doctor for servers with sessions: `report = await server_doctor(ServerUnderTest(…)); report.raise_if_ill()`.
 
-It owns the checks and their remedies. It works over real HTTP with real processes, in both eras, and refuses to guess:
-what could not be looked at is skipped, and the report says why.
+It works over real HTTP with real processes, in both eras. What could not be checked is skipped, and the report says
+why.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
 """A server with sessions, as its author declares it for `server_doctor`: how it starts, its tools, and its clients.
 
-It owns the processes, which never outlive the test, and what an answer is: done, refused or none at all. It refuses to
-judge: that is `server_doctor.py`.
+Its processes never outlive the test. An answer is done, refused or missing; `server_doctor.py` judges it.
 """
 
 import asyncio
@@ -163,7 +162,7 @@ class Replica:
                 ) from None
 
     async def listens(self) -> bool:
-        """Does it take connections? Known at once, where the end of a process may take a moment to be told."""
+        """Whether it takes connections. Known at once, while the end of a process may be reported later."""
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", self.port)
         except OSError:

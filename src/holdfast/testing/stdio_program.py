@@ -1,7 +1,7 @@
-"""The program behind `stdio_target`: an MCP server on stdin and stdout that goes wrong by name.
+"""The program behind `stdio_target`: an MCP server on stdin and stdout with faults by name.
 
 It runs as a plain script, `python -I -S stdio_program.py --fault exit-in-call`, so that it starts in milliseconds. What
-it would answer stands in `fault_sessions.py`. Effects are appended to a file: a program that died can't be asked.
+it would answer stands in `fault_sessions.py`. Effects are appended to a file: a program that has ended can't be asked.
 """
 
 import argparse

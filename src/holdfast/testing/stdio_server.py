@@ -1,6 +1,6 @@
 """A program with faults by name, as the target of a link: `Link(stdio_target("exit-in-call"))`.
 
-It owns the names; `stdio_program.py` is the program.
+`stdio_program.py` is the program.
 """
 
 import sys

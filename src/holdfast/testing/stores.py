@@ -4,8 +4,8 @@
         def open(self, clock):
             return MyStore(…, clock=clock)
 
-Every test gets a store of its own kinds and ids, so a shared database need not be emptied in between. It refuses
-markers and filters: a store passes whole or is not a store.
+Every test gets a store of its own kinds and ids, so a shared database need not be emptied in between. There are
+no optional parts: a store passes whole.
 """
 
 from holdfast.testing.contracts.claims import ClaimContract

@@ -16,7 +16,7 @@ from holdfast.stores.contract import CLOSE_SECONDS
 from holdfast.stores.pool import ConnectionPool
 from holdfast.stores.postgres import statements as sql
 
-CONNECT_SECONDS = 4.0  # so that a wrong address is told within five
+CONNECT_SECONDS = 4.0  # so that a wrong address fails within five
 _STATEMENTS = 2  # timeouts that a transaction of several statements may take
 
 Connection: TypeAlias = Any
@@ -29,7 +29,7 @@ FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClien
 
 
 class AnswerLost(StoreDown):
-    """Sent, and no answer; `backend` may still be at work on it."""
+    """Sent without an answer; `backend` may still be working on it."""
 
     def __init__(self, what: str, store: str, backend: Backend | None = None) -> None:
         super().__init__(what, store=store)
@@ -37,7 +37,7 @@ class AnswerLost(StoreDown):
 
 
 class _Connection(asyncpg.Connection):
-    """asyncpg's, and which backend serves it."""
+    """asyncpg's connection, and the backend that serves it."""
 
     backend: Backend | None = None
     statements: dict[str, Any]
@@ -66,7 +66,7 @@ class PostgresPool:
         self._connections.open()
 
     async def close(self) -> None:
-        """What is idle is closed at once; what is in use is closed when it comes back."""
+        """Idle connections are closed at once, those in use when they come back."""
         self._open = False
         idle = await self._connections.close(CLOSE_SECONDS)
         closing = [asyncio.ensure_future(connection.close(timeout=CLOSE_SECONDS / 2)) for connection in idle]
@@ -168,7 +168,7 @@ class PostgresPool:
             yield connection
 
     def translate(self, error: Exception, backend: Backend | None = None) -> HoldfastError:
-        """The one place where asyncpg's errors become ours. A lost connection is told from a refusal."""
+        """The one place where asyncpg's errors become ours. A lost connection is kept apart from a refusal."""
         match error:
             case asyncpg.QueryCanceledError():
                 return StoreDown(
@@ -198,7 +198,7 @@ class PostgresPool:
                 return AnswerLost(f"{self.url} went away: {error}", self.url, backend)
 
     def unreachable(self, error: Exception) -> HoldfastError:
-        """Nothing was sent yet."""
+        """The error of a connection that failed: nothing was executed."""
         match error:
             case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
                 return ConfigError(

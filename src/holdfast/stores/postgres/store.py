@@ -50,7 +50,7 @@ from holdfast.stores.postgres.pool import AnswerLost, Connection, PostgresPool
 from holdfast.stores.sql import schema
 from holdfast.stores.sql.archive import SqlArchive
 
-OLDEST = 14  # the oldest major version that PostgreSQL's own team still mends
+OLDEST = 14  # the oldest major version that PostgreSQL's own team still maintains
 MIGRATION_SECONDS = 10.0  # for the tables, behind other processes that make them too
 REAP_ROWS = 500  # removed in one statement
 _MIGRATION_LOCK = 0x486F6C64  # one number for all of us, so that ten processes may start at once

@@ -22,7 +22,7 @@ from holdfast.stores.contract import CLOSE_SECONDS
 from holdfast.stores.pool import ConnectionPool
 from holdfast.stores.redis.scripts import SCRIPTS, Script
 
-CONNECT_SECONDS = 4.0  # so that a wrong address is told within five
+CONNECT_SECONDS = 4.0  # so that a wrong address fails within five
 
 Connection: TypeAlias = Any
 """redis-py's connection, whose methods are typed only in part."""
@@ -33,7 +33,7 @@ FAILURES = (exceptions.RedisError, OSError, TimeoutError)
 
 
 class AnswerLost(StoreDown):
-    """Sent, and no answer; the server may still be at work on it for `client`."""
+    """Sent without an answer; the server may still be working on it for `client`."""
 
     def __init__(self, what: str, store: str, client: tuple[int, str] | None) -> None:
         super().__init__(what, store=store)
@@ -64,7 +64,7 @@ class RedisPool:
             raise ConfigError(f"{url} can't be read as an address: {error}", store=url) from None
 
     async def connect(self) -> Connection:
-        """A connection of one's own, or the reason why not."""
+        """A new connection, or the error that says why not."""
         connection = self._class(**self._settings)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -88,7 +88,7 @@ class RedisPool:
         self._connections.open()
 
     async def close(self) -> None:
-        """What is idle is closed at once; what is in use is closed when it comes back."""
+        """Idle connections are closed at once, those in use when they come back."""
         self._open = False
         for connection in await self._connections.close(CLOSE_SECONDS):
             await self.drop(connection)
@@ -122,7 +122,7 @@ class RedisPool:
         return answers
 
     async def script(self, script: Script, *given: Any) -> Any:
-        """What the script returned. A server that does not know it (yet, or after a restart) is told."""
+        """What the script returned. A server that does not have it, as after a restart, is sent it."""
         text, digest = SCRIPTS[script]
         try:
             return await self.command("EVALSHA", digest, 0, *given)
@@ -150,7 +150,7 @@ class RedisPool:
         return await self._connections.take()
 
     def translate(self, error: Exception, connection: Connection) -> HoldfastError:
-        """The one place where redis-py's errors become ours. A lost connection is told from a refusal."""
+        """The one place where redis-py's errors become ours. A lost connection is kept apart from a refusal."""
         text = str(error)
         match error:
             case exceptions.NoScriptError():
@@ -178,7 +178,7 @@ class RedisPool:
         return AnswerLost(what, self.url, getattr(connection, "client", None))
 
     def _unreachable(self, error: Exception) -> HoldfastError:
-        """Nothing was sent yet, or the server would not listen."""
+        """The error of a connection that failed: nothing was executed."""
         text = str(error)
         cause = error.__cause__ or error.__context__
         if isinstance(error, ssl.SSLError) or isinstance(cause, ssl.SSLError) or "SSL" in text:
@@ -216,7 +216,7 @@ class RedisPool:
 
 
 def _cut(connection: Connection) -> None:
-    """Close it under whoever reads from it: the read ends with an end of file."""
+    """Close it while it is being read: the read ends with an end of file."""
     # redis-py's own way to disconnect is a coroutine, and would wait for the reader.
     writer = connection._writer  # noqa: SLF001
     if writer is not None:
@@ -224,4 +224,4 @@ def _cut(connection: Connection) -> None:
 
 
 class _UnknownScript(StoreDown):
-    """The server has not seen this script since it started."""
+    """The server does not have this script."""

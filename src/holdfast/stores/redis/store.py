@@ -48,7 +48,7 @@ from holdfast.stores.redis.rows import claim_from, log_row_from, refusal_from, r
 from holdfast.stores.redis.scripts import SCRIPTS, SEPARATOR, Script, bounds, key_of_index, matches, name_of
 
 OLDEST = (6, 2)
-KEEP_SECONDS = 7 * 86_400.0  # the server forgets the dead by itself after this, should nobody reap
+KEEP_SECONDS = 7 * 86_400.0  # the server drops what is dead by itself after this, if nothing reaps
 BATCH = 200  # names looked at in one command: well under a millisecond
 BATCH_BYTES = 256 * 1024  # of bodies in one answer, beyond which it is cut short
 
@@ -170,9 +170,9 @@ class RedisStore(BaseStore):
         )
 
     async def _look_back(self, write: Write, lost: AnswerLost) -> Look:
-        """Void what we sent and the server may still have in its buffer; then what is read is final."""
+        """Make sure that nothing we sent is still to be executed, so that what is read next is final."""
         if lost.client is not None:
-            # By number and address: after a restart of the server the number alone may be somebody else's.
+            # By number and address: after a restart of the server the number alone may be another client's.
             await self._pool.command("CLIENT", "KILL", "ID", lost.client[0], "ADDR", lost.client[1])
         found = await self._run("get", name_of(write.kind, write.id))
         return _got(write.kind, write.id, found) if found else (0.0, None)
@@ -344,14 +344,14 @@ class RedisStore(BaseStore):
         return await self._pool.script(script, self._prefix, name, *clock, *given)
 
     async def _change(self, script: Script, name: str, *given: Any) -> Any:
-        """A write that no nonce can settle: a lost answer is the caller's to judge."""
+        """A write that no nonce can settle: after a lost answer the caller must look."""
         try:
             return await self._run(script, name, *given)
         except AnswerLost as lost:
             raise self._unsettled(lost) from lost
 
     def _disagreement(self, step: str, kind: str, id: str) -> CorruptRecord:
-        """The script refused what the rules allow: a field that neither of us wrote."""
+        """The script refused what the rules allow: a field that Holdfast did not write."""
         return corrupt(kind, id, f"the server would not {step} it")
 
 
