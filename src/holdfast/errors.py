@@ -1,8 +1,8 @@
-"""The exception tree. It owns one question: what may the caller do next?
+"""The exception tree, by what the caller may do next.
 
-Four families answer it: `Unavailable` (nothing was executed, retrying is safe), `OutcomeUnknown` (sent and not
+There are four families: `Unavailable` (nothing was executed, retrying is safe), `OutcomeUnknown` (sent and not
 answered, the caller decides), `Rejected` (the peer said no) and `UsageError` (a bug in the calling code).
-It refuses to be parsed: what a program needs stands in fields, the text is for people. `str(error)` is for the author
+Texts are for people and are not to be parsed: what a program needs is in fields. `str(error)` is for the author
 and the operator; `public_text()` is what a model or a remote caller may read.
 """
 
@@ -32,7 +32,7 @@ class Fields(TypedDict, total=False):
 NOTHING_DONE = "nothing was executed, so it is safe to call again later"
 MAYBE_DONE = "it may have been executed: check before you call it again"
 REFUSED_AGAIN = "the same call will be refused again"
-ASK_OPERATOR = "whoever runs this program must correct it"
+ASK_OPERATOR = "the operator of this program must correct it"
 
 
 class HoldfastError(Exception):
@@ -86,7 +86,7 @@ class HoldfastError(Exception):
         return fields
 
     def copied(self) -> Self:
-        """The same for another waiter: a traceback of its own, and the cause once."""
+        """A copy for another waiter, with a traceback of its own, and the cause once."""
         again = copy.copy(self)
         again.__cause__, again.__suppress_context__ = self.__cause__, True
         return again
@@ -128,7 +128,7 @@ class StoreDown(Unavailable):
 
 
 class CircuitOpen(Unavailable):
-    """The server failed too often just now; calls are held back until it has had a rest."""
+    """The server failed too often just now; calls are held back for a while."""
 
     summary = "failed too often and is not called for a while"
 
@@ -140,7 +140,7 @@ class PoolFull(Unavailable):
 
 
 class Busy(Unavailable):
-    """Somebody else holds it, or the peer asked us to wait; see `retry_after`."""
+    """It is held by another caller, or the peer asked us to wait; see `retry_after`."""
 
     summary = "is busy"
 
@@ -158,7 +158,7 @@ class RunsElsewhere(Unavailable):
 
 
 class OutcomeUnknown(HoldfastError):
-    """It was sent and no answer came: it may or may not have happened. The caller decides."""
+    """It was sent and no answer came: it may or may not have happened, and the caller decides what to do."""
 
     summary = "did not answer"
     advice = MAYBE_DONE
@@ -202,7 +202,7 @@ class Rejected(HoldfastError):
 
 
 class ErrorAnswer(Rejected):
-    """The server answered with a JSON-RPC error: `code`, `message` and `data` are its words."""
+    """The server answered with a JSON-RPC error: `code`, `message` and `data` are the server's own."""
 
     summary = "answered with an error"
 
@@ -252,13 +252,13 @@ class QuestionRefused(Rejected):
 
 
 class NotFound(Rejected):
-    """There is no such thing."""
+    """It does not exist, or not for this caller."""
 
     summary = "has no such thing"
 
 
 class Conflict(Rejected):
-    """Somebody else wrote first, or the claim behind this write is no longer held."""
+    """Another writer was first, or the claim behind this write is no longer held."""
 
     summary = "was changed by another call at the same time"
     advice = "read again, then call again"
@@ -272,7 +272,7 @@ class Conflict(Rejected):
 
 
 class WrongPhase(Rejected):
-    """The helper is in another phase than this step needs; `phase` says which, the remedy what to call next."""
+    """The companion is in another phase than this step needs; `phase` says which, the remedy what to call next."""
 
     summary = "is in another phase than this step needs"
     advice = "ask for the current phase first"
@@ -324,7 +324,7 @@ class LeaseClosed(UsageError):
 
 
 class CallbackFailed(UsageError):
-    """A function of the author's, given to answer the server's questions, raised or returned something else."""
+    """A callback that answers the server's questions raised, or returned something else."""
 
     summary = "asked this client for input, and the client's callback for it failed"
 

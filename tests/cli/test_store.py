@@ -168,7 +168,7 @@ def test_a_store_is_sealed_copied_and_read_with_its_keys(
     refused = run.invoke(app, ["store", "reseal", filled])
     assert (refused.exit_code, "not sealed" in refused.stderr) == (2, True)
     sealed = run.invoke(app, ["store", "reseal", filled, "--plaintext"])
-    assert sealed.output == "3 of 4 records sealed anew\n"  # a tombstone has nothing to seal
+    assert sealed.output == "3 of 4 records resealed\n"  # a tombstone has nothing to seal
     assert run.invoke(app, ["store", "show", filled, "draft", "d1"]).exit_code == 0
 
     copy = f"sqlite:///{tmp_path}/copy.db"

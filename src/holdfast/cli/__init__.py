@@ -1,6 +1,6 @@
-"""The command line. It owns arguments, tables and exit codes; it refuses logic, which belongs to the layers below.
+"""The command line: arguments, tables and exit codes. Logic belongs to the layers below.
 
-Exit codes: 0 done, 1 the answer is no (a check failed, nothing found), 2 it could not be asked (usage, unreachable).
+Exit codes: 0 done, 1 a negative result (a check failed, nothing found), 2 an error (usage, unreachable).
 """
 
 from typing import Annotated

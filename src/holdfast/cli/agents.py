@@ -1,4 +1,4 @@
-"""`holdfast tools|call|doctor`: a server file from the terminal. It owns arguments, tables and the progress bar."""
+"""`holdfast tools|call|doctor`: a server file from the terminal. Arguments, tables and the progress bar."""
 
 import asyncio
 import difflib
@@ -40,7 +40,9 @@ def _read(file: str) -> Servers:
         try:
             servers["server"] = Server("server", url=file)
         except ConfigError as error:
-            raise ConfigError(error.what, remedy="write the server into a file, with headers, and name that") from None
+            raise ConfigError(
+                error.what, remedy="write the server into a file, with its headers, and give that file"
+            ) from None
         return servers
     return servers_of(file) if is_ours(file) else read_servers(file)
 
@@ -50,7 +52,8 @@ def _one(servers: Servers, name: str, file: str) -> Server:
         near = difflib.get_close_matches(name, list(servers), 1)
         known = ", ".join(servers) or "none"
         raise ConfigError(
-            f"{file} has no server {name!r}; it has {known}", remedy=f"did you mean {near[0]}?" if near else "name one"
+            f"{file} has no server {name!r}; it has {known}",
+            remedy=f"did you mean {near[0]}?" if near else "give one of these",
         )
     return servers[name]
 
@@ -114,7 +117,9 @@ async def _within(seconds: float, server: str) -> AsyncGenerator[None, None]:
             yield
     except TimeoutError:
         raise AnswerTimeout(
-            f"{server!r} did not answer within {seconds:g} s", server=server, remedy="raise --timeout; it may have run"
+            f"{server!r} did not answer within {seconds:g} s",
+            server=server,
+            remedy="it may have been executed; raise --timeout",
         ) from None
 
 
@@ -187,7 +192,7 @@ def call(
 
 
 def doctor(file: File, timeout: Timeout = 30.0, json: JsonFlag = False) -> None:
-    """Look at every server in a file: era, version, capabilities, time to the first answer, or what is wrong."""
+    """Connect to every server in a file, and show era, version, capabilities and time, or what is wrong."""
 
     async def look(server: Server) -> dict[str, Any]:
         if server.disabled:
@@ -198,13 +203,13 @@ def doctor(file: File, timeout: Timeout = 30.0, json: JsonFlag = False) -> None:
                 handshake = await link.open(timeout=timeout)
                 milliseconds = (time.perf_counter() - start) * 1000
                 info = handshake.server_info or {}
-                told = link.statistics()
-                expected = server.era == "auto" and server.stateful and told.era == "2026"
+                statistics = link.statistics()
+                expected = server.era == "auto" and server.stateful and statistics.era == "2026"
                 return {
                     "server": server.name,
                     "ok": True,
                     "era": handshake.era.value,
-                    "why_era": told.why,
+                    "why_era": statistics.why,
                     "finding": f"{SESSIONLESS}; {SESSIONLESS_REMEDY}" if expected else None,
                     "version": handshake.version,
                     "name": f"{info.get('name', '')} {info.get('version', '')}".strip(),

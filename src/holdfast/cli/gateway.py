@@ -1,4 +1,4 @@
-"""`holdfast serve|check|sessions|backends|token|demo`: the gateway from the terminal. It owns arguments and tables."""
+"""`holdfast serve|check|sessions|backends|token|demo`: the gateway from the terminal. Arguments and tables."""
 
 import asyncio
 import gc
@@ -27,7 +27,7 @@ from holdfast.stores import open_store
 
 File = Annotated[Path, typer.Argument(metavar="CONFIG", help="An mcp.json, or YAML with policy.", show_default=False)]
 StoreUrl = Annotated[str, typer.Option("--store", help="The gateway's store, e.g. sqlite:///g.db", show_default=False)]
-sessions = typer.Typer(help="Sessions of the gateway: list, look, end.", no_args_is_help=True)
+sessions = typer.Typer(help="Sessions of the gateway: list, show, end.", no_args_is_help=True)
 token = typer.Typer(help="Tokens for callers.", no_args_is_help=True)
 
 
@@ -37,13 +37,15 @@ def serve(
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Bind to this port; 0 takes a free one.", show_default=False)
     ] = None,
-    store: Annotated[str | None, typer.Option(help="Where sessions are kept.", show_default=False)] = None,
+    store: Annotated[
+        str | None, typer.Option(help="The store of sessions, e.g. sqlite:///g.db", show_default=False)
+    ] = None,
     stdio: Annotated[bool, typer.Option("--stdio", help="Serve one client over stdin and stdout.")] = False,
     keys_file: KeysFile = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Bind beyond loopback without auth.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log at level INFO, not WARNING.")] = False,
 ) -> None:
-    """Serve the servers of a file behind one endpoint, with sessions that hold."""
+    """Serve the servers of a file behind one endpoint."""
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
         stream=sys.stderr,
@@ -94,11 +96,11 @@ def _faster() -> None:
 
 def check(
     config: File,
-    insecure: Annotated[bool, typer.Option("--insecure", help="As `serve --insecure` would have it.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Check as for `serve --insecure`.")] = False,
     keys_file: KeysFile = None,
     json: JsonFlag = False,
 ) -> None:
-    """Explain every mistake in a configuration, with its line and what helps, and what this machine lacks."""
+    """Show every mistake in a configuration, with its line and what to do, and which programs are missing here."""
     loaded, mistakes = read_config(config, here=True, insecure=insecure)
     if loaded is not None and (lacking := run(_lacking(loaded, keys_file))) is not None:
         loaded, mistakes = None, [lacking]
@@ -157,7 +159,7 @@ def sessions_ls(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = Fa
 
 
 def _shown(record: Record) -> dict[str, Any]:
-    """What may be shown of a session: no id of a session at a backend, whoever has one has the session."""
+    """What may be shown of a session: no ids of its sessions at backends, since an id is enough to use one."""
     data = _data(record)
     info = members(members(data.get("client")).get("info"))
     return {
@@ -203,7 +205,7 @@ def sessions_end(
     keys_file: KeysFile = None,
     json: JsonFlag = False,
 ) -> None:
-    """End a session, here and at its servers. A gateway that serves it is told."""
+    """End a session, in the store and at its servers. A gateway that serves it is notified."""
 
     async def main() -> bool:
         from holdfast.gateway.gateway import Gateway
@@ -227,7 +229,7 @@ def sessions_end(
 
 
 def backends(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
-    """Show every gateway process on a store and how its backends are."""
+    """Show every gateway process on a store, and the state of its backends."""
 
     async def main() -> Found:
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
@@ -263,9 +265,10 @@ def backends(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False
 
 @token.command("new")
 def token_new(
-    principal: Annotated[str, typer.Argument(help="Who will show it.", show_default=False)], json: JsonFlag = False
+    principal: Annotated[str, typer.Argument(help="The caller that will use it.", show_default=False)],
+    json: JsonFlag = False,
 ) -> None:
-    """Make a token: it is shown once, and the file gets its hash."""
+    """Make a token. It is shown once; the configuration file gets its hash."""
     made, digest = new_token()
     try:
         Token(hash=digest, principal=principal)
@@ -284,7 +287,7 @@ def demo(
     check: Annotated[bool, typer.Option("--check", help="Show that sessions hold, and exit.")] = False,
     port: Annotated[int, typer.Option(help="The gateway's port; 0 takes a free one.")] = 8808,
 ) -> None:
-    """Three small servers behind a gateway."""
+    """Start three small servers behind a gateway."""
     from holdfast.gateway.demo import show
 
     _faster()

@@ -1,6 +1,6 @@
-"""`holdfast state tree` and `holdfast state stats`: how work came to be, and the figures of a server's helpers.
+"""`holdfast state tree` and `holdfast state stats`: how a session came to be, and the figures of companions.
 
-It owns the drawing. It refuses to need the class of a helper: what it shows is what the store has.
+The class of a companion is not needed: what is shown is what the store has.
 """
 
 from dataclasses import asdict
@@ -27,7 +27,7 @@ def tree(
     keys_file: KeysFile = None,
     json: JsonFlag = False,
 ) -> None:
-    """Draw the steps of a session or helper, with undos and forks as branches."""
+    """Draw the steps of a session or companion, with undos and forks as branches."""
 
     async def main() -> Node:
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
@@ -60,7 +60,7 @@ def _line(node: Node) -> str:
 
 
 def stats(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
-    """Steps, iterations, refusals and times of all helpers, added up over processes and replicas."""
+    """Steps, iterations, refusals and times of all companions, added up over processes and replicas."""
 
     async def main() -> dict[str, Figures]:
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
@@ -71,7 +71,7 @@ def stats(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -
         print_json({kind: asdict(figures) for kind, figures in found.items()})
         return
     if not found:
-        out.print("no figures: no helper has gone a step yet")
+        out.print("no figures: no companion has made a step yet")
         return
     for kind, figures in sorted(found.items()):
         out.print(

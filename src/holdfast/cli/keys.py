@@ -17,7 +17,7 @@ KeysFile = Annotated[
 
 
 def read_keys(file: Path | None) -> list[str] | None:
-    """The ring, or None if there is none."""
+    """The key ring, or None without one."""
     if file is not None:
         try:
             text = file.read_text()

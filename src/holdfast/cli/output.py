@@ -1,4 +1,4 @@
-"""How answers reach a person or a program. It owns the terminal, JSON output and what an error looks like."""
+"""Output for a person or a program: the terminal, JSON, and the form of an error."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ _WIDE = 10_000  # what goes into a pipe is cut into lines by its reader, not by 
 
 def _console(stream: TextIO, *, stderr: bool) -> Console:
     width = None if stream.isatty() else _WIDE
-    # Names and data are other people's: nothing in them is markup, a picture or a command to the terminal.
+    # Names and data are foreign: nothing in them is markup, an emoji or a command to the terminal.
     return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, stderr=stderr, width=width)
 
 

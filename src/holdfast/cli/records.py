@@ -1,6 +1,6 @@
-"""Records of a store for a table: all of one kind. It owns the pages, and refuses to know what the records mean.
+"""Records of a store for a table: all of one kind. Pages are read to the end.
 
-It refuses to pass over what can't be read: a listing that shows less than there is says so, and is no success.
+What can't be read is not skipped in silence: a listing that leaves something out reports it, and fails.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ SHOWN = 5  # of what can't be read; the rest is counted
 
 
 class Found(NamedTuple):
-    """Every live record of a kind, and what stands there that is none."""
+    """Every live record of a kind, and the rows that are not readable records."""
 
     records: list[Record]
     corrupt: list[CorruptRecord]
@@ -36,7 +36,7 @@ async def all_records(store: Store, kind: str) -> Found:
 
 
 def refuse_corrupt(corrupt: list[CorruptRecord], done: str = "shown") -> None:
-    """Say what was not shown, copied or sealed, and exit with 1 if anything is."""
+    """Print what was not shown, copied or sealed, and exit with 1 if there is anything."""
     for error in corrupt[:SHOWN]:
         err.print(f"not {done}: {printable(str(error))}")
     if len(corrupt) > SHOWN:

@@ -1,4 +1,4 @@
-"""`holdfast runs …`: durable runs in a store. It owns arguments and tables; ending is the store's."""
+"""`holdfast runs …`: durable runs in a store. Arguments and tables."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ from holdfast.errors import NotFound
 from holdfast.links.memory.store import KIND as LINKS
 from holdfast.stores import Store, open_store
 
-app = typer.Typer(help="Durable runs: list, look, end.", no_args_is_help=True)
+app = typer.Typer(help="Durable runs: list, show, end.", no_args_is_help=True)
 StoreUrl = Annotated[str, typer.Option("--store", help="The store, e.g. sqlite:///runs.db", show_default=False)]
 Id = Annotated[str, typer.Argument(help="The run's id.", show_default=False)]
 
@@ -57,7 +57,7 @@ def ls(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> N
 
 @app.command()
 def show(id: Id, store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
-    """Show a run and the sessions that it would continue, ids shortened: whoever has one has the session."""
+    """Show a run and the sessions that it would continue, with ids cut short: an id is enough to use one."""
 
     async def main() -> tuple[Record, dict[str, Record]]:
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
@@ -97,7 +97,7 @@ def end(
     keys_file: KeysFile = None,
     json: JsonFlag = False,
 ) -> None:
-    """End a run: nobody continues it any more. Without --servers its sessions are left to expire where they are."""
+    """End a run for good. Without --servers its sessions are left to expire at their servers."""
 
     async def main() -> bool:
         known = load_servers(servers).values() if servers is not None else ()

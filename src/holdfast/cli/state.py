@@ -1,6 +1,6 @@
-"""`holdfast state …`: the sessions of servers' callers in a store. It owns arguments and tables; the rest is below.
+"""`holdfast state …`: the sessions of servers' callers in a store. Arguments and tables.
 
-It refuses to need the class of a state: what it shows is what the store has.
+The class of a state is not needed: what is shown is what the store has.
 """
 
 import json as plain
@@ -19,14 +19,14 @@ from holdfast.state import records
 from holdfast.state.log import KIND
 from holdfast.stores import open_store
 
-app = typer.Typer(help="Sessions of a server's callers: list, look, fork, end.", no_args_is_help=True)
+app = typer.Typer(help="Sessions of a server's callers: list, show, fork, end.", no_args_is_help=True)
 StoreUrl = Annotated[str, typer.Option("--store", help="The store, e.g. sqlite:///baskets.db", show_default=False)]
 HandleArgument = Annotated[str, typer.Argument(metavar="HANDLE", help="The session's handle.", show_default=False)]
-_CELL = 40  # characters of somebody's text in a table
+_CELL = 40  # characters of a foreign text in a table
 
 
 def _short(text: str) -> str:
-    """Other people's text on one line of a table."""
+    """Foreign text on one line of a table."""
     line = printable(" ".join(text.split()))
     return line if len(line) <= _CELL else f"{line[: _CELL - 1]}…"
 
@@ -36,7 +36,7 @@ def _text(value: object) -> str:
 
 
 def _head(record: Record) -> dict[str, Any]:
-    """What there is to say of a session, but for its state."""
+    """Everything about a session except its state."""
     data = members(record.data)
     return {
         "handle": record.id,
@@ -72,7 +72,7 @@ def ls(
     keys_file: KeysFile = None,
     json: JsonFlag = False,
 ) -> None:
-    """List the sessions that live. Whoever has the handle of an anonymous one has the session."""
+    """List live sessions. The handle of an anonymous one is enough to use it."""
 
     async def main() -> tuple[list[dict[str, Any]], list[CorruptRecord], bool]:
         found: list[dict[str, Any]] = []
@@ -221,7 +221,7 @@ def _entry(entry: LogEntry) -> dict[str, Any]:
 
 
 def _changed(shown: dict[str, Any]) -> str:
-    """What an entry says of the state before it, in words."""
+    """The change that an entry records, in words."""
     before: object = shown["was"]
     if not isinstance(before, dict):
         return "?"

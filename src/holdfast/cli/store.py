@@ -21,7 +21,7 @@ from holdfast.stores.archive import Moved, copy_store, reseal_store
 from holdfast.stores.check import Checked, check_store
 from holdfast.stores.sealing import SealingCodec, new_key
 
-app = typer.Typer(help="Look into a store, check it, clean it up.", no_args_is_help=True)
+app = typer.Typer(help="Inspect, check and clean up a store.", no_args_is_help=True)
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="The store, e.g. sqlite:///sessions.db", show_default=False)]
 _STATES: dict[str, State | None] = {"live": "live", "expired": "expired", "ended": "ended", "all": None}
@@ -30,7 +30,7 @@ _STATES: dict[str, State | None] = {"live": "live", "expired": "expired", "ended
 @app.command()
 def check(
     url: Url,
-    create: Annotated[bool, typer.Option("--create", help="Make the store if it does not exist.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the store if it does not exist.")] = False,
     keys_file: KeysFile = None,
     json: JsonFlag = False,
 ) -> None:
@@ -173,7 +173,7 @@ def end(
     id: Annotated[str, typer.Argument(help="Its id.", show_default=False)],
     json: JsonFlag = False,
 ) -> None:
-    """End one record for good, also one that can't be read any more."""
+    """End one record for good, even one that can't be read any more."""
 
     async def main() -> bool:
         async with open_store(url, create=False) as store:
@@ -241,7 +241,7 @@ def reseal(
     if json:
         print_json({"records": done.seen, "resealed": done.moved, "damaged": len(done.damaged)})
     else:
-        out.print(f"{done.moved} of {done.seen} records sealed anew")
+        out.print(f"{done.moved} of {done.seen} records resealed")
     refuse_corrupt(done.damaged, "sealed")
 
 
@@ -251,7 +251,7 @@ def copy(
     target: Annotated[str, typer.Argument(metavar="TO", help="The store to write.", show_default=False)],
     json: JsonFlag = False,
 ) -> None:
-    """Copy records, tombstones and logs to another store. After an interruption, run it again: it goes on.
+    """Copy records, tombstones and logs to another store. After an interruption, run it again to continue.
 
     Sealed records are copied as they are and need no keys. Nothing else should write to either store meanwhile.
     """
@@ -271,7 +271,7 @@ def copy(
 
 @dataclass(slots=True)
 class _Done:
-    """What became of the rows of a store."""
+    """How many rows of a store were copied or resealed."""
 
     seen: int = 0
     moved: int = 0

@@ -1,7 +1,7 @@
-"""What a server may ask of an agent: elicitation, sampling, roots, logging; and what it says by itself.
+"""What a server may ask of an agent: elicitation, sampling, roots; and its logs and notifications.
 
-It owns the translation between the SDK's typed parameters and the wire, in both eras: the same callbacks answer a 2025
-server's requests and a 2026 server's input rounds. It refuses to promise a server what nobody here can do.
+It translates between the SDK's typed parameters and the wire, in both eras: the same callbacks answer a 2025 server's
+requests and a 2026 server's input rounds. Only capabilities that a callback stands for are declared to a server.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ log = logging.getLogger("holdfast.client")
 
 @dataclass(frozen=True)
 class Callbacks:
-    """On a run, or on one server. `roots` are URIs, or an async callable that returns `Root`s.
+    """What answers servers, on a run or on one server. `roots` are URIs, or an async callable that returns `Root`s.
 
     `elicit`, `sample` and such a `roots` are async functions; `on_log` and `on_notification` are plain ones.
     """
@@ -41,7 +41,7 @@ class Callbacks:
     on_log: Callable[[Mapping[str, Any]], None] | None = None
     on_notification: Callable[[str, Mapping[str, Any] | None], None] | None = None
     log_level: str = "debug"
-    """What servers are asked to send to `on_log`: this level and above."""
+    """The lowest level that servers are asked to send to `on_log`."""
 
     def __post_init__(self) -> None:
         for name in ("elicit", "sample"):
@@ -67,7 +67,7 @@ class Callbacks:
             )
 
     def over(self, other: "Callbacks | None") -> "Callbacks":
-        """These, and where they are silent the other's."""
+        """These, and the other's where one is missing."""
         if other is None:
             return self
         return Callbacks(
@@ -81,7 +81,7 @@ class Callbacks:
 
     @property
     def capabilities(self) -> dict[str, Any]:
-        """What we may promise."""
+        """The client capabilities that these callbacks stand for."""
         found: dict[str, Any] = {}
         if self.elicit is not None:
             found["elicitation"] = {"form": {}, "url": {}}
@@ -93,14 +93,14 @@ class Callbacks:
 
     @property
     def asked_level(self) -> str | None:
-        """The log level to ask servers for; None if nobody listens. A 2026 server that is not asked sends nothing."""
+        """The log level to ask servers for; None without `on_log`: a 2026 server then sends nothing."""
         return self.log_level if self.on_log is not None else None
 
     async def answer(
         self, method: str, params: Mapping[str, Any] | None, id: str | int = "", *, server: str = ""
     ) -> dict[str, Any]:
-        """Answer a server's question. `ErrorAnswer` if nobody can, or the callback refuses; `CallbackFailed` if it
-        raised or returned something else, after its traceback was logged."""
+        """Answer a server's request. `ErrorAnswer` if there is no callback for it, or it refuses; `CallbackFailed` if
+        it raised or returned something else, after its traceback was logged."""
         import mcp_types as types
         from pydantic import TypeAdapter, ValidationError
 
@@ -119,7 +119,7 @@ class Callbacks:
                 name, callback, expected = "roots", self._list_roots, types.ListRootsResult
             else:
                 raise ErrorAnswer(
-                    f"nobody answers {method}", code=METHOD_NOT_FOUND, message=f"{method} is not supported here"
+                    f"no callback answers {method}", code=METHOD_NOT_FOUND, message=f"{method} is not supported here"
                 )
         except ValidationError as error:
             raise ErrorAnswer(
@@ -140,7 +140,7 @@ class Callbacks:
         )
 
     def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """A notification."""
+        """Pass a notification to `on_log` and `on_notification`."""
         if method == "notifications/message" and self.on_log is not None and params is not None:
             self.on_log(params)
         if self.on_notification is not None:
@@ -178,7 +178,7 @@ async def _called(
 
 
 def failed_callback(error: ErrorAnswer, server: str) -> CallbackFailed | None:
-    """Ours, if a 2025 server handed the error of our own callback on as its answer to the call."""
+    """The failure of our own callback, if a 2025 server passed it on as its answer to the call."""
     data: Any = error.data
     if not isinstance(data, dict) or cast("dict[str, Any]", data).get("kind") != CallbackFailed.__name__:
         return None
@@ -205,8 +205,8 @@ def check_plain(function: object, what: str, *names: str) -> None:
     """Refuse, when it is declared, what would not be called, or not be awaited, when it is needed."""
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
         raise ConfigError(
-            f"{what} is an async function, which nobody would await",
-            remedy=f"write `def take({', '.join(names)}): …`, which may put what it hears into a queue",
+            f"{what} is an async function, but it is called without await",
+            remedy=f"write `def take({', '.join(names)}): …`, which may put what it gets into a queue",
         )
     _check_signature(function, what, names, "def")
 

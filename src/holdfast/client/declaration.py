@@ -68,7 +68,7 @@ class ServerDeclaration:
     """Seconds between two signs of life of a call, where the call names none; None: `Limits.silence`."""
     idle: float = IDLE
     max_age: float | None = None
-    """Seconds after which a kept link is replaced, once nobody uses it."""
+    """Seconds after which a kept link is replaced, once it is idle."""
     max_links: int | None = None
     """Links at once. Without it, 16 to a program, since each is a process; over HTTP and to an object, any number."""
     limits: Limits = field(default_factory=Limits)
@@ -84,7 +84,7 @@ class ServerDeclaration:
                     remedy="write Server('name', url='https://…')",
                 )
             raise ConfigError(
-                f"Server name {self.name!r:.80} is not one",
+                f"Server: {self.name!r:.80} can't be a name",
                 remedy="use letters, digits, '_', '.' and '-', at most 64, beginning with a letter or digit",
             )
         named = [name for name in ("url", "command", "app") if getattr(self, name) is not None]
@@ -96,13 +96,9 @@ class ServerDeclaration:
             )
         for reuse in (self.reuse, *self.tool_reuse.values()):
             if reuse not in ("run", "process", "call"):
-                raise ConfigError(
-                    f"Server {self.name!r}: reuse={reuse!r:.40} is none", remedy="give 'run', 'process' or 'call'"
-                )
+                raise ConfigError(f"Server {self.name!r}: reuse must be 'run', 'process' or 'call', not {reuse!r:.40}")
         if self.era not in ("auto", "2025", "2026"):
-            raise ConfigError(
-                f"Server {self.name!r}: era={self.era!r:.40} is none", remedy="give 'auto', '2025' or '2026'"
-            )
+            raise ConfigError(f"Server {self.name!r}: era must be 'auto', '2025' or '2026', not {self.era!r:.40}")
         for setting, kind, example in (
             ("callbacks", Callbacks, "Callbacks(elicit=…)"),
             ("limits", Limits, "Limits(silence=…)"),

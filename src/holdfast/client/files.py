@@ -1,7 +1,7 @@
 """The ecosystem's server files as they are: `mcpServers` of Claude Desktop and Cursor, `servers` of VS Code.
 
-It owns reading, `${VARIABLE}` expansion and errors that name file, server and key, and guess what was meant. It refuses
-an undefined variable and a transport that nobody speaks any more; keys of other programs are left alone.
+`${VARIABLE}` is expanded; errors name file, server and key, and guess what was meant. An undefined variable is an
+error, and so is the SSE transport of 2024; keys of other programs are ignored.
 """
 
 import difflib
@@ -20,13 +20,13 @@ KEYS = frozenset(
     {"command", "args", "env", "cwd", "url", "headers", "type", "transport", "disabled", "timeout", "era", "reuse",
      "stateful", "proxy", "labels", "silence"}
 )  # fmt: skip
-"""What we read of a server's entry."""
+"""The keys that Holdfast reads."""
 _OTHERS = frozenset(
     {"alwaysAllow", "autoApprove", "description", "name", "gallery", "version", "icon", "tools", "enabled", "oauth",
      "envFile", "dev", "sandboxEnabled", "sandbox", "metadata", "note", "trust", "includeTools", "excludeTools",
      "disabledTools"}
 )  # fmt: skip
-"""What other programs keep there."""
+"""Keys of other programs."""
 _HTTP = frozenset({"http", "streamable-http", "streamableHttp", "streamable_http"})
 _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _OTHER_VARIABLE = re.compile(r"\$\{([^}]*)\}")
@@ -35,8 +35,8 @@ log = logging.getLogger("holdfast.client")
 
 
 class Servers(dict[str, Server]):
-    """The servers of a file that can be used, by name; `wrong` says of each other one why not. Asking for such a one
-    raises that."""
+    """The servers of a file that can be used, by name; `wrong` has the error of each other one, and looking one up
+    raises it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Servers(dict[str, Server]):
 
 def load_servers(path: str | Path, *, env: Mapping[str, str] | None = None) -> Servers:
     """The servers of a file, by name. `env` replaces the process's environment for `${…}`. An entry that is wrong is
-    logged and left out; `ConfigError` if the file is, or if no entry is right."""
+    logged and left out; `ConfigError` if the file is wrong, or every entry."""
     servers = read_servers(path, env=env)
     for error in servers.wrong.values():
         log.warning("a server is left out: %s", error)
@@ -56,7 +56,7 @@ def load_servers(path: str | Path, *, env: Mapping[str, str] | None = None) -> S
 
 
 def read_servers(path: str | Path, *, env: Mapping[str, str] | None = None) -> Servers:
-    """The same, for whoever tells `wrong` in another way."""
+    """The same, without logging: the caller reports `wrong`."""
     place = Path(path)
     try:
         text = place.read_text(encoding="utf-8-sig")
@@ -87,7 +87,7 @@ def read_servers(path: str | Path, *, env: Mapping[str, str] | None = None) -> S
     if servers.wrong and not servers:
         first, more = next(iter(servers.wrong.values())), len(servers.wrong) - 1
         if more:
-            first.what += f" (and {more} more {'entry is' if more == 1 else 'entries are'} wrong; none is right)"
+            first.what += f" (and {more} more {'entry is' if more == 1 else 'entries are'} wrong)"
         raise first
     return servers
 
@@ -101,7 +101,7 @@ def parse_json(text: str, place: Path) -> tuple[dict[str, Any], str]:
         raise ConfigError(f"{place} is nested too deeply") from None
     except json.JSONDecodeError as error:
         raise ConfigError(
-            f"{place}, line {error.lineno}, column {error.colno}: {error.msg.lower()}", remedy="mend the JSON there"
+            f"{place}, line {error.lineno}, column {error.colno}: {error.msg.lower()}", remedy="correct the JSON there"
         ) from None
     if not isinstance(document, dict):
         raise ConfigError(f"{place} is not a JSON object")
@@ -112,7 +112,7 @@ _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/|,(?=\s*[}\]])', re.D
 
 
 def _without_comments(text: str) -> str:
-    """JSON as VS Code writes it: comments and a last comma are blanked, so that places in errors stay right."""
+    """JSON as VS Code writes it: comments and trailing commas become spaces, so that places in errors stay right."""
 
     def blank(found: re.Match[str]) -> str:
         token = found.group()
@@ -122,27 +122,27 @@ def _without_comments(text: str) -> str:
 
 
 def server_from(name: str, entry: dict[str, Any], where: str, env: Mapping[str, str]) -> Server:
-    """One server's entry; `where` stands before what is wrong with it."""
+    """One server's entry; `where` begins the text of an error."""
     for key in entry:
         if key in KEYS or key in _OTHERS:
             continue
         near = difflib.get_close_matches(key, sorted(KEYS), 1, 0.7)
         if near:
             raise ConfigError(f"{where}: there is no key {key!r}", server=name, remedy=f"did you mean {near[0]!r}?")
-        log.warning("%s: the key %r is not ours and is ignored", where, key)
+        log.warning("%s: the unknown key %r is ignored", where, key)
     if entry.get("disabled") is True or entry.get("enabled") is False:
-        env = _Anything(env)  # what is off needs no variables
+        env = _Anything(env)  # a server that is switched off needs no variables
     read = {key: _expanded(entry[key], f"{where}: {key}", env, name) for key in KEYS & entry.keys()}
     kind = read.pop("type", read.pop("transport", None))
     read.pop("transport", None)
     if kind == "sse":
         raise ConfigError(
-            f"{where}: the SSE transport of 2024 is not spoken here",
+            f"{where}: the SSE transport of 2024 is not supported",
             server=name,
             remedy="use the server's streamable HTTP endpoint, often /mcp instead of /sse",
         )
     if kind is not None and kind not in (*_HTTP, "stdio"):
-        raise ConfigError(f"{where}: type {kind!r:.40} is none", server=name, remedy="give 'stdio' or 'http'")
+        raise ConfigError(f"{where}: the type {kind!r:.40} is not known", server=name, remedy="give 'stdio' or 'http'")
     if (kind in _HTTP and "url" not in read) or (kind == "stdio" and "command" not in read):
         wanted = "url" if kind in _HTTP else "command"
         raise ConfigError(f"{where}: type {kind!r} needs {wanted!r}", server=name)

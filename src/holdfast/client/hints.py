@@ -1,8 +1,7 @@
-"""Which tools may be called again after a fault: what a server's listing said of them, kept for the whole process.
+"""Which tools may be called again after a fault, by their annotations in the server's listing, for the whole process.
 
-It owns these hints, by server and principal: they outlive the session and the run that listed the tools. They end when
-the server says that its tools changed, names another version in its handshake, or after `HINT_SECONDS`. It refuses to
-keep anything else of a listing.
+Hints are kept by server and principal: they outlive the session and the run that listed the tools. They end when the
+server reports that its tools changed, names another version in its handshake, or after `HINT_SECONDS`.
 """
 
 from collections import OrderedDict
@@ -12,23 +11,21 @@ from dataclasses import dataclass
 from holdfast.client.declaration import ServerDeclaration
 from holdfast.core.models import Principal
 
-HINT_SECONDS = (
-    3_600.0  # a server may be redeployed with other tools and say nothing: within the hour they are asked for
-)
-SERVERS = 256  # hints of so many servers are kept, the latest used: declarations with a token of their own have no end
+HINT_SECONDS = 3_600.0  # a server may be redeployed with other tools and report nothing
+SERVERS = 256  # hints are kept of the servers used last: declarations that differ in a token have no end
 TOOLS = 1_000  # of one server
 NAME_BYTES = 256  # of one tool; with the two above, at most 64 MiB from servers that list nonsense
 
 
 @dataclass(slots=True, eq=False)
 class Hints:
-    """What one listing said: tool by tool, may it be repeated?"""
+    """What one listing says of each tool: may it be repeated?"""
 
     repeatable: Mapping[str, bool]
     listed: float
     version: object
     revoked: bool = False
-    """The server said that its tools changed, or was listed again."""
+    """The server reported that its tools changed, or was listed again."""
 
 
 _kept: OrderedDict[tuple[ServerDeclaration, Principal], Hints] = OrderedDict()
@@ -52,7 +49,7 @@ def learn(
 
 
 def forget(server: ServerDeclaration, principal: Principal) -> None:
-    """They no longer hold."""
+    """Drop the hints about a server."""
     old = _kept.pop((server, principal), None)
     if old is not None:
         old.revoked = True

@@ -38,10 +38,13 @@ class Server(ServerDeclaration):
         reuse: Reuse | None = None,
         definition: "types.Tool | None" = None,
     ) -> "types.CallToolResult":
-        """Call a tool. `idempotent`: it may be repeated (else its annotations decide, if they are known). `timeout` is
-        the total, `silence` the longest span without a sign of life: naming it, or `on_progress`, asks the server for
-        progress. `meta` becomes the request's `_meta`. `definition` is the tool's saved definition: its annotations
-        count where the server was not listed."""
+        """Call a tool.
+
+        `idempotent`: the call may be repeated after a fault; without it the tool's annotations decide, if they are
+        known. `timeout` is the limit in seconds for everything, `silence` that between two signs of life: naming it,
+        or `on_progress`, asks the server for progress. `meta` becomes the request's `_meta`. `definition` is the tool's
+        saved definition: its annotations count where the server was not listed.
+        """
         from holdfast.client.calls import calls
 
         return await calls.call_tool(
@@ -67,24 +70,28 @@ class Server(ServerDeclaration):
 
     @shortened
     async def list_resources(self) -> "list[types.Resource]":
+        """All resources, all pages."""
         from holdfast.client.calls import calls
 
         return await calls.list_resources(self)
 
     @shortened
     async def list_resource_templates(self) -> "list[types.ResourceTemplate]":
+        """All resource templates, all pages."""
         from holdfast.client.calls import calls
 
         return await calls.list_resource_templates(self)
 
     @shortened
     async def read_resource(self, uri: str, *, timeout: float | None = None) -> "types.ReadResourceResult":
+        """Read one resource."""
         from holdfast.client.calls import calls
 
         return await calls.read_resource(self, uri, timeout)
 
     @shortened
     async def list_prompts(self) -> "list[types.Prompt]":
+        """All prompts, all pages."""
         from holdfast.client.calls import calls
 
         return await calls.list_prompts(self)
@@ -93,6 +100,7 @@ class Server(ServerDeclaration):
     async def get_prompt(
         self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: float | None = None
     ) -> "types.GetPromptResult":
+        """A prompt's messages, filled with the arguments."""
         from holdfast.client.calls import calls
 
         return await calls.get_prompt(self, name, arguments, timeout)
@@ -108,7 +116,7 @@ class Server(ServerDeclaration):
 
     @shortened
     async def ping(self, *, timeout: float | None = 10.0) -> None:
-        """Is it there? In 2026 `server/discover` asks."""
+        """Check that the server answers, with `ping`, in 2026 with `server/discover`."""
         from holdfast.client.calls import calls
 
         await calls.ping(self, timeout)
@@ -117,7 +125,7 @@ class Server(ServerDeclaration):
     async def watch(
         self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Sequence[str] = ()
     ) -> "Watch":
-        """Hear of changes through the callbacks' `on_notification`, in either era. Needs a run."""
+        """Get changes through the callbacks' `on_notification`, in either era. Needs a run."""
         from holdfast.client.calls import calls
 
         return await calls.watch(self, tools=tools, prompts=prompts, resources=resources, uris=uris)

@@ -1,6 +1,6 @@
 """What the author sees when a call fails: their own line, one of ours, and the error.
 
-It owns the cut at the public methods. It refuses to touch causes: those are somebody else's, and complete.
+The traceback is cut at the public methods; causes keep theirs.
 """
 
 import functools
@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 def shortened(method: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """The same method; an error of ours leaves it without the frames in between, which tell its author nothing."""
+    """The same method; an error of ours leaves it without the frames in between."""
 
     @functools.wraps(method)
     async def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,4 +1,4 @@
 """Pure decisions: records, lifecycles, events, values. It owns what is true and what follows from it.
 
-It refuses I/O, `await`, logging and third-party imports; whoever needs the world calls down into it.
+There is no I/O, `await`, logging or third-party import here; the layers that have them call these functions.
 """

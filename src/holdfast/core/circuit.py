@@ -1,7 +1,7 @@
-"""A circuit: after too many failures in a row, calls to a server rest for a while. Runs on `lifecycle.CIRCUIT`.
+"""A circuit: after too many failures in a row, calls to a server are held back. Runs on `lifecycle.CIRCUIT`.
 
-It owns the count and the moments; time is an argument. Failures close together count once: fifty calls that one restart
-cut, and their replays, are few failures, not a hundred.
+It keeps the count and the times; the current time is an argument. Failures close together count once: fifty calls that
+one restart cut, and their replays, are few failures, not a hundred.
 """
 
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ class Circuit:
         return False
 
     def gave_up(self) -> None:
-        """A trial ended without news, because its caller was cancelled."""
+        """A trial ended without a result, because its caller was cancelled."""
         self.trial_since = None
 
     def _span(self) -> float:

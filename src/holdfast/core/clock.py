@@ -1,7 +1,4 @@
-"""Time as an argument. It owns the two questions "what time is it" and "how long did that take".
-
-It refuses to wait: sleeping belongs to the layer that does I/O.
-"""
+"""Time as an argument: what time it is, and how long something took. Nothing here waits."""
 
 import time
 from typing import Protocol
@@ -25,7 +22,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told, so that a test of a thirty-minute timeout takes no time."""
+    """A clock that moves only by `advance()`, so that a test of a thirty-minute timeout takes no time."""
 
     def __init__(self, start: float = 1_800_000_000.0) -> None:
         self._start = start

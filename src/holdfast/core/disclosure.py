@@ -48,10 +48,10 @@ def family(error: HoldfastError) -> str:
 def rpc_error(error: HoldfastError) -> dict[str, Any]:
     """The error object of a JSON-RPC answer."""
     if isinstance(error, ErrorAnswer):
-        told: dict[str, Any] = {
+        answer: dict[str, Any] = {
             "code": error.code or INTERNAL_ERROR,
-            "message": error.message or "the server answered with an error and no words",
+            "message": error.message or "the server answered with an error without a message",
         }
-        return told if error.data is None else {**told, "data": error.data}
+        return answer if error.data is None else {**answer, "data": error.data}
     seen = disclosed(error)
     return {"code": INTERNAL_ERROR, "message": seen.text, "data": dict(seen.fields)}

@@ -1,7 +1,7 @@
 """The two eras of the protocol: what a message must carry in each, which a server speaks, and which of both is taken.
 
 It owns versions, the 2026 envelope and headers, the reading of a probe, and the shape of a result in the other era.
-It refuses to guess: a timeout, a 401 or a 5xx says nothing about the era.
+Nothing is guessed: a timeout, a 401 or a 5xx says nothing about the era.
 """
 
 import base64
@@ -23,7 +23,7 @@ VERSIONS: Mapping[Era, tuple[str, ...]] = {
     Era.Y2025: ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"),
     Era.Y2026: ("2026-07-28",),
 }
-"""What we speak, newest first."""
+"""The versions that Holdfast speaks, newest first."""
 
 PROTOCOL_VERSION = "io.modelcontextprotocol/protocolVersion"
 CLIENT_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
@@ -72,7 +72,7 @@ def header_value(value: str) -> str:
     """A value as it may stand in an `Mcp-*` header: plain where that is safe and unambiguous, else encoded."""
     if _PLAIN_HEADER(value) and value == value.strip() and not _ENCODED_HEADER(value):
         return value
-    # A lone surrogate is no UTF-8: the server refuses it, as it should.
+    # A lone surrogate is not UTF-8; refusing it is left to the server.
     return f"=?base64?{base64.b64encode(value.encode('utf-8', 'surrogatepass')).decode()}?="
 
 
@@ -94,7 +94,7 @@ def stamp_2026(
     capabilities: Mapping[str, Any],
     log_level: str | None = None,
 ) -> dict[str, Any]:
-    """The parameters with their envelope. What a caller already said of itself stays, the version is ours to say."""
+    """The parameters with their envelope. What the caller put there stays, but for the version."""
     stamped = dict(params) if params else {}
     meta = dict(cast("Mapping[str, Any]", stamped.get("_meta") or {}))
     meta[PROTOCOL_VERSION] = version
@@ -124,7 +124,7 @@ def unstamp(params: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
 
 
 def result_in(era: Era, method: str, result: dict[str, Any]) -> dict[str, Any]:
-    """A result as somebody expects it who believes to speak with that era. 2025 readers ignore what they don't know."""
+    """A result in the shape of that era. 2025 readers ignore what they don't know."""
     if era is Era.Y2025 or ("resultType" in result and (method not in CACHEABLE or "ttlMs" in result)):
         return result
     kept = {"ttlMs": 0, "cacheScope": "private"} if method in CACHEABLE else {}
@@ -150,9 +150,9 @@ class Offers:
     """What is known of the eras that a server offers. Facts about the server only: no link's preference enters it."""
 
     passed: dict[Era, tuple[float, Why]] = field(default_factory=dict[Era, tuple[float, Why]])
-    """Eras that were not to be had, since when, and why."""
+    """Eras that were not available, since when, and why."""
     told: bool = False
-    """Somebody was told that it offers no session."""
+    """It was reported that it offers no session."""
 
     def has_passed(self, era: Era, now: float) -> bool:
         since = self.passed.get(era)
@@ -165,7 +165,7 @@ class Offers:
         self.passed[era] = (now, why)
 
     def first(self, prefers: Era, now: float) -> Era:
-        """The era to try first: the preferred one, unless it was not to be had a while ago."""
+        """The era to try first: the preferred one, unless it was not available a while ago."""
         other = Era.Y2026 if prefers is Era.Y2025 else Era.Y2025
         return other if self.has_passed(prefers, now) and not self.has_passed(other, now) else prefers
 
@@ -177,7 +177,7 @@ class Offers:
 
 
 class Probed(Enum):
-    """What a probe with `server/discover` told."""
+    """What a probe with `server/discover` found."""
 
     IS_2026 = "speaks 2026"
     IS_2025 = "speaks 2025, as far as this tells; the handshake decides"
@@ -203,7 +203,7 @@ def _versions(value: object) -> tuple[str, ...]:
 def read_probe(result: Mapping[str, Any] | None, code: int | None, data: object) -> Probe:
     """Read a complete answer to `server/discover`: its result, or the JSON-RPC error that came instead.
 
-    Whoever calls this has made sure that it *is* a complete answer below 500 that is neither 401 nor 429.
+    The caller has made sure that it *is* a complete answer below 500 that is neither 401 nor 429.
     """
     if result is not None:
         offered = _versions(result.get("supportedVersions"))

@@ -1,6 +1,6 @@
-"""What happened, as frozen facts. It owns the vocabulary that logs, audit, metrics and spans are made from.
+"""What happened, as frozen dataclasses: what logs, audit, metrics and spans are made from.
 
-It refuses to do anything with them: a sink is any callable that takes an event, and without a sink nothing is built.
+A sink is any callable that takes an event; without a sink no event is built.
 """
 
 from collections.abc import Callable
@@ -56,7 +56,7 @@ class ListenerFailed:
 
 @dataclass(frozen=True, slots=True)
 class StoreWarned:
-    """A store works, and is set up so that it may lose records; `remedy` says what to change."""
+    """A store works, but its settings may lose records; `remedy` names what to change."""
 
     at: float
     store: str
@@ -108,7 +108,7 @@ class LinkFailed:
 
 @dataclass(frozen=True, slots=True)
 class LinkClosed:
-    """A link was closed; `ended` if the server was told to end the session, `failures` are closings that went wrong."""
+    """A link was closed; `ended` if its session was ended at the server, `failures` are closings that went wrong."""
 
     at: float
     server: str
@@ -119,7 +119,7 @@ class LinkClosed:
 
 @dataclass(frozen=True, slots=True)
 class SessionWasReplaced:
-    """The server lost a session and a new one stands. `kept_state`: the old one had answered an unsafe call."""
+    """The server lost a session and a new one began. `kept_state`: the old one had answered an unsafe call."""
 
     at: float
     server: str
@@ -153,7 +153,7 @@ class StreamDropped:
 
 @dataclass(frozen=True, slots=True)
 class StrayMessage:
-    """A message came that belongs to nobody, or that a handler could not take."""
+    """A message came that belongs to no call, or that a handler could not take."""
 
     at: float
     server: str
@@ -201,7 +201,7 @@ class ChildSaid:
 
 @dataclass(frozen=True, slots=True)
 class CircuitChanged:
-    """Calls to a server rest, or go out again."""
+    """Calls to a server are held back, or go out again."""
 
     at: float
     server: str
@@ -210,7 +210,7 @@ class CircuitChanged:
 
 @dataclass(frozen=True, slots=True)
 class BackendStarted:
-    """A backend's link stands for a gateway session (None: for all); `adopted` if it went on with a saved session."""
+    """A backend's link is up for a gateway session (None: for all); `adopted` if it went on with a saved session."""
 
     at: float
     backend: str
@@ -243,7 +243,7 @@ class BackendClosed:
 
 @dataclass(frozen=True, slots=True)
 class BackendReplaced:
-    """A backend had lost the session that it kept for a gateway session, and a new one stands."""
+    """A backend had lost the session that it kept for a gateway session, and a new one began."""
 
     at: float
     backend: str
@@ -263,7 +263,7 @@ class BackendChanged:
 
 @dataclass(frozen=True, slots=True)
 class BackendItemLeftOut:
-    """A backend listed something that nobody can be offered; `what` names its place and the reason."""
+    """A backend listed something that can't be offered to clients; `what` names its place and the reason."""
 
     at: float
     backend: str
@@ -272,7 +272,7 @@ class BackendItemLeftOut:
 
 @dataclass(frozen=True, slots=True)
 class GatewaySessionBegan:
-    """A client's session stands. `session` names its record; whoever knows only that can't use it."""
+    """A client's session began. `session` names its record, and is not enough to use it."""
 
     at: float
     session: str
@@ -303,7 +303,7 @@ class ServerCounted:
 
 @dataclass(frozen=True, slots=True)
 class CompanionStepped:
-    """A helper went a step; `seconds` is how long it had been in the phase that it left, if it left one."""
+    """A companion made a step; `seconds` is how long it had been in the phase that it left, if it left one."""
 
     at: float
     kind: str

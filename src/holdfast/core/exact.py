@@ -1,8 +1,7 @@
 """JSON that is only passed on: read and written again without the loss of a digit.
 
-It owns numbers whose text a Python number would not keep (`1e400`, `1.50`, `-0`), and lone surrogates, which are legal
-as escapes. It refuses what is not JSON, or is nested deeper than every encoder here can write, and knows nothing of
-messages.
+It keeps numbers whose text a Python number would not keep (`1e400`, `1.50`, `-0`), and lone surrogates, which are legal
+as escapes. What is not JSON is refused, and what is nested deeper than every encoder here can write.
 """
 
 import json
@@ -19,7 +18,7 @@ _BEGIN, _END = f'"{_MARK}', f'{_MARK}"'
 
 
 class Number:
-    """A number as its text. Not a `float`, so that whoever does not know it fails instead of changing it."""
+    """A number as its text. Not a `float`, so that code that does not know it fails instead of changing it."""
 
     __slots__ = ("text",)
 

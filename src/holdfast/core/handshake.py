@@ -1,6 +1,6 @@
 """What both sides said at the start, frozen, and as the plain JSON in which a memory keeps it.
 
-It owns the question whether a saved handshake still fits us. It refuses what it did not write.
+It decides whether a saved handshake still fits us. What was not written by `to_json` is refused.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ def _empty() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """What we say of ourselves: who we are and what the server may ask of us."""
+    """What we state at a handshake: who we are, and what the server may ask for."""
 
     info: Mapping[str, Any]
     capabilities: Mapping[str, Any] = field(default_factory=_empty)
@@ -63,7 +63,7 @@ class Saved:
     log_level: str | None = None
     subscriptions: tuple[str, ...] = ()
     unreported_loss: bool = False
-    """It replaced a session that kept something, and no caller has been told yet."""
+    """It replaced a session that kept something, and no caller has got the report of that yet."""
     second_choice: bool = False
     """The era that was wanted first was not to be had."""
     shared: bool = False

@@ -1,7 +1,7 @@
-"""Lifecycles as tables: link, gateway session, circuit. It owns every answer to "why is it in this state?".
+"""Lifecycles as tables: link, gateway session, circuit.
 
 A pair of state and event that no table lists is a bug in Holdfast and raises; a late event that must do no harm is
-listed with the state it stays in. Nothing here keeps time or counts: whoever does reports it as an event.
+listed with the state it stays in. Nothing here keeps time or counts: the owner of a lifecycle does.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class LinkState(Enum):
 
 
 class LinkEvent(Enum):
-    """What a link can learn."""
+    """What can happen to a link."""
 
     USE = "use"
     RESOLVED = "resolved"
@@ -65,7 +65,7 @@ class CircuitState(Enum):
 
 
 class CircuitEvent(Enum):
-    """What a circuit learns from calls and from time."""
+    """What can happen to a circuit."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -83,7 +83,7 @@ class IllegalTransition(RuntimeError):
 
 @dataclass(frozen=True)
 class Lifecycle(Generic[S, E]):
-    """A table of steps. `next` answers from the table or raises; there is no third way."""
+    """A table of steps. `next` returns what the table has, or raises."""
 
     name: str
     initial: S
@@ -105,7 +105,7 @@ LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
     "link",
     _L.CLOSED,
     {
-        # A closed link used again starts over; late news of what it once held changes nothing.
+        # A closed link used again starts over; a late event about what it once held changes nothing.
         _L.CLOSED: {
             _V.USE: _L.RESOLVE,
             _V.CLOSE: _L.CLOSED,

@@ -1,6 +1,6 @@
 """The nouns: records, claims, log entries, notices, and a type for each identifier so that none is swapped.
 
-Everything here is frozen. It refuses names that a log, a terminal or a database would choke on.
+Everything here is frozen. Names that a log, a terminal or a database can't take are refused.
 """
 
 import re
@@ -30,7 +30,7 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+").fullmatch
 
 
 def check_name(value: str, what: str, longest: int = MAX_NAME) -> str:
-    """A name as given, or `UnstorableValue` that says what is wrong with which name."""
+    """A name as given, or `UnstorableValue` that names it and what is wrong with it."""
     if type(value) is str and len(value) <= longest and _NAME(value):
         return value
     raise _bad_name(value, what, longest)
@@ -72,10 +72,10 @@ def check_seconds(value: float, what: str, *, zero: bool = False) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One durable thing. The caller sets kind, id, principal, data, idle and max_age; the rest is the store's word.
+    """One durable thing. The caller sets kind, id, principal, data, idle and max_age; the store sets the rest.
 
     `idle` and `max_age` are spans in seconds, counted by the store's clock from `touched` and `created`, so that no
-    caller's clock ever decides when a record expires. `data` is a copy that belongs to whoever holds the record.
+    caller's clock ever decides when a record expires. `data` is a copy: changing it changes no other record.
     """
 
     kind: str
@@ -99,12 +99,12 @@ class Record:
 
     @property
     def expires(self) -> float | None:
-        """When the record expires if nobody touches it; None for never."""
+        """When the record expires unless it is touched; None for never."""
         return expiry(self.created, self.touched, self.idle, self.max_age)
 
     @property
     def expired(self) -> bool:
-        """True of a dead record that nobody ended: its time ran out."""
+        """True of a dead record whose time ran out, rather than one that was ended."""
         expires = self.expires
         return self.ended is not None and expires is not None and self.ended >= expires
 
@@ -145,7 +145,7 @@ class Claim:
 class Page:
     """Part of a scan. Give `next` as `after` to get the following page; None means that was all.
 
-    A row that is not a record is never skipped in silence: it stands in `corrupt`.
+    A row that is not a record is never skipped in silence: it is listed in `corrupt`.
     """
 
     records: tuple[Record, ...]
@@ -171,7 +171,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Notices were lost here; whoever relies on them reads the store anew."""
+    """Notices were lost here: read the store again."""
 
 
 NoticeOrGap: TypeAlias = Notice | Gap

@@ -1,7 +1,6 @@
 """Names for tools outside their server: safe for every model, unique, at most 48 characters, the same every time.
 
-It owns that choice. It refuses to depend on what else is there, but for a clash: a name must not change because
-another server came up.
+A name does not depend on other tools unless two clash: it must not change because another server came up.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
-"""What does this answer mean? One table from what was seen to a verdict; the whole field's error shapes stand here.
+"""What an answer means: one table from what was seen to a verdict, with the error shapes that servers send.
 
-It owns the reading of statuses, JSON-RPC codes, message families and broken exchanges. It refuses to act on it
-(`core/retry.py` decides that) and never reads a timeout, a 401 or a 5xx as news of the session or the era.
+It reads statuses, JSON-RPC codes, message families and broken exchanges; `core/retry.py` decides what follows. A
+timeout, a 401 or a 5xx is never taken as news of the session or the era.
 """
 
 import re
@@ -13,7 +13,7 @@ from holdfast.core.eras import UNSUPPORTED_VERSION, Era
 
 
 class Verdict(Enum):
-    """What a call may conclude."""
+    """What an exchange means for its call."""
 
     ANSWER = "answer"
     SESSION_LOST = "session lost"
@@ -55,7 +55,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class VerdictRule:
-    """One shape and its verdict. A field that is None matches everything."""
+    """One shape of an answer, and its verdict. A field that is None matches everything."""
 
     name: str
     verdict: Verdict
@@ -150,7 +150,7 @@ def judge(seen: Seen, more: Sequence[VerdictRule] = ()) -> Verdict:
 
 
 def rule_of(seen: Seen, more: Sequence[VerdictRule] = ()) -> VerdictRule:
-    """The row itself, for a message that says why."""
+    """The rule that decided, for a message that names it."""
     for row in more:
         if row.matches(seen):
             return row
@@ -168,8 +168,8 @@ _UNREACHABLE = (502, 503, 504)
 
 
 def is_transport_fault(seen: Seen, answered_others: bool) -> bool:
-    """Does a failed exchange say something of the server, rather than of the one thing that was asked? A 500 comes from
-    a server that works; an answer that never came does, if the server answered others meanwhile."""
+    """Is a failed exchange a fault of the server or the way to it, rather than of the one request? A 500 comes from a
+    server that works; an answer that never came is one, unless the server answered others meanwhile."""
     if seen.broke is Broke.NO_ANSWER_IN_TIME:
         return not answered_others
     if seen.broke is Broke.NOWHERE and seen.status is not None:

@@ -1,4 +1,4 @@
-"""Phases of a helper's work, as a table: which may follow which. Pure; it refuses tables with phases nobody can reach.
+"""Phases of a companion's work, as a table: which may follow which. A phase that cannot be reached is an error.
 
 `PhaseTable({"empty": ["drafted"], "drafted": ["criticised"], …})`: the first phase is where everything begins.
 """
@@ -42,11 +42,11 @@ class PhaseTable:
             )
 
     def check(self, *phases: str) -> None:
-        """Names that somebody refers to."""
+        """Raise `UsageError` for a phase that is not declared."""
         for phase in phases:
             if phase not in self.steps:
                 raise UsageError(f"{self.owner} has no phase {phase!r}", remedy=f"use one of {', '.join(self.steps)}")
 
     def allows(self, phase: str, then: str) -> bool:
-        """May `then` follow? Also after itself only if the table says so."""
+        """May `then` follow? After itself, too, only if the table has that step."""
         return then in self.steps[phase]

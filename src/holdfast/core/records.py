@@ -1,7 +1,7 @@
 """The rules of a store, pure. It owns who may write what, when a record lives, and who holds a claim.
 
-Every store asks here: the memory and SQLite stores before they write, the others when their one atomic statement
-wrote nothing and the caller deserves to know why. It refuses to see data: bodies are bytes to it.
+Every store uses these functions: the memory and SQLite stores before they write, the others when their one atomic
+statement wrote nothing, to find out why. Bodies are bytes here; nothing reads them.
 """
 
 from collections.abc import Callable
@@ -101,8 +101,8 @@ def decide_commit(now: float, row: Row | None, claim: Claim | None, write: Write
 def refuse_commit(now: float, row: Row | None, claim: Claim | None, write: Write) -> None:
     """Raise what stands against this commit; return if nothing does.
 
-    An end wins over everything. An expired record no longer counts, so its id may be created anew, and then
-    `created` tells the lives apart: a writer who read the first life can't write into the second.
+    An end wins over everything. An expired record no longer counts, so its id may be created again; `created`
+    distinguishes the two records, so that a writer who read the first can't write into the second.
     """
     kind, id = write.kind, write.id
     state = None if row is None else row.state(now)
@@ -122,7 +122,7 @@ def refuse_commit(now: float, row: Row | None, claim: Claim | None, write: Write
         raise Forbidden(f"{kind}/{id} belongs to another principal", kind=kind, id=id)
     if row.rev != write.expect or write.created not in (0.0, row.created):
         raise Conflict(
-            f"{kind}/{id} is at rev {row.rev}, not {write.expect}: somebody else wrote first",
+            f"{kind}/{id} is at rev {row.rev}, not {write.expect}: another writer was first",
             expect=write.expect,
             actual=row.rev,
             kind=kind,
@@ -132,7 +132,7 @@ def refuse_commit(now: float, row: Row | None, claim: Claim | None, write: Write
 
 
 def refuse_fence(now: float, claim: Claim | None, kind: str, id: str, fence: int) -> None:
-    """A fencing token is good while its claim is held; not a moment after, even if nobody else came."""
+    """A fencing token is valid while its claim is held, and no longer, even if no other owner took the claim."""
     if claim is None or claim.token != fence:
         raise Conflict(f"claim {fence} on {kind}/{id} is no longer held: another owner took it", kind=kind, id=id)
     if claim.expires <= now:
@@ -163,7 +163,7 @@ def decide_end(
     if row is None or row.ended is not None:
         return None
     if created is not None and row.created != created:
-        raise Conflict(f"{row.kind}/{row.id} has begun a new life since it was read", kind=row.kind, id=row.id)
+        raise Conflict(f"{row.kind}/{row.id} was created again since it was read", kind=row.kind, id=row.id)
     if fence is not None:
         refuse_fence(now, claim, row.kind, row.id, fence)
     return row._replace(body=None, last=0, ended=now)
@@ -209,7 +209,7 @@ def settle(row: Row | None, write: Write) -> bool | None:
     if row.ended is not None or (write.created and row.created != write.created):
         return None
     if brief:
-        return None  # it may have been created, have expired, and been created anew by another
+        return None  # it may have been created, have expired, and been created again by another writer
     # At the rev that it would have made stands another's write; below it, nothing was written.
     return False if row.rev <= write.rev else None
 

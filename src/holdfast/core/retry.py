@@ -1,7 +1,7 @@
 """May this call be repeated, and what has to happen first? A pure function from verdict and circumstances to a step.
 
 It owns replay and replacement. It refuses to repeat an unsafe call that may have been executed, and to run any unsafe
-call in a session that lost what earlier calls had put there, unless somebody allowed it.
+call in a session that lost what earlier calls had put there, unless the caller allowed it.
 """
 
 from dataclasses import dataclass
@@ -27,11 +27,11 @@ SAFE_METHODS = frozenset(
     }
 )
 """Methods that the protocol itself makes repeatable. `tools/call` is as safe as its tool says, and the caller knows.
-`subscriptions/listen` is not one of them: what was missed in between must be told, so a watch repeats it itself."""
+`subscriptions/listen` is not one of them: what was missed in between must be reported, so a watch repeats it itself."""
 
 REPLAYS = 2  # per logical call: one for the fault, one for the fault of the repair
 BACKOFF = 0.1  # seconds before the second try: longer than a socket's restart, shorter than a person notices
-BACKOFF_CAP = 5.0  # seconds: beyond it waiting tells us nothing new
+BACKOFF_CAP = 5.0  # seconds: longer waits gain nothing
 LONGEST_WAIT = 30.0  # seconds of Retry-After that we wait out ourselves; a longer rest is the caller's to plan
 
 
@@ -54,7 +54,7 @@ class Replacement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What the decision depends on, beside the verdict."""
+    """What the decision depends on, besides the verdict."""
 
     safe: bool
     attempts: int
@@ -102,7 +102,7 @@ def decide_replacement(
 
 
 def is_safe(method: str, declared: bool | None) -> bool:
-    """The caller's word, else the protocol's."""
+    """May a call be repeated? As the caller declared, else as the protocol has it."""
     return method in SAFE_METHODS if declared is None else declared
 
 

@@ -1,11 +1,11 @@
 """Server-sent events out of chunks. It owns the framing of a stream and its cap.
 
-It refuses to read lines: one event may be many megabytes on one line, and arrives in pieces of any size.
+It takes chunks, not lines: one event may be many megabytes on one line, and arrives in pieces of any size.
 """
 
 from dataclasses import dataclass
 
-LONGEST_RETRY = 60.0  # seconds: a server that asks for more would make us deaf to it
+LONGEST_RETRY = 60.0  # seconds: longer, and what the server sends meanwhile would be missed
 LONGEST_ID = 4096  # bytes: it comes back as a header, and servers take eight kilobytes of those
 
 
@@ -30,7 +30,7 @@ class ServerSentEvent:
 
 
 class Parser:
-    """Feed it chunks, get events. `last_id` is what a resumption asks for."""
+    """Feed it chunks, get events. `last_id` is the id to resume from."""
 
     def __init__(self, cap: int) -> None:
         self._cap = cap
@@ -108,7 +108,7 @@ class Parser:
             return None
         if self._id is not None:
             # Only now: an event that was cut in the middle must be asked for again. One that no header takes ends
-            # resumption: an earlier one would bring again what was told already.
+            # resumption: an earlier one would bring again what was delivered already.
             self.last_id = self._id if 0 < len(self._id) <= LONGEST_ID else None
         event = ServerSentEvent(bytes(self._data), self._event, self._id, self._retry)
         self._data, self._lines, self._event, self._id, self._retry = bytearray(), 0, b"", None, None

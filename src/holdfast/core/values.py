@@ -1,6 +1,6 @@
-"""JSON that survives the round trip. It owns the line between what a store keeps exactly and what it refuses.
+"""JSON that survives the round trip through a store. Anything else is refused with its path.
 
-It refuses whatever would come back as something else: tuples, subclasses, dates, NaN, keys that are not text.
+Refused is what would come back as something else: tuples, subclasses, dates, NaN, keys that are not text.
 """
 
 import json
@@ -48,7 +48,7 @@ def decode(body: bytes) -> JSON:
 
 
 def _is_plain(value: object, depth: int) -> bool:
-    """The quick look that every write takes; leaves of containers are told without a call."""
+    """The quick check of every write; leaves of containers are checked without a call."""
     kind = type(value)
     if kind is dict and depth:
         for key, item in cast("dict[object, object]", value).items():
@@ -68,7 +68,7 @@ def _is_plain(value: object, depth: int) -> bool:
 
 
 def _refuse(value: object, path: str) -> NoReturn:
-    """The slow way: walk again to say where and why."""
+    """Walk again, to name the place and the reason."""
     where, why = next(_faults(value, path, MAX_DEPTH))
     raise UnstorableValue(f"{where}: {why}", path=where, remedy="store plain JSON values only")
 

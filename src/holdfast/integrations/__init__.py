@@ -1,4 +1,4 @@
-"""Adapters to LangChain, FastMCP and their like. Owns translation; refuses logic of its own."""
+"""Adapters to agent frameworks: LangChain, FastMCP. They translate, and decide nothing."""
 
 
 def missing(module: str, extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:

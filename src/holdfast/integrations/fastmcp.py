@@ -1,7 +1,7 @@
 """A link as a FastMCP client transport: `fastmcp.Client(holdfast_transport("https://…/mcp"))` heals.
 
-It owns the seam between the two. A transport keeps its link, and so its session, for as long as FastMCP keeps the
-transport open; FastMCP's own handshake is answered from what the link knows. It refuses to know tools.
+A transport keeps its link, and so its session, for as long as FastMCP keeps the
+transport open; FastMCP's own handshake is answered from what the link knows.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Servers' tools as LangChain tools: `await tools([server, …])`. Calls go through the current run, so sessions hold.
 
-It owns the translation of definitions, results and errors. It refuses to connect where saved definitions are given, and
-to hide which server and tool a name stands for.
+It translates definitions, results and errors. With saved definitions nothing connects before the first call; the
+metadata of each tool names its server and the tool there.
 """
 
 import logging
@@ -86,7 +86,7 @@ class McpTool(BaseTool):
             log.warning("%s %s failed: %s", self.server.name, self.original, error)
             raise ToolException(error.public_text()) from error
         if result.is_error:
-            raise ToolException(_text(result) or "the tool failed without a word")
+            raise ToolException(_text(result) or "the tool failed without a message")
         return _content(result), {"structured_content": result.structured_content, "result": result}
 
 
@@ -117,7 +117,7 @@ def _text(result: types.CallToolResult) -> str:
 
 
 def _content(result: types.CallToolResult) -> Any:
-    """Text as text; pictures and sounds as LangChain's content blocks."""
+    """Text as text; images and audio as LangChain's content blocks."""
     blocks: list[Any] = []
     for content in result.content:
         if isinstance(content, types.TextContent):

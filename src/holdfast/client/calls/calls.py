@@ -23,7 +23,7 @@ from holdfast.links.calls.inbound import OnProgress
 from holdfast.links.calls.watch import Watch
 from holdfast.links.link import Link
 
-PAGES = 1_000  # of one listing: a server whose cursor never ends is at fault
+PAGES = 1_000  # of one listing: a correct server's cursor ends before
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -33,10 +33,10 @@ def _parsed(server: ServerDeclaration, method: str, model: type[M], result: dict
         return model.model_validate(result)
     except ValidationError as error:
         raise BadAnswer(
-            f"{method}: {server.name!r} answered what is no {model.__name__}: {error}"[:500],
+            f"{method}: {server.name!r} sent an answer that is not a {model.__name__}: {error}"[:500],
             server=server.name,
             phase="call",
-            remedy="the server is at fault; it may have been executed",
+            remedy="this is a fault of the server; the call may have been executed",
         ) from error
 
 
@@ -91,7 +91,7 @@ async def call_tool(
 
 
 async def _sign_of_life(done: float, total: float | None, message: str | None) -> None:
-    """Asks for progress, whose arrival alone extends a call's `silence`."""
+    """Does nothing: asking for progress is what extends a call's `silence`."""
 
 
 def _checked_meta(server: ServerDeclaration, name: str, meta: object) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _checked_meta(server: ServerDeclaration, name: str, meta: object) -> dict[st
         raise UsageError(
             f"the meta of {name!r:.80} has a progressToken, which is set by Holdfast",
             server=server.name,
-            remedy="give on_progress= to hear of progress",
+            remedy="give on_progress= to get the progress",
         )
     return dict(known)
 
@@ -244,7 +244,7 @@ async def watch(
     run = run_of(server)
     if run is None:
         raise UsageError(
-            f"{server.name!r} is watched outside a run",
+            f"{server.name!r} can be watched inside a run only",
             server=server.name,
             remedy="watch inside `async with holdfast.run():`",
         )

@@ -72,7 +72,7 @@ async def request_with_input(
         limit=ROUNDS,
         server=server.name,
         phase="call",
-        remedy="the server asks on and on; see its documentation",
+        remedy="the server may expect other answers; see its documentation",
     )
 
 
@@ -102,16 +102,16 @@ async def _answer(server: ServerDeclaration, method: str, asked: Any) -> dict[st
     except ErrorAnswer as error:
         if error.code == INVALID_PARAMS and isinstance(error.__cause__, ValidationError):
             raise BadAnswer(
-                f"{method}: {server.name!r} asked what can't be read: {error.what}"[:400],
+                f"{method}: {server.name!r} asked for input in a form that can't be read: {error.what}"[:400],
                 server=server.name,
                 phase="call",
-                remedy="the server is at fault; the call was not finished",
+                remedy="this is a fault of the server; the call was not finished",
             ) from error.__cause__
         if error.code != METHOD_NOT_FOUND:  # the callback's own refusal
             error.server, error.phase = server.name, "call"
             raise
         raise ErrorAnswer(
-            f"{method}: {server.name!r} needs input that nobody gives: {error.message}",
+            f"{method}: {server.name!r} needs input that no callback gives: {error.message}",
             message=error.message,
             code=error.code or 0,
             server=server.name,

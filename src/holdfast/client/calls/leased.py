@@ -1,6 +1,6 @@
-"""The link for one call: its run's, or an ephemeral one. It owns what lives as long as the call.
+"""The link for one call: its run's, or one that lives as long as the call.
 
-It refuses to use a run that has ended, or one of another event loop.
+A run that has ended is not used, nor one of another event loop.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _warned: set[str] = set()
 
 
 def run_of(server: ServerDeclaration) -> Run | None:
-    """The run that calls to this server belong to: the one that it is bound to, or the current one."""
+    """The run of a call to this server: the one that it is bound to, or the current one."""
     bound = server.bound_to
     if not isinstance(bound, Run):
         return current_run()
@@ -54,7 +54,7 @@ def link_at_hand(server: ServerDeclaration, reuse: Reuse | None) -> Link | None:
 
 
 class leased:  # noqa: N801 - `async with leased(server) as (link, …)`
-    """A link for one call: the run's, or an ephemeral one. `timeout`: seconds to wait where links are capped."""
+    """A link for one call: the run's, or a single one. `timeout`: seconds to wait where links are capped."""
 
     def __init__(self, server: ServerDeclaration, reuse: Reuse | None, timeout: float | None = None) -> None:
         self._server = server
@@ -68,7 +68,11 @@ class leased:  # noqa: N801 - `async with leased(server) as (link, …)`
         if run is not None and (self._reuse != "call" or run.closed):
             return await run.link(server, self._reuse, timeout=self._timeout)
         if server.disabled:
-            raise ConfigError(f"server {server.name!r} is disabled", server=server.name, remedy="set disabled=False")
+            raise ConfigError(
+                f"server {server.name!r} is disabled",
+                server=server.name,
+                remedy="set disabled=False, or `disabled` to false in the server file",
+            )
         if run is not None:
             self._ephemeral = run.single(server)
         else:
@@ -114,7 +118,7 @@ def _warn_once(server: ServerDeclaration) -> None:
 
 
 def callbacks_of(server: ServerDeclaration) -> Callbacks:
-    """Who answers what a server asks inside its answer to a call that is made here."""
+    """The callbacks that answer what a server asks inside its answer to a call of this task."""
     if server.bound_to is None:
         scope = current_scope()
         ours = scope.callbacks if scope is not None and not scope.run.closed and scope.run.here else Callbacks()
@@ -133,19 +137,19 @@ def nested_callbacks(server: ServerDeclaration, link: Link) -> Callbacks | None:
     if scope is None or not scope.nested:
         return None
     asked = callbacks_of(server)
-    _promise(scope, server, link, asked)
+    _state_capabilities(scope, server, link, asked)
     return asked
 
 
 def call_handlers_of(server: ServerDeclaration, link: Link, callbacks: Callbacks) -> CallHandlers:
-    """These callbacks for what a server says on one call's own stream."""
+    """These callbacks, for what comes on one call's own stream."""
     return CallHandlers(
         partial(callbacks.answer, server=server.name), forgetting_hints(server, link.principal, callbacks.notify)
     )
 
 
-def _promise(scope: Scope, server: ServerDeclaration, link: Link, asked: Callbacks) -> None:
-    """A 2025 session is told once, when it begins, what it may ask. In 2026 every call says so itself."""
+def _state_capabilities(scope: Scope, server: ServerDeclaration, link: Link, asked: Callbacks) -> None:
+    """What a server may ask is stated once for a 2025 session, when it begins, and by every call in 2026."""
     wanted = asked.capabilities
     if link.era is Era.Y2026 or includes(link.ours.capabilities, wanted):
         return

@@ -1,7 +1,7 @@
 """What the server of a link said of its tools, for as long as the link's session stands.
 
 It owns what follows from a definition: may the call be repeated, which parameters go into headers, does the result fit
-its schema. Nothing is requested here: what a listing would say counts only once somebody has listed.
+its schema. Nothing is requested here: a listing counts once a caller has made it.
 """
 
 import weakref
@@ -93,12 +93,12 @@ def check_result(
         kind: Any = validator_for(tool.output_schema)
         kind.check_schema(tool.output_schema)
         kind(tool.output_schema, registry=nothing).validate(result.structured_content)
-    except Exception as error:  # a mismatch, a schema that is none, a reference that leads nowhere
+    except Exception as error:  # a mismatch, an invalid schema, a reference that leads nowhere
         why = getattr(error, "message", None) or str(error)
         raise BadAnswer(
             f"tools/call: {server.name!r} {tool.name!r}: the result does not fit its schema: {why}"[:400],
             server=server.name,
             phase="call",
-            remedy="the server is at fault; the tool was executed",
+            remedy="this is a fault of the server; the tool was executed",
         ) from error
     return result

@@ -17,7 +17,7 @@ _sessions: dict[int, ClientSession] = {}
 
 
 class _Quiet(LinkDispatcher):
-    """A dispatcher that leaves the server's questions to the run's callbacks."""
+    """A dispatcher that leaves the server's requests to the run's callbacks."""
 
     async def run(
         self,
@@ -36,9 +36,9 @@ async def session(server: ServerDeclaration) -> ClientSession:
     run = run_of(server)
     if run is None:
         raise UsageError(
-            f"the session of {server.name!r} was asked for outside a run",
+            f"the session of {server.name!r} was requested outside a run",
             server=server.name,
-            remedy="ask inside `async with holdfast.run():`",
+            remedy="request it inside `async with holdfast.run():`",
         )
     link = await run.link(server, timeout=server.timeout)
     found = _sessions.get(id(link))
@@ -62,5 +62,7 @@ async def session(server: ServerDeclaration) -> ClientSession:
     link.background.start(hold(), f"session {server.name}")
     await ready.wait()
     if not opened:
-        raise UsageError(f"the session of {server.name!r} could not be opened", server=server.name)
+        raise UsageError(
+            f"the session of {server.name!r} could not be opened: the run ended meanwhile", server=server.name
+        )
     return opened[0]

@@ -1,7 +1,7 @@
 """A durable run's record: who may continue it, which servers it used, until when. One row in a store.
 
-It owns begin, continue, use and end of that row, and the sessions kept under it. It refuses a run that was ended or has
-expired, and another principal's as if there were none.
+A run that was ended can't be continued; one of another principal is treated as unknown. The sessions of its servers are
+kept under it.
 """
 
 import asyncio
@@ -42,15 +42,15 @@ class RunRecord:
         """Names of the servers that the run had used before it was opened here."""
         self.continued = False
         self.life = ""
-        """Tells a run from an earlier one of the same id, which has expired: their sessions are not the same."""
+        """Distinguishes a run from an earlier one of the same id that has expired: their sessions are not the same."""
         self._written: set[str] = set()
         self._unwritten: set[str] = set()
 
     async def open(self) -> None:
-        """Begin the run, or continue it. An expired one begins anew, as it would once it was reaped."""
+        """Begin the run, or continue it. An expired one begins again with new sessions, reaped or not."""
         record = await self.store.get(KIND, self.id, dead=True)
         if record is not None and record.expired:
-            log.warning("run %s was not continued in time; it begins anew, with new sessions", self.id)
+            log.warning("run %s was not continued in time; it begins again, with new sessions", self.id)
             record = None
         self.continued = record is not None
         if record is None:
@@ -70,12 +70,12 @@ class RunRecord:
         await self.touch()
 
     def know(self, record: Record) -> None:
-        """Take in what the store has."""
+        """Read the record."""
         self.servers = frozenset(_names(record))
         self.life = life_of(record)
 
     async def touch(self) -> None:
-        """It is in use; whoever ended it meanwhile is told to the next call that writes."""
+        """Restart its idle time. If it was ended meanwhile, the next call that writes raises that."""
         try:
             await self.store.touch(KIND, self.id)
         except (Ended, NotFound, SessionExpired):
@@ -89,7 +89,7 @@ class RunRecord:
         for _ in range(TRIES):
             record = await self.store.get(KIND, self.id)
             if record is None or life_of(record) != self.life:
-                return  # ended or expired meanwhile: nobody will continue it
+                return  # ended or expired meanwhile: it will not be continued
             known = _names(record)
             if name not in known:
                 data = dict(record.data) if isinstance(record.data, dict) else {}
@@ -121,7 +121,7 @@ class RunRecord:
         return RunMemory(self, server)
 
     async def end(self, names: Iterable[str] = ()) -> bool:
-        """No call follows, from anywhere. True if it was alive."""
+        """End the run for every process. True if it was alive."""
         record = await self.store.get(KIND, self.id)
         known = _names(record) if record is not None else set[str]()
         for name in self.servers | known | self._written | self._unwritten | set(names):

@@ -177,7 +177,7 @@ class Pool:
     # Decisions, on slots and queue as they are now.
 
     def _lease_kept(self, key: Key) -> tuple[Slot | None, bool]:
-        """The slot of this key with a lease more, and whether it must be checked; one that is too old gives way."""
+        """The slot of this key with a lease more, and whether it must be checked; one that is too old is retired."""
         slot, now = self._slots.get(key), self.clock.monotonic()
         if slot is not None and slot.too_old(now):
             self._retire_and_close(slot)

@@ -134,7 +134,11 @@ class Run:
         if self._ended:
             raise Ended(f"run {self.id} was ended", server=server.name, remedy="begin a new one under another id")
         if server.disabled:
-            raise ConfigError(f"server {server.name!r} is disabled", server=server.name, remedy="set disabled=False")
+            raise ConfigError(
+                f"server {server.name!r} is disabled",
+                server=server.name,
+                remedy="set disabled=False, or `disabled` to false in the server file",
+            )
 
     async def _lease(self, server: ServerDeclaration, reuse: Reuse) -> Lease:
         kept = reuse == "process" and not self.durable

@@ -36,7 +36,7 @@ class Scope:
         self.outer = outer
         """The scope that this one was entered in."""
         self.previous = _current.get()
-        """What the context variable said before: in an interleaved generator, somebody else's."""
+        """The context variable's value before: in an interleaved generator, another's."""
         self.nested = joined and (nested is not None or (outer is not None and outer.nested))
         """Do callbacks of a nested run hold in here?"""
         self.callbacks = nested.over(above) if joined and nested is not None else above
@@ -45,7 +45,7 @@ class Scope:
         self.task = asyncio.current_task()
         self.open = True
         self.warned: set[int] = set()
-        """Links, by id, that could not be told of what is new in here."""
+        """Links, by id, whose servers can't learn of the callbacks that are new in here."""
 
     def within(self, other: "Scope") -> bool:
         scope: Scope | None = self
@@ -73,8 +73,8 @@ def current_run() -> Run | None:
 
 
 def _by_frame(scope: Scope | None) -> Scope | None:
-    """The innermost generator on the stack that entered a run decides. To whoever steps a generator, that one's run is
-    as if it were not there: they may work for somebody else."""
+    """The innermost generator on the stack that entered a run decides. The code that steps a generator does not call in
+    the generator's run: it may work for another user."""
     frame = currentframe()
     while frame is not None:
         found = _generators.get(id(frame))
@@ -101,7 +101,7 @@ def _leaked(scope: Scope | None) -> bool:
 
 def _entering_generator() -> FrameType | None:
     """The async generator whose body enters the run. One behind `@asynccontextmanager` is meant to leave something
-    behind, so it counts as whoever uses it; so does `AsyncExitStack`."""
+    behind, so its caller counts in its place; the same holds for `AsyncExitStack`."""
     here = currentframe()
     frame = here.f_back.f_back if here is not None and here.f_back is not None else None  # past `run.__aenter__`
     while frame is not None:
@@ -119,8 +119,9 @@ def _warn(frame: FrameType) -> None:
     if place not in _warned:
         _warned.add(place)
         log.warning(
-            "a run was entered in the async generator %s (%s:%d): tasks that it starts, and whoever steps it, may find "
-            "another run or none; enter the run outside and pass it in, or call through `server = run.bind(server)`",
+            "a run was entered in the async generator %s (%s:%d): tasks that it starts, and the code that steps it, "
+            "may find another run or none; enter the run outside and pass it in, or call through "
+            "`server = run.bind(server)`",
             frame.f_code.co_qualname,
             frame.f_code.co_filename,
             frame.f_lineno,
@@ -128,9 +129,10 @@ def _warn(frame: FrameType) -> None:
 
 
 class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
-    """The scope of an agent's work. Nested in another it joins that one, and what it brings holds while it is open.
-    With an id, a memory or a principal of its own it is a run of its own, for the outer one's principal unless it names
-    one."""
+    """The scope of an agent's work: calls in it share one session per server, which end with it.
+
+    Nested in another it joins that one, and its callbacks and sinks hold while it is open. With an id, a memory or a
+    principal of its own it is a run of its own, for the outer one's principal unless it names one."""
 
     def __init__(
         self,
@@ -159,7 +161,7 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
             )
         if id is not None and store is None and memory is None:
             raise UsageError(
-                f"run({id!r:.80}) names an id, but no store to keep it in: nobody could continue it",
+                f"run({id!r:.80}) names an id, but no store to keep it in: it could not be continued",
                 remedy="give store= (a store, or a URL such as 'sqlite:///runs.db') or memory=, or leave out the id",
             )
         if not (principal is None or isinstance(principal, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -203,7 +205,7 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
             raise UsageError("this run() was entered already", remedy="make a new one for each `async with`")
         generator, scope = _entering_generator(), current_scope()
         if generator is not None and _leaked(scope):
-            scope = None  # another generator's
+            scope = None  # another generator's run
         outer = scope.run if scope is not None and not scope.run.closed and scope.run.here else None
         joined = outer is not None and self._joins(outer)
         if joined and outer is not None:
