@@ -20,7 +20,7 @@ from tests.links.test_stdio import alive
 pytestmark = pytest.mark.anyio
 
 
-class NoticeOrGap:
+class Children:
     """Which children began, and how many ended."""
 
     def __init__(self) -> None:
@@ -48,11 +48,11 @@ async def test_closing_in_a_different_task_cancels_nobody() -> None:
 
 @pytest.mark.promise("run.founding")
 async def test_five_parallel_first_calls_start_one_child_and_discard_none() -> None:
-    heard = NoticeOrGap()
-    started = heard.started
+    children = Children()
+    started = children.started
 
     server = program()
-    async with holdfast.run(on_event=heard):
+    async with holdfast.run(on_event=children):
         counts = await asyncio.gather(*(count(server) for _ in range(5)))
         assert sorted(counts) == [1, 2, 3, 4, 5]
     assert len(started) == 1
@@ -60,35 +60,35 @@ async def test_five_parallel_first_calls_start_one_child_and_discard_none() -> N
 
 @pytest.mark.promise("run.founding")
 async def test_a_cancelled_cleanup_leaves_no_orphan() -> None:
-    heard = NoticeOrGap()
-    started = heard.started
+    children = Children()
+    started = children.started
 
     async def agent() -> None:
-        async with holdfast.run(on_event=heard):
+        async with holdfast.run(on_event=children):
             await asyncio.gather(count(program("one")), count(program("two")))
 
     for ends in (0, 1, 2):  # cancelled while they start, and while the first or both are being closed
         task = asyncio.ensure_future(agent())
         await until(lambda: len(started) >= 2)
         if ends:
-            await until(lambda ends=ends: heard.ended >= ends - 1 and (ends == 1 or heard.ended))
+            await until(lambda ends=ends: children.ended >= ends - 1 and (ends == 1 or children.ended))
         task.cancel()
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await until(lambda: not any(alive(pid) for pid in started))
         started.clear()
-        heard.ended = 0
+        children.ended = 0
     assert pool.statistics().open_links == 0
 
 
 @pytest.mark.promise("run.founding")
 async def test_a_dead_session_is_not_kept() -> None:
-    heard = NoticeOrGap()
-    started = heard.started
+    children = Children()
+    started = children.started
 
     server = program()
-    async with holdfast.run(on_event=heard):
+    async with holdfast.run(on_event=children):
         await count(server)
         os.kill(started[0], 9)
         await until(lambda: not alive(started[0]))
@@ -187,8 +187,8 @@ async def test_a_transaction_spans_the_calls_of_a_run_and_is_rolled_back_with_it
     db = sqlite3.connect(file)
     db.execute("CREATE TABLE notes (text)")
     db.commit()
-    heard = NoticeOrGap()
-    started = heard.started
+    children = Children()
+    started = children.started
 
     def notes() -> list[str]:
         return [text for (text,) in db.execute("SELECT text FROM notes")]
@@ -206,7 +206,7 @@ async def test_a_transaction_spans_the_calls_of_a_run_and_is_rolled_back_with_it
             await ledger.call_tool("insert", {"text": "lost with the run"})
             raise RuntimeError("the agent changed its mind")
     assert notes() == ["kept"]
-    async with holdfast.run(on_event=heard):
+    async with holdfast.run(on_event=children):
         await ledger.call_tool("begin")
         await ledger.call_tool("insert", {"text": "lost with the server"})
         os.kill(started[-1], 9)

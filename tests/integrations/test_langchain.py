@@ -14,7 +14,6 @@ from mcp.server.mcpserver import MCPServer
 
 import holdfast
 from holdfast import Server
-from holdfast.core.naming import LONGEST, public_name, public_names
 from holdfast.integrations.langchain import definitions, tools
 from holdfast.testing import FaultServer
 from tests.client.servers import FASTER
@@ -150,21 +149,6 @@ async def test_the_prebuilt_agent_keeps_one_session_for_its_whole_run() -> None:
         assert result["messages"][-1].content == "1,2,3,4"
         assert http.sessions.handshakes == 1
         assert not http.sessions.sessions
-
-
-@pytest.mark.promise("integrations.naming")
-def test_names_are_safe_short_unique_and_stable() -> None:
-    assert public_name("git", "push") == "git__push"
-    odd = public_name("git.hub", "push it")
-    assert odd.startswith("git_hub__push_it_")
-    long = public_name("s" * 40, "t" * 40)
-    assert len(long) == LONGEST
-    assert long == public_name("s" * 40, "t" * 40)
-    assert long != public_name("s" * 40, "t" * 41)
-    assert (
-        public_name("a_", "b") != public_name("a", "_b")
-        or len(set(public_names([("a_", "b"), ("a", "_b")]).values())) == 2
-    )
 
 
 @pytest.mark.promise("integrations.langchain")
