@@ -14,14 +14,16 @@ GRIDS: list[tuple[Lifecycle[Any, Any], str]] = [
     (
         LINK,
         """
-            use       resolved opened    handshake_done session_lost transport_lost auth_needed failed  close   closed
-  closed    resolve   -        -         -              closed       closed         closed      -       closed  -
-  resolve   resolve   open     -         -              resolve      resolve        resolve     closed  closing -
-  open      open      -        handshake -              open         open           resolve     closed  closing -
-  handshake handshake -        -         ready          handshake    open           resolve     closed  closing -
-  ready     ready     -        -         -              handshake    open           resolve     -       closing -
-  closing   closing   closing  closing   closing        closing      closing        closing     closing closing closed
-        """,
+            use       resolved opened    handshake_done session_lost transport_lost auth_needed failed   close    closed  retire   abandoned
+  closed    resolve   -        -         -              closed       closed         closed      -        closing  -       retired  closed
+  resolve   resolve   open     -         -              resolve      resolve        resolve     closed   closing  -       retiring closed
+  open      open      -        handshake -              open         open           resolve     closed   closing  -       retiring closed
+  handshake handshake -        -         ready          handshake    open           resolve     closed   closing  -       retiring closed
+  ready     ready     -        -         -              handshake    open           resolve     -        closing  -       retiring closed
+  closing   closing   closing  closing   closing        closing      closing        closing     closing  closing  closed  retiring closed
+  retiring  -         retiring retiring  retiring       retiring     retiring       retiring    retiring retiring retired retiring retired
+  retired   -         -        -         -              retired      retired        retired     -        retiring -       retired  retired
+        """,  # noqa: E501
     ),
     (
         GATEWAY_SESSION,
@@ -96,7 +98,9 @@ STORIES = [
         "ready",
     ),
     (LINK, "use resolved close opened use closed use", "resolve"),
-    (LINK, "use resolved failed use resolved opened handshake_done close transport_lost closed close", "closed"),
+    (LINK, "use resolved failed use resolved opened handshake_done close transport_lost closed close", "closing"),
+    (LINK, "use resolved opened handshake_done retire close failed closed session_lost", "retired"),
+    (LINK, "use resolved abandoned use resolved retire abandoned", "retired"),
     (GATEWAY_SESSION, "started handed_over handed_over", "detached"),
     (GATEWAY_SESSION, "deleted started drained deleted", "ended"),
     (GATEWAY_SESSION, "started handed_over started expired", "ended"),

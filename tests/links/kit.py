@@ -9,7 +9,16 @@ import holdfast
 from holdfast import Limits, Link, Options
 
 FAST = Limits(
-    connect=2, handshake=2, start=10, silence=2, close=2, tell=2, backoff=0.01, stream_retry=0.02, message_bytes=200_000
+    connect=2,
+    handshake=2,
+    program_handshake=2,
+    start=10,
+    silence=2,
+    close=2,
+    tell=2,
+    backoff=0.01,
+    stream_retry=0.02,
+    message_bytes=200_000,
 )
 """For servers on loopback that answer at once, or not at all."""
 FAMILIES = (holdfast.Unavailable, holdfast.OutcomeUnknown, holdfast.Rejected, holdfast.UsageError)

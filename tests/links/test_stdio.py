@@ -25,13 +25,13 @@ from holdfast.links.wires.stdio.child import Child
 from holdfast.links.wires.stdio.command import masked
 from holdfast.links.wires.stdio.program import Program
 from holdfast.links.wires.stdio.warden import warden
-from holdfast.testing import stdio_target
+from holdfast.testing import Fault, FaultServer, stdio_target
 from tests.links.kit import FAST, link_to, text_of, tool, until
 
 pytestmark = pytest.mark.anyio
 
 QUICK = Limits(
-    connect=2, handshake=5, start=20, silence=5, close=2, exit=0.5, tell=2, backoff=0.01, stream_retry=0.02,
+    connect=2, program_handshake=5, start=20, silence=5, close=2, exit=0.5, tell=2, backoff=0.01, stream_retry=0.02,
     message_bytes=1_000_000,
 )  # fmt: skip
 
@@ -335,7 +335,7 @@ HOLDER = """
 import asyncio, sys
 from holdfast import Limits, Link, Options
 from holdfast.core.events import ChildSaid, ChildStarted
-from holdfast.testing import stdio_target
+from holdfast.testing import Fault, FaultServer, stdio_target
 
 def tell(event):
     if isinstance(event, ChildStarted): print("pid", event.pid, flush=True)
@@ -491,7 +491,7 @@ async def test_a_command_that_can_not_run_says_what_where_and_why(tmp_path: Path
 async def test_a_program_that_is_not_mcp_at_all_is_told() -> None:
     for code, says in (("print('hello'); input()", None), ("print('usage: x')", "usage: x")):
         target = CommandTarget(sys.executable, ["-u", "-c", code])
-        async with link_to(target, limits=Limits(handshake=0.5, close=1, exit=0.3, backoff=0.01)) as link:
+        async with link_to(target, limits=Limits(program_handshake=0.5, close=1, exit=0.3, backoff=0.01)) as link:
             with pytest.raises(holdfast.Unavailable) as caught:
                 await link.request("tools/list")
             assert says is None or says in str(caught.value)
@@ -571,9 +571,35 @@ async def test_the_wrong_era_is_told() -> None:
 
 @pytest.mark.promise("stdio.serve")
 async def test_a_program_that_says_nothing_to_the_handshake_ends_in_time_with_its_stderr() -> None:
-    limits = Limits(handshake=0.5, close=1, exit=0.3)
+    limits = Limits(program_handshake=0.5, close=1, exit=0.3)
     async with link_to(stdio_target("hang-at-handshake", say="thinking"), limits=limits) as link:
         with pytest.raises(holdfast.StartTimeout) as caught:
             await link.request("tools/list")
         assert "thinking" in str(caught.value)
         assert "pin era=" in str(caught.value.remedy)
+        assert "Limits(program_handshake=…)" in str(caught.value.remedy)
+
+
+@pytest.mark.promise("stdio.serve")
+async def test_a_slow_start_is_in_the_log_once_and_a_quick_one_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    def slow() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "still starting" in record.getMessage()]
+
+    assert Limits().program_handshake >= 60
+    assert Limits().slow_start == 5
+    async with link_to(stdio_target(), limits=replace(QUICK, slow_start=5)) as link:
+        await link.request("tools/list")
+    assert not slow()
+    limits = Limits(program_handshake=0.5, slow_start=0.1, close=1, exit=0.3)
+    async with link_to(stdio_target("hang-at-handshake"), limits=limits) as link:
+        with pytest.raises(holdfast.StartTimeout):
+            await link.request("tools/list")
+    [line] = slow()
+    assert line.startswith("it: still starting after 0.1 s (phase handshake); it has 0.5 s to answer, npx or uvx")
+    caplog.clear()
+    async with FaultServer() as server:
+        server.plan(Fault.HANG, method="initialize")
+        async with link_to(server.url, limits=Limits(handshake=0.5, slow_start=0.1, replays=0)) as link:
+            with pytest.raises(holdfast.HoldfastError):
+                await link.request("tools/list")
+    assert slow() == ["it: still starting after 0.1 s (phase handshake)"]

@@ -4,6 +4,7 @@ import asyncio
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,8 +12,10 @@ import pytest
 import holdfast
 from holdfast import CommandTarget, Limits
 from holdfast.core import events
+from holdfast.core.clock import SYSTEM
 from holdfast.links.background import BackgroundTasks
 from holdfast.links.calls.inbound import ANSWERS_BYTES, Inbound
+from holdfast.links.reporter import LinkReporter
 from holdfast.links.wires.base import Generation, Message, Reply
 from holdfast.links.wires.duplex import WORDS_BYTES
 from holdfast.links.wires.stdio.child import Child
@@ -117,7 +120,7 @@ async def test_the_environment_is_found_out_at_every_start() -> None:
 async def test_a_tenant_with_a_bad_token_shuts_out_no_other_and_the_circuit_says_why() -> None:
     heard = NoticeOrGap()
     script = ["-c", 'test "$TOKEN" = good || { echo bad token >&2; exit 3; }; exec sleep 5']
-    limits = Limits(close=1, exit=0.2, handshake=1, backoff=0.01)
+    limits = Limits(close=1, exit=0.2, program_handshake=1, backoff=0.01)
     async with link_to(CommandTarget("sh", script, env={"TOKEN": "bad"}), limits=limits, on_event=heard) as bad:
         end = time.monotonic() + 20
         while True:
@@ -219,15 +222,18 @@ async def test_requests_that_wait_for_answers_are_bounded_in_bytes_whatever_ids_
         await go_on.wait()
         return {"roots": []}
 
-    async def tell(generation: Generation, message: Message) -> Reply:
-        nonlocal answered
-        answered += 1
-        return Reply()
+    class Telling:
+        async def tell(self, generation: Generation, message: Message, seconds: float) -> Reply:
+            nonlocal answered
+            answered += 1
+            return Reply()
 
-    inbound = Inbound(BackgroundTasks(lambda what, error: None), tell)
-    inbound.on_request = ask
+    generation = cast("Generation", SimpleNamespace(wire=Telling()))
+    inbound = Inbound(BackgroundTasks(lambda what, error: None), LinkReporter("it", None, SYSTEM), 1.0)
+    inbound.handle(ask, None)
+    receive = inbound.of(generation)
     asked = {"jsonrpc": "2.0", "id": "same", "method": "roots/list", "params": {"text": "x" * 900_000}}
-    reading = [asyncio.create_task(inbound.receive(cast("Generation", None), asked)) for _ in range(200)]
+    reading = [asyncio.ensure_future(receive(asked)) for _ in range(200)]
     for _ in range(10):
         await asyncio.sleep(0)
     assert under_way == ANSWERS_BYTES // 900_000

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import mcp_types as types
     from mcp import ClientSession
 
-    from holdfast.links.calls.inbound import OnProgress
+    from holdfast.links.calls.handlers import OnProgress
     from holdfast.links.calls.watch import Watch
 
 

@@ -19,6 +19,8 @@ class LinkState(Enum):
     HANDSHAKE = "handshake"
     READY = "ready"
     CLOSING = "closing"
+    RETIRING = "retiring"
+    RETIRED = "retired"
 
 
 class LinkEvent(Enum):
@@ -34,6 +36,8 @@ class LinkEvent(Enum):
     FAILED = "failed"
     CLOSE = "close"
     CLOSED = "closed"
+    RETIRE = "retire"
+    ABANDONED = "abandoned"
 
 
 class GatewaySessionState(Enum):
@@ -108,7 +112,9 @@ LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
         # A closed link used again starts over; a late event about what it once held changes nothing.
         _L.CLOSED: {
             _V.USE: _L.RESOLVE,
-            _V.CLOSE: _L.CLOSED,
+            _V.CLOSE: _L.CLOSING,
+            _V.RETIRE: _L.RETIRED,
+            _V.ABANDONED: _L.CLOSED,
             _V.SESSION_LOST: _L.CLOSED,
             _V.TRANSPORT_LOST: _L.CLOSED,
             _V.AUTH_NEEDED: _L.CLOSED,
@@ -122,6 +128,8 @@ LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
             _V.AUTH_NEEDED: _L.RESOLVE,
             _V.FAILED: _L.CLOSED,
             _V.CLOSE: _L.CLOSING,
+            _V.RETIRE: _L.RETIRING,
+            _V.ABANDONED: _L.CLOSED,
         },
         _L.OPEN: {
             _V.USE: _L.OPEN,
@@ -131,6 +139,8 @@ LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
             _V.TRANSPORT_LOST: _L.OPEN,
             _V.FAILED: _L.CLOSED,
             _V.CLOSE: _L.CLOSING,
+            _V.RETIRE: _L.RETIRING,
+            _V.ABANDONED: _L.CLOSED,
         },
         _L.HANDSHAKE: {
             _V.USE: _L.HANDSHAKE,
@@ -140,6 +150,8 @@ LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
             _V.AUTH_NEEDED: _L.RESOLVE,
             _V.FAILED: _L.CLOSED,
             _V.CLOSE: _L.CLOSING,
+            _V.RETIRE: _L.RETIRING,
+            _V.ABANDONED: _L.CLOSED,
         },
         # Recovery re-enters at the shallowest phase that can heal.
         _L.READY: {
@@ -148,6 +160,8 @@ LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
             _V.TRANSPORT_LOST: _L.OPEN,
             _V.AUTH_NEEDED: _L.RESOLVE,
             _V.CLOSE: _L.CLOSING,
+            _V.RETIRE: _L.RETIRING,
+            _V.ABANDONED: _L.CLOSED,
         },
         # Work that was under way may still come to its end; a use waits for CLOSED and starts over from there.
         _L.CLOSING: {
@@ -161,6 +175,30 @@ LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
             _V.TRANSPORT_LOST: _L.CLOSING,
             _V.AUTH_NEEDED: _L.CLOSING,
             _V.FAILED: _L.CLOSING,
+            _V.RETIRE: _L.RETIRING,
+            _V.ABANDONED: _L.CLOSED,
+        },
+        # Closed for good by its owner, who lent it: a use that comes later must not open it again.
+        _L.RETIRING: {
+            _V.RESOLVED: _L.RETIRING,
+            _V.OPENED: _L.RETIRING,
+            _V.HANDSHAKE_DONE: _L.RETIRING,
+            _V.CLOSE: _L.RETIRING,
+            _V.CLOSED: _L.RETIRED,
+            _V.SESSION_LOST: _L.RETIRING,
+            _V.TRANSPORT_LOST: _L.RETIRING,
+            _V.AUTH_NEEDED: _L.RETIRING,
+            _V.FAILED: _L.RETIRING,
+            _V.RETIRE: _L.RETIRING,
+            _V.ABANDONED: _L.RETIRED,
+        },
+        _L.RETIRED: {
+            _V.CLOSE: _L.RETIRING,
+            _V.SESSION_LOST: _L.RETIRED,
+            _V.TRANSPORT_LOST: _L.RETIRED,
+            _V.AUTH_NEEDED: _L.RETIRED,
+            _V.RETIRE: _L.RETIRED,
+            _V.ABANDONED: _L.RETIRED,
         },
     },
 )

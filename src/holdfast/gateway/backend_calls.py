@@ -29,7 +29,7 @@ from holdfast.gateway.link_choice import LinkChoice
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.results import OWN_SESSION, with_notice, with_refusal
 from holdfast.gateway.sessions.questions import ReplyChannel
-from holdfast.links.calls.inbound import CallHandlers, RawProgress
+from holdfast.links.calls.handlers import CallHandlers, RawProgress
 
 TRACE = ("traceparent", "tracestate", "baggage")
 ROUNDS = 10  # of input that a 2026 backend may ask of a 2025 client for one call

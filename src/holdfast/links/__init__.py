@@ -5,7 +5,7 @@ Owns recovery and the door to the SDK's client side; refuses to know tools.
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.links.calls.inbound import OnNotification, OnProgress, OnRequest
+from holdfast.links.calls.handlers import OnNotification, OnProgress, OnRequest
 from holdfast.links.lifecycle.reseed import Reseeding
 from holdfast.links.limits import Limits
 from holdfast.links.link import Link

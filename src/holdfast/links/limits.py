@@ -22,8 +22,12 @@ class Limits:
     """A machine that does not take a connection for ten seconds is down or filtered."""
     handshake: float = 30.0
     """Serverless platforms need that long to wake up."""
-    start: float = 60.0
-    """From first use to ready, retries included: what a call waits before it says `StartTimeout`."""
+    program_handshake: float = 60.0
+    """For a program, instead of `handshake`: `npx` and `uvx` may download it first."""
+    start: float = 90.0
+    """From first use to ready, retries included: what a call waits before it raises `StartTimeout`."""
+    slow_start: float = 5.0
+    """Before a line in the log says that the server is still starting."""
     silence: float = 300.0
     """Between two signs of life of a call: its answer, progress, or anything else on its stream. A call that shows life
     may last for ever; its total is `timeout=`."""
@@ -58,8 +62,8 @@ class Limits:
     def scaled(self, factor: float) -> "Limits":
         """All times by a factor, for tests that can't wait for minutes."""
         spans = (
-            "resolve", "authorize", "connect", "handshake", "start", "silence", "close", "exit", "tell", "backoff",
-            "stream_retry",
+            "resolve", "authorize", "connect", "handshake", "program_handshake", "start", "slow_start", "silence",
+            "close", "exit", "tell", "backoff", "stream_retry",
         )  # fmt: skip
         return replace(self, **{name: getattr(self, name) * factor for name in spans})
 

@@ -6,6 +6,7 @@ messages travel is a wire's, how it comes up and heals is `lifecycle.py`, what a
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -20,17 +21,23 @@ from holdfast.links.background import BackgroundTasks, cancelling
 from holdfast.links.calls.call import Call, CallContext, pass_circuit
 from holdfast.links.calls.errors import closed, error_for
 from holdfast.links.calls.exchange import NO_HEADERS, Exchanger
-from holdfast.links.calls.inbound import CallHandlers, Inbound, OnNotification, OnProgress, OnRequest
+from holdfast.links.calls.handlers import CallHandlers, OnNotification, OnProgress, OnRequest
+from holdfast.links.calls.inbound import Inbound
 from holdfast.links.calls.watch import Watch
 from holdfast.links.lifecycle.lifecycle import LinkLifecycle
+from holdfast.links.lifecycle.losses import Losses
 from holdfast.links.lifecycle.peer import peer_of
+from holdfast.links.lifecycle.phase import LinkPhase
 from holdfast.links.lifecycle.startup import Startup
+from holdfast.links.lifecycle.succession import Succession
+from holdfast.links.memory.session import SavedSession
 from holdfast.links.memory.store import Memory
 from holdfast.links.options import LinkStatistics, Options
 from holdfast.links.reporter import LinkReporter
+from holdfast.links.settings import REMEMBERED, CurrentSettings, SessionSettings
 from holdfast.links.sharers import Sharers
 from holdfast.links.target import Target, check_headers, target_of
-from holdfast.links.wires.base import Generation, Loss, Message
+from holdfast.links.wires.base import Loss, Message
 
 
 class Link:
@@ -42,49 +49,45 @@ class Link:
         options = options or Options()
         where = target_of(target)
         self.name = name or where.name
-        self.ours = Ours(options.client_info, options.capabilities)
-        self.log_level = options.log_level
-        self.subscriptions: dict[str, None] = {}
         self._options = options
+        self._settings = CurrentSettings(
+            SessionSettings(
+                Ours(options.client_info, options.capabilities),
+                options.principal,
+                options.pinned,
+                options.prefers,
+                options.log_level,
+            )
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watches = 0
-        self._memory = options.memory
-        self._touch_every = None if options.memory is None else options.memory.touch_every
         self._touched = float("-inf")
-        self._reporter = LinkReporter(self.name, options.on_event, options.clock)
-        self._background = BackgroundTasks(self._reporter.task_failed)
-        self._inbound = Inbound(self._background, self._tell)
-        self._inbound.stray, self._inbound.failed = self._reporter.strayed, self._reporter.handler_failed
-        self.handle(options.on_request, options.on_notification)
+        reporter = self._reporter = LinkReporter(self.name, options.on_event, options.clock)
+        background = self._background = BackgroundTasks(reporter.task_failed)
+        phase = LinkPhase()
+        self._inbound = Inbound(background, reporter, options.limits.tell)
+        self._inbound.handle(options.on_request, options.on_notification)
+        self._exchanger = Exchanger(self.name, self._settings, phase, self._inbound, background, options.limits)
         peer = peer_of(where)
-        peer.circuit.threshold = options.limits.circuit
-        self._startup = Startup(
-            self.name,
-            where,
-            options.limits,
-            self._background,
-            peer,
-            era=options.pinned,
-            prefers=options.prefers,
-            principal=options.principal,
-            memory=options.memory,
-            reporter=self._reporter,
-            verdict_rules=options.verdict_rules,
-            pool=options.pool,
-            known_json=options.known_json,
+        peer.limit(options.limits.circuit)
+        self._saved = SavedSession(options.memory, self._settings, background, reporter)
+        startup = Startup(
+            self.name, where, options, background, peer, self._settings, self._saved, self._inbound, reporter
         )
-        self._exchanger = Exchanger(self.name, self, self._inbound, self._background, options.limits)
+        losses = Losses()
+        succession = Succession(options, startup, self._saved, self._exchanger, reporter, self._settings, losses)
         self._lifecycle = LinkLifecycle(
-            options, self._startup, self._exchanger, self._inbound, self._background, self._reporter, self
+            options, phase, startup, self._saved, succession, losses, self._inbound, background, reporter
         )
         self._calls = CallContext(
             self.name,
             options,
             self._lifecycle,
+            self._saved.saver,
             self._exchanger,
             peer,
-            self._reporter,
-            self._startup.credentials.renewable,
+            reporter,
+            startup.credentials.renewable,
         )
 
     # What it is
@@ -95,8 +98,22 @@ class Link:
         return self._options.principal
 
     @property
+    def ours(self) -> Ours:
+        """Who we say we are, and what the server may ask of us."""
+        return self._settings.now.ours
+
+    @property
+    def log_level(self) -> str | None:
+        """The level of the log messages that the server is asked to send; can be set before the first use."""
+        return self._settings.now.log_level
+
+    @log_level.setter
+    def log_level(self, level: str | None) -> None:
+        self._settings.change(replace(self._settings.now, log_level=level))
+
+    @property
     def phase(self) -> LinkState:
-        return self._lifecycle.state
+        return self._lifecycle.phase.state
 
     @property
     def era(self) -> Era | None:
@@ -143,8 +160,8 @@ class Link:
     def __repr__(self) -> str:
         session = self.session_id
         shown = f" session={session[:4]}…" if session else ""
-        inflight = self._reporter.count["in_flight"]
-        return f"<Link {self.name} {self.phase.name} gen={self.generation}{shown} inflight={inflight}>"
+        in_flight = self._reporter.in_flight
+        return f"<Link {self.name} {self.phase.name} gen={self.generation}{shown} inflight={in_flight}>"
 
     # What it does
 
@@ -187,16 +204,15 @@ class Link:
         link's `sharers` it is."""
         self._enter_loop()
         _check(method, params, headers, self.name)
-        count, limit = self._reporter.count, self._options.limits.in_flight
-        if count["in_flight"] >= limit:
+        in_flight, limit = self._reporter.in_flight, self._options.limits.in_flight
+        if in_flight >= limit:
             raise Busy(
-                f"{method}: {count['in_flight']} of {limit} calls to {self.name!r} are in flight",
+                f"{method}: {in_flight} of {limit} calls to {self.name!r} are in flight",
                 server=self.name,
                 phase="call",
                 remedy="wait for some to end, or raise Limits(in_flight=…)",
             )
-        count["in_flight"] += 1
-        count["calls"] += 1
+        self._reporter.call_began()
         try:
             call = Call(
                 self._calls,
@@ -213,11 +229,12 @@ class Link:
             )
             result, generation = await call.run()
         finally:
-            count["in_flight"] -= 1
-        if method in _REMEMBERED and params is not None:
-            self._remember(method, params, generation)
-        if self._touch_every is not None:
-            self._touch()
+            self._reporter.call_ended()
+        if method in REMEMBERED and params is not None:
+            self._settings.change(self._settings.now.after(method, params))
+            self._saved.saver.soon(generation)
+        if self._saved.memory is not None:
+            self._touch(self._saved.memory.touch_every)
         return result
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
@@ -275,7 +292,7 @@ class Link:
             f"watch-{self._watches}",
             partial,
         )
-        watch.task = self._background.start(watch.run(), "watch")
+        watch.start(self._background)
         try:
             await asyncio.shield(watch.started)
         except asyncio.CancelledError:
@@ -287,16 +304,18 @@ class Link:
 
     def listen(self) -> None:
         """Read the server's own stream from now on, where `Options(stream=False)` had left it alone. 2025 only."""
-        self._lifecycle.listen()
+        self._lifecycle.stream.want()
+        if self._lifecycle.generation is not None:
+            self._lifecycle.stream.start(self._lifecycle.generation)
 
     async def wait_listening(self, seconds: float) -> None:
         """Until the server's own stream is open, where it has one and we want it; at most so long."""
-        await self._lifecycle.wait_listening(seconds)
+        if self._lifecycle.generation is not None:
+            await self._lifecycle.stream.wait_listening(self._lifecycle.generation, seconds)
 
     def handle(self, on_request: OnRequest | None, on_notification: OnNotification | None) -> None:
         """Who answers the server's requests and takes its notifications from now on."""
-        self._inbound.on_request = on_request
-        self._inbound.on_notification = on_notification
+        self._inbound.handle(on_request, on_notification)
 
     def introduce(self, info: Mapping[str, Any], capabilities: Mapping[str, Any]) -> None:
         """Say who we are, before the handshake; after it, a 2025 server hears no more about us."""
@@ -307,22 +326,21 @@ class Link:
                 server=self.name,
                 remedy="give capabilities= to the link's Options, or introduce before its first use",
             )
-        self.ours = Ours(info, {**self.ours.capabilities, **capabilities})
+        self._settings.change(self._settings.now.introduced(info, capabilities))
 
     def keep_in(self, memory: Memory, principal: Principal) -> None:
         """Keep the session in this memory from now on: the link came up before anybody knew whose it would be."""
-        self._memory, self._touch_every = memory, memory.touch_every
-        self._lifecycle.keep_in(memory, principal)
+        self._saved.keep_in(memory, principal, self._lifecycle.generation)
 
     @property
     def sharers(self) -> Sharers:
         """Who shares the link, and has to be told of a loss each for themselves."""
-        return self._lifecycle.sharers
+        return self._lifecycle.losses.sharers
 
     @property
     def unreported_loss(self) -> Loss | None:
         """What the next unsafe call will be told: that a session was replaced."""
-        return self._lifecycle.loss
+        return self._lifecycle.losses.pending
 
     @property
     def holds_state(self) -> bool:
@@ -336,24 +354,24 @@ class Link:
     def prefer(self, era: Era) -> None:
         """Which era to take where the server offers both, said before the first handshake: later it is no news."""
         if not self._lifecycle.numbers:
-            self._startup.prefers = era
+            self._settings.change(replace(self._settings.now, prefers=era))
 
     def retire(self) -> None:
         """Whoever lent it takes it back and closes it: from then on its use raises `LeaseClosed`."""
-        self._lifecycle.retired = True
+        self._lifecycle.retire()
 
     async def close(self, *, end: bool | None = None) -> None:
         """Let go of everything, in bounded time. `end=False` leaves the server's session alive for whoever adopts it;
         the default ends it, unless a memory keeps it."""
         self._enter_loop()
-        await self._lifecycle.close(self._memory is None if end is None else end)
+        await self._lifecycle.close(self._saved.memory is None if end is None else end)
 
     def _enter_loop(self) -> None:
         loop = asyncio.get_running_loop()
         if self._loop is loop:
             return
         if self._loop is not None:
-            if self.phase is not LinkState.CLOSED and not self._loop.is_closed():
+            if not self._lifecycle.phase.is_closed and not self._loop.is_closed():
                 raise UsageError(
                     f"the link to {self.name!r} belongs to another event loop",
                     server=self.name,
@@ -365,29 +383,15 @@ class Link:
     def _until(self, timeout: float | None) -> float | None:
         return None if timeout is None else asyncio.get_running_loop().time() + timeout
 
-    async def _tell(self, generation: Generation, message: Message) -> Any:
-        return await self._exchanger.tell(generation, message)
-
     async def touch(self) -> None:
         """The memory's session is in use, although nobody calls."""
-        await self._startup.touch()
+        await self._saved.touch()
 
-    def _touch(self) -> None:
-        now, memory = asyncio.get_running_loop().time(), self._memory
-        if memory is not None and self._touch_every is not None and now - self._touched >= self._touch_every:
+    def _touch(self, every: float | None) -> None:
+        now = asyncio.get_running_loop().time()
+        if every is not None and now - self._touched >= every:
             self._touched = now
-            self._background.start(self._startup.touch(), "touch")
-
-    def _remember(self, method: str, params: Mapping[str, Any], generation: Generation) -> None:
-        """What the session was told, so that a new one can be told the same."""
-        uri = params.get("uri")
-        if method == "logging/setLevel":
-            self.log_level = params.get("level")
-        elif method == "resources/subscribe" and isinstance(uri, str):
-            self.subscriptions[uri] = None
-        elif method == "resources/unsubscribe" and isinstance(uri, str):
-            self.subscriptions.pop(uri, None)
-        self._startup.saver.soon(generation)
+            self._background.start(self._saved.touch(), "touch")
 
 
 def _check(method: object, params: object, headers: Mapping[str, str] | None, server: str) -> None:
@@ -406,6 +410,3 @@ def _check(method: object, params: object, headers: Mapping[str, str] | None, se
         raise UsageError(what, server=server, phase="call", remedy="see docs/links.md")
     if headers:
         check_headers(headers)
-
-
-_REMEMBERED = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})

@@ -10,7 +10,7 @@ from holdfast.core.events import Sink
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.core.outcome import VerdictRule
 from holdfast.errors import ConfigError
-from holdfast.links.calls.inbound import OnNotification, OnRequest
+from holdfast.links.calls.handlers import OnNotification, OnRequest
 from holdfast.links.lifecycle.reseed import Reseeding
 from holdfast.links.limits import Limits
 from holdfast.links.memory.guarded import guarded

@@ -27,10 +27,26 @@ class LinkReporter:
     def __init__(self, server: str, sink: Sink | None, clock: Clock) -> None:
         self.server = server
         counts = (name for name, field in LinkStatistics.__dataclass_fields__.items() if field.default == 0)
-        self.count: dict[str, int] = dict.fromkeys(counts, 0)
+        self._count: dict[str, int] = dict.fromkeys(counts, 0)
         self.era: tuple[str, str] | None = None
         self._sink = sink
         self._clock = clock
+
+    def counted(self, what: str, number: int = 1) -> None:
+        """Add to a count of `LinkStatistics`."""
+        self._count[what] += number
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that are under way."""
+        return self._count["in_flight"]
+
+    def call_began(self) -> None:
+        self._count["in_flight"] += 1
+        self._count["calls"] += 1
+
+    def call_ended(self) -> None:
+        self._count["in_flight"] -= 1
 
     def event(self, kind: type[Any], **fields: Any) -> None:
         """Built only if somebody listens."""
@@ -47,7 +63,7 @@ class LinkReporter:
 
     def handshake_done(self, generation: Generation) -> None:
         """A generation is ready."""
-        self.count["adoptions" if generation.adopted else "handshakes"] += 1
+        self._count["adoptions" if generation.adopted else "handshakes"] += 1
         self.era = (generation.era.value, generation.why.value)
         self.event(
             HandshakeDone,
@@ -66,13 +82,13 @@ class LinkReporter:
         self.event(SessionNotOffered, what=what)
 
     def strayed(self, what: str) -> None:
-        self.count["strays"] += 1
+        self._count["strays"] += 1
         log.info("%s: %s", self.server, what)
         self.event(StrayMessage, what=what)
 
     def handler_failed(self, what: str, error: BaseException) -> None:
         """A function of the author's raised: its traceback is the only way for them to find out why."""
-        self.count["strays"] += 1
+        self._count["strays"] += 1
         log.error("%s: %s raised", self.server, what, exc_info=error)
         self.event(StrayMessage, what=f"{what} raised {error!r:.200}")
 
@@ -86,4 +102,9 @@ class LinkReporter:
 
     def statistics(self) -> LinkStatistics:
         era, why = self.era or (None, None)
-        return LinkStatistics(**self.count, era=era, why=why)
+        return LinkStatistics(**self._count, era=era, why=why)
+
+
+def shown_session(session: str | None) -> str:
+    """A session in a log: enough to tell two apart, not enough to use it."""
+    return "without an id" if session is None else f"{session[:4]}…"

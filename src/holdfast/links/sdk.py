@@ -52,7 +52,7 @@ from holdfast.errors import (
     Unavailable,
     UsageError,
 )
-from holdfast.links.calls.inbound import OnProgress, Params
+from holdfast.links.calls.handlers import OnProgress, Params
 from holdfast.links.link import Link
 
 BACKLOG = 256  # messages for the session that it has not read yet

@@ -19,7 +19,7 @@ from holdfast.client.declaration import Reuse, ServerDeclaration
 from holdfast.core.eras import HEADER_MISMATCH, Era
 from holdfast.core.models import check_seconds
 from holdfast.errors import BadAnswer, ErrorAnswer, LimitReached, UsageError
-from holdfast.links.calls.inbound import OnProgress
+from holdfast.links.calls.handlers import OnProgress
 from holdfast.links.calls.watch import Watch
 from holdfast.links.link import Link
 

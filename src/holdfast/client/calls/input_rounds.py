@@ -15,7 +15,7 @@ from holdfast.client.calls.leased import call_handlers_of, callbacks_of, nested_
 from holdfast.client.declaration import ServerDeclaration
 from holdfast.core.eras import CLIENT_CAPABILITIES, LOG_LEVEL
 from holdfast.errors import AnswerTimeout, BadAnswer, ErrorAnswer, LimitReached
-from holdfast.links.calls.inbound import OnProgress
+from holdfast.links.calls.handlers import OnProgress
 from holdfast.links.link import Link
 
 ROUNDS = 10  # of input for one call: as many as the SDK's client allows

@@ -17,7 +17,7 @@ from holdfast.core.eras import Era
 from holdfast.core.handshake import includes
 from holdfast.core.lifecycle import LinkState
 from holdfast.errors import ConfigError, LeaseClosed, UsageError
-from holdfast.links.calls.inbound import CallHandlers
+from holdfast.links.calls.handlers import CallHandlers
 from holdfast.links.link import Link
 
 log = logging.getLogger("holdfast.client")

@@ -11,7 +11,7 @@ from holdfast.client.declaration import MemoryFactory, ServerDeclaration
 from holdfast.core.clock import SYSTEM
 from holdfast.core.events import MemoryFailed, Sink
 from holdfast.core.models import ANONYMOUS, Principal
-from holdfast.links.calls.inbound import OnNotification, OnRequest
+from holdfast.links.calls.handlers import OnNotification, OnRequest
 from holdfast.links.link import Link
 from holdfast.links.memory.store import Memory
 from holdfast.links.options import Options

@@ -27,7 +27,7 @@ from holdfast.gateway.backends.passed_headers import HasHeaders, passed, with_pa
 from holdfast.gateway.backends.shared_links import SharedLinks
 from holdfast.gateway.backends.spares import Spares
 from holdfast.gateway.config.file import ServerEntry
-from holdfast.links.calls.inbound import OnNotification, OnRequest
+from holdfast.links.calls.handlers import OnNotification, OnRequest
 from holdfast.links.link import Link
 from holdfast.links.options import CLIENT_INFO, EraChoice, Options
 from holdfast.links.target import CommandTarget, HttpTarget

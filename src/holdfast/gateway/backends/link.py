@@ -22,7 +22,7 @@ from holdfast.gateway.backends.memories import BackendMemory, SessionMemory
 from holdfast.gateway.backends.ownership import Ownership, Programs
 from holdfast.gateway.config.file import ServerEntry
 from holdfast.gateway.config.settings import Policy
-from holdfast.links.calls.inbound import Params
+from holdfast.links.calls.handlers import Params
 from holdfast.links.link import Link
 
 log = logging.getLogger("holdfast.gateway")

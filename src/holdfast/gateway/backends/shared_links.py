@@ -14,7 +14,7 @@ from holdfast.gateway.backends.link import BackendLink, LinkOwner, close_all
 from holdfast.gateway.backends.memories import SessionMemory, SharedMemory, principal_link, principal_memory
 from holdfast.gateway.backends.stateless import Stateless
 from holdfast.gateway.backends.subscriptions import Subscriptions
-from holdfast.links.calls.inbound import OnNotification
+from holdfast.links.calls.handlers import OnNotification
 from holdfast.links.options import EraChoice
 from holdfast.stores.contract import Store
 

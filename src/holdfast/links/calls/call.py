@@ -15,9 +15,10 @@ from holdfast.core.retry import Circumstances, Replacement, RetryStep, decide, d
 from holdfast.errors import CircuitOpen, HoldfastError
 from holdfast.links.calls.errors import TimeSpent, answered, closed, error_for, replaced
 from holdfast.links.calls.exchange import Exchanger
-from holdfast.links.calls.inbound import CallHandlers, OnProgress, Params
+from holdfast.links.calls.handlers import CallHandlers, OnProgress, Params
 from holdfast.links.lifecycle.lifecycle import LinkLifecycle
 from holdfast.links.lifecycle.peer import Peer
+from holdfast.links.memory.saver import Saver
 from holdfast.links.options import Options
 from holdfast.links.reporter import LinkReporter
 from holdfast.links.wires.base import Generation, Patience, Reply
@@ -58,6 +59,7 @@ class CallContext:
         name: str,
         options: Options,
         lifecycle: LinkLifecycle,
+        saver: Saver,
         exchanger: Exchanger,
         peer: Peer,
         reporter: LinkReporter,
@@ -66,6 +68,7 @@ class CallContext:
         self.name = name
         self.options = options
         self.lifecycle = lifecycle
+        self.saver = saver
         self.exchanger = exchanger
         self.peer = peer
         self.reporter = reporter
@@ -79,9 +82,9 @@ class Call:
         "_answers",
         "_attempts",
         "_began",
+        "_closings",
         "_context",
         "_credentials_version",
-        "_epoch",
         "_handlers",
         "_headers",
         "_id",
@@ -125,7 +128,7 @@ class Call:
         self._attempts = 0
         self._began = asyncio.get_running_loop().time()
         self._renewed = False
-        self._epoch = context.lifecycle.epoch
+        self._closings = context.lifecycle.phase.closings
         self._started = 0.0
         self._credentials_version = 0
 
@@ -133,27 +136,27 @@ class Call:
         """The result and the generation that gave it, or an error that says what may be done next."""
         lifecycle = self._context.lifecycle
         while True:
-            if lifecycle.epoch != self._epoch and self._attempts:
+            if lifecycle.phase.closings != self._closings and self._attempts:
                 raise closed(self._context.name, self._method, False)  # it was closed while we waited to try again
-            self._epoch = lifecycle.epoch
+            self._closings = lifecycle.phase.closings
             generation = lifecycle.generation
             if generation is None or self._context.peer.circuit.state is not CircuitState.CLOSED:
                 generation = await self._come_up()
-            own = None if self._safe else lifecycle.sharers.loss_of(self._sharer)
-            if not self._safe and (generation.unsaved or lifecycle.loss is not None or own is not None):
+            own = None if self._safe else lifecycle.losses.sharers.loss_of(self._sharer)
+            if not self._safe and (generation.unsaved or lifecycle.losses.pending is not None or own is not None):
                 if generation.unsaved:
-                    await lifecycle.settle(generation)
+                    await self._context.saver.settle(generation)
                     if lifecycle.generation is not generation:
                         continue  # another link's session stands, and ours was given up
                 if (loss := await lifecycle.find_loss(generation) or own) is not None:
                     lifecycle.loss_raised()
-                    lifecycle.sharers.reported(self._sharer)
+                    lifecycle.losses.sharers.reported(self._sharer)
                     raise replaced(self._context.name, self._method, loss, generation, self._attempts)
             self._attempts += 1
             reply = await self._try(generation)
             if reply.seen is None:
                 if not self._safe:
-                    generation.answered_unsafe = True
+                    generation.unsafe_answered()
                 self._succeeded()
                 assert reply.message is not None
                 return reply.message["result"], generation
@@ -194,7 +197,7 @@ class Call:
         except asyncio.CancelledError:
             context.peer.circuit.gave_up()
             if not self._safe:
-                generation.answered_unsafe = True  # as far as we know
+                generation.unsafe_answered()  # as far as we know
             raise
 
     def _pass_circuit(self) -> None:
@@ -205,7 +208,7 @@ class Call:
         context = self._context
         verdict = judge(seen, context.options.verdict_rules)
         self._account(verdict, seen, generation)
-        if context.lifecycle.epoch != self._epoch:
+        if context.lifecycle.phase.closings != self._closings:
             raise closed(context.name, self._method, verdict is not Verdict.NOT_SENT)
         step = decide(verdict, self._circumstances(seen))
         if generation.wire.owns_server and seen.broke in _TRANSPORT_ENDED:
@@ -226,7 +229,7 @@ class Call:
             await self._replace(generation)
         else:
             await self._pause(verdict, seen, reply, generation)
-        context.reporter.count["replays"] += 1
+        context.reporter.counted("replays")
         context.reporter.event(CallReplayed, method=self._method, attempt=self._attempts, why=verdict.value)
 
     def _error(self, verdict: Verdict, reply: Reply) -> HoldfastError:
@@ -260,10 +263,10 @@ class Call:
         else:
             self._succeeded()
         if verdict is Verdict.UNKNOWN:
-            self._context.reporter.count["unknown_outcomes"] += 1
+            self._context.reporter.counted("unknown_outcomes")
         executed = verdict in (Verdict.UNKNOWN, Verdict.ANSWER) or seen.broke is Broke.TOO_LARGE
         if executed and not self._safe:
-            generation.answered_unsafe = True
+            generation.unsafe_answered()
 
     def _circumstances(self, seen: Seen) -> Circumstances:
         left = None if self._until is None else self._until - asyncio.get_running_loop().time()
@@ -284,18 +287,18 @@ class Call:
         new = await context.lifecycle.ready(self._method, self._until)
         decision = decide_replacement(
             safe=self._safe,
-            kept_state=generation.keeps_state and generation.answered_unsafe,
+            kept_state=generation.held_state,
             stateful=context.options.stateful,
             reseeded=generation.reseeded or generation.reported_elsewhere,
             tries_left=self._attempts <= context.options.limits.replays,
         )
         if decision is Replacement.TELL:
             if not self._safe:
-                loss, own = context.lifecycle.loss, context.lifecycle.sharers.loss_of(self._sharer)
+                loss, own = context.lifecycle.losses.pending, context.lifecycle.losses.sharers.loss_of(self._sharer)
                 if loss is not None and loss.generation == generation.number:
                     context.lifecycle.loss_raised()
                 if own is not None and own.generation == generation.number:
-                    context.lifecycle.sharers.reported(self._sharer)
+                    context.lifecycle.losses.sharers.reported(self._sharer)
             raise replaced(context.name, self._method, generation, new, self._attempts)
 
     async def _pause(self, verdict: Verdict, seen: Seen, reply: Reply, generation: Generation) -> None:

@@ -14,9 +14,11 @@ from holdfast.core.eras import Era, stamp_2026, unstamp
 from holdfast.core.outcome import Broke, Seen, judge
 from holdfast.links.background import BackgroundTasks, cancelling
 from holdfast.links.calls.errors import error_for
-from holdfast.links.calls.inbound import CallHandlers, Inbound, OnProgress, Params
-from holdfast.links.lifecycle.startup import Wants
+from holdfast.links.calls.handlers import CallHandlers, OnProgress, Params
+from holdfast.links.calls.inbound import Inbound
+from holdfast.links.lifecycle.phase import LinkPhase
 from holdfast.links.limits import Limits
+from holdfast.links.settings import CurrentSettings
 from holdfast.links.trace import traced
 from holdfast.links.wires.base import Generation, Message, Patience, Reply
 
@@ -26,15 +28,23 @@ NO_HEADERS: Mapping[str, str] = {}
 class Exchanger:
     """One link's requests."""
 
-    def __init__(self, name: str, wants: Wants, inbound: Inbound, background: BackgroundTasks, limits: Limits) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: CurrentSettings,
+        phase: LinkPhase,
+        inbound: Inbound,
+        background: BackgroundTasks,
+        limits: Limits,
+    ) -> None:
         self._name = name
-        self._wants = wants
+        self._settings = settings
+        self._phase = phase
         self._inbound = inbound
         self._background = background
         self._limits = limits
         self._prefix = f"{secrets.token_hex(4)}-"
         self._ids = itertools.count(1)
-        self.closing = False
 
     async def exchange(
         self,
@@ -51,9 +61,7 @@ class Exchanger:
         if id is None:
             id = f"{self._prefix}{next(self._ids)}"
         message = self._message(generation, id, method, params, on_progress is not None)
-        if on_progress is not None:
-            self._inbound.progress[id] = on_progress
-        self._inbound.begin(patience)
+        self._inbound.begin(id, patience, on_progress)
         try:
             reply = await generation.wire.send(
                 generation, message, headers, patience, self._inbound.of(generation, handlers, patience)
@@ -65,9 +73,7 @@ class Exchanger:
             # Not the caller's: something below was torn down. It must not look like a cancellation.
             return Reply(seen=Seen(era=generation.era, broke=Broke.AFTER_SEND), what="the exchange was torn down")
         finally:
-            self._inbound.end(patience)
-            if on_progress is not None:
-                self._inbound.progress.pop(id, None)
+            self._inbound.end(id, patience)
         if reply.seen is not None and reply.seen.broke is Broke.NO_ANSWER_IN_TIME:
             self._cancel(generation, id, "no answer in time")
         return reply
@@ -87,11 +93,11 @@ class Exchanger:
         return await generation.wire.tell(generation, message, self._limits.tell)
 
     def _message(self, generation: Generation, id: str | int, method: str, params: Params, progress: bool) -> Message:
-        wants = self._wants
         if generation.era is Era.Y2026:
-            ours = wants.ours
+            settings = self._settings.now
+            ours = settings.ours
             stamped: dict[str, Any] | None = stamp_2026(
-                params, generation.version, ours.info, ours.capabilities, wants.log_level
+                params, generation.version, ours.info, ours.capabilities, settings.log_level
             )
         else:
             plain = unstamp(params)
@@ -106,7 +112,7 @@ class Exchanger:
 
     def _cancel(self, generation: Generation, id: str | int, reason: str) -> None:
         """Over HTTP in 2026, closing the answer's connection has already said it."""
-        if self.closing or (generation.era is Era.Y2026 and not generation.wire.owns_server):
+        if self._phase.is_closing or (generation.era is Era.Y2026 and not generation.wire.owns_server):
             return
         params = {"requestId": id, "reason": reason}
         message: Message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}

@@ -7,44 +7,16 @@ JSON-RPC error, and nobody's call is harmed.
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 from holdfast.core.disclosure import rpc_error
 from holdfast.core.eras import METHOD_NOT_FOUND, SUBSCRIPTION_ID
 from holdfast.errors import ErrorAnswer, HoldfastError
 from holdfast.links.background import BackgroundTasks, cancelling
+from holdfast.links.calls.handlers import CallHandlers, OnNotification, OnProgress, OnRequest, Params, RawProgress
 from holdfast.links.codec import weight
-from holdfast.links.wires.base import Generation, Message, Patience, Reply
-
-Params: TypeAlias = Mapping[str, Any] | None
-OnRequest: TypeAlias = Callable[[str, Params, str | int], Awaitable[dict[str, Any]]]
-"""Answers a server's request (sampling, elicitation, roots): method, params, the request's id. Raises `ErrorAnswer` to
-answer with an error of its own."""
-OnNotification: TypeAlias = Callable[[str, Params], None]
-"""Takes a server's notification, in the order of arrival. Must not block."""
-OnProgress: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
-
-
-class RawProgress:
-    """An `OnProgress` that wants the parameters of a progress notification as they came."""
-
-    def __init__(self, pass_on: Callable[[Mapping[str, Any]], None]) -> None:
-        self.pass_on = pass_on
-
-    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
-        self.pass_on({"progress": progress, "total": total, "message": message})
-
-
-@dataclass(frozen=True, slots=True)
-class CallHandlers:
-    """Who takes what comes on one call's own stream, in place of the link's handlers. Only HTTP can tell it apart."""
-
-    on_request: OnRequest | None = None
-    on_notification: OnNotification | None = None
-    keep_up: Callable[[], Awaitable[None]] | None = None
-    """Waits until what came has been taken far enough: meanwhile the stream is read no further."""
-
+from holdfast.links.reporter import LinkReporter
+from holdfast.links.wires.base import Generation, Message, Patience, Receive
 
 INTERNAL_ERROR = -32603
 ANSWERS = 64  # of ours under way at once
@@ -55,19 +27,14 @@ ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 class Inbound:
     """The receiving side of one link."""
 
-    def __init__(self, background: BackgroundTasks, tell: Callable[[Generation, Message], Awaitable[Reply]]) -> None:
-        self.on_request: OnRequest | None = None
-        self.on_notification: OnNotification | None = None
-        self.stray: Callable[[str], None] = lambda what: None
-        self.failed: Callable[[str, BaseException], None] = lambda what, error: None
-        """Takes the news that a handler raised."""
-        self.progress: dict[str | int, OnProgress] = {}
-        self.early: Callable[[Message], Awaitable[object]] | None = None
-        """Answers a ping that comes before the handshake is done."""
-        self.acknowledged: dict[str | int, Callable[[Mapping[str, Any]], None]] = {}
-        """Who waits for a subscription to be acknowledged, by the id of its request."""
+    def __init__(self, background: BackgroundTasks, reporter: LinkReporter, tell_seconds: float) -> None:
         self._background = background
-        self._tell = tell
+        self._reporter = reporter
+        self._tell_seconds = tell_seconds
+        self._on_request: OnRequest | None = None
+        self._on_notification: OnNotification | None = None
+        self._progress: dict[str | int, OnProgress] = {}
+        self._acknowledged: dict[str | int, Callable[[Mapping[str, Any]], None]] = {}
         self._answering: dict[str | int, asyncio.Task[None]] = {}
         self._tasks: dict[asyncio.Task[None], int] = {}  # a server may give many requests one id
         self._bytes = 0
@@ -75,13 +42,30 @@ class Inbound:
         self._aside = 0
         """Questions under way that came outside any call's own stream."""
 
-    def begin(self, patience: Patience) -> None:
-        """A call begins: what the server asks meanwhile, outside any call's own stream, it may ask because of it."""
-        patience.questions = self._aside
-        self._calls.add(patience)
+    def handle(self, on_request: OnRequest | None, on_notification: OnNotification | None) -> None:
+        """Use these handlers from now on."""
+        self._on_request, self._on_notification = on_request, on_notification
 
-    def end(self, patience: Patience) -> None:
+    def begin(self, id: str | int, patience: Patience, on_progress: OnProgress | None) -> None:
+        """A call begins: what the server asks meanwhile, outside any call's own stream, it may ask because of it."""
+        patience.begin(self._aside)
+        self._calls.add(patience)
+        if on_progress is not None:
+            self._progress[id] = on_progress
+
+    def end(self, id: str | int, patience: Patience) -> None:
+        """The call has ended."""
         self._calls.discard(patience)
+        self._progress.pop(id, None)
+
+    @contextmanager
+    def acknowledging(self, id: str, acknowledged: Callable[[Mapping[str, Any]], None]) -> Generator[None, None, None]:
+        """Inside, the acknowledgement of the subscription that the request `id` asks for goes to `acknowledged`."""
+        self._acknowledged[id] = acknowledged
+        try:
+            yield
+        finally:
+            del self._acknowledged[id]
 
     def of(
         self, generation: Generation, handlers: CallHandlers | None = None, patience: Patience | None = None
@@ -91,25 +75,30 @@ class Inbound:
 
         async def receive(message: Message) -> None:
             try:
-                await self.receive(generation, message, handlers, patience)
+                await self._receive(generation, message, handlers, patience)
                 if handlers is not None and handlers.keep_up is not None:
                     await handlers.keep_up()
             except Exception as error:  # whatever a server sends, its stream goes on
-                self.stray(f"a message could not be taken: {error!r:.200}")
+                self._reporter.strayed(f"a message could not be taken: {error!r:.200}")
 
         return receive
 
-    async def unexpected(self, message: Message) -> None:
-        """A message during the handshake: nothing may be asked of us yet."""
-        method = message.get("method")
-        if isinstance(method, str) and "id" not in message:
-            self.hand_on(method, message.get("params"))
-        elif method == "ping" and self.early is not None:
-            await self.early({"jsonrpc": "2.0", "id": message["id"], "result": {}})
-        else:
-            self.stray(f"{method!r:.80} during the handshake")
+    def during_handshake(self, answer: Callable[[Message], Awaitable[object]]) -> Receive:
+        """The receiver of messages before the handshake is done: a server may say something and ask whether we are
+        there, and nothing else."""
 
-    async def receive(
+        async def receive(message: Message) -> None:
+            method = message.get("method")
+            if isinstance(method, str) and "id" not in message:
+                self.hand_on(method, message.get("params"))
+            elif method == "ping":
+                await answer({"jsonrpc": "2.0", "id": message["id"], "result": {}})
+            else:
+                self._reporter.strayed(f"{method!r:.80} during the handshake")
+
+        return receive
+
+    async def _receive(
         self,
         generation: Generation,
         message: Message,
@@ -118,7 +107,9 @@ class Inbound:
     ) -> None:
         method = message.get("method")
         if not isinstance(method, str):
-            self.stray(f"an answer to nobody, id {message.get('id')!r:.80}" if "id" in message else "not a message")
+            self._reporter.strayed(
+                f"an answer to nobody, id {message.get('id')!r:.80}" if "id" in message else "not a message"
+            )
             return
         raw = message.get("params")
         params = cast("Mapping[str, Any]", raw) if isinstance(raw, dict) else None
@@ -129,7 +120,7 @@ class Inbound:
                 while len(self._tasks) >= ANSWERS or (self._tasks and self._bytes + size > ANSWERS_BYTES):
                     # Whoever asks without end waits to be read.
                     await asyncio.wait(tuple(self._tasks), return_when=asyncio.FIRST_COMPLETED)
-                on_request = handlers.on_request if handlers is not None and handlers.on_request else self.on_request
+                on_request = handlers.on_request if handlers is not None and handlers.on_request else self._on_request
                 answering = self._answer(generation, id, method, params, on_request, patience)
                 task = self._background.start(answering, f"answer {method}")
                 self._answering[id] = task
@@ -137,7 +128,7 @@ class Inbound:
                 self._bytes += size
                 task.add_done_callback(lambda task: self._answered(id, task))
             else:
-                self.stray(f"a request {method!r:.80} with the id {id!r:.80}")
+                self._reporter.strayed(f"a request {method!r:.80} with the id {id!r:.80}")
             return
         if method == "notifications/progress" and params is not None and await self._progressed(params):
             return
@@ -158,17 +149,17 @@ class Inbound:
 
     def hand_on(self, method: str, params: Params, taker: OnNotification | None = None) -> None:
         """A notification, to whoever takes them."""
-        taker = taker or self.on_notification
+        taker = taker or self._on_notification
         if taker is not None:
             try:
                 taker(method, params)
             except Exception as error:
-                self.failed(f"the handler of {method!r:.80}", error)
+                self._reporter.handler_failed(f"the handler of {method!r:.80}", error)
 
     def _acknowledge(self, params: Mapping[str, Any]) -> bool:
         meta = params.get("_meta")
         id = cast("Mapping[str, Any]", meta).get(SUBSCRIPTION_ID) if isinstance(meta, Mapping) else None
-        waiting = self.acknowledged.get(id) if isinstance(id, str | int) else None
+        waiting = self._acknowledged.get(id) if isinstance(id, str | int) else None
         if waiting is None:
             return False
         waiting(params)
@@ -176,7 +167,7 @@ class Inbound:
 
     async def _progressed(self, params: Mapping[str, Any]) -> bool:
         token, progress, total = params.get("progressToken"), params.get("progress"), params.get("total")
-        callback = self.progress.get(token) if isinstance(token, str | int) else None
+        callback = self._progress.get(token) if isinstance(token, str | int) else None
         if isinstance(callback, RawProgress):
             callback.pass_on(params)
             return True
@@ -190,7 +181,7 @@ class Inbound:
                 message if isinstance(message, str) else None,
             )
         except Exception as error:
-            self.failed("a progress callback", error)
+            self._reporter.handler_failed("a progress callback", error)
         return True
 
     @contextmanager
@@ -232,18 +223,20 @@ class Inbound:
                 said: dict[str, Any] = {"code": error.code or INTERNAL_ERROR, "message": error.message or error.what}
                 answer["error"] = said if error.data is None else {**said, "data": error.data}
             except HoldfastError as error:
-                self.stray(f"{method!r:.80} was not answered: {error.what:.200}")
+                self._reporter.strayed(f"{method!r:.80} was not answered: {error.what:.200}")
                 answer["error"] = rpc_error(error)
             except (Exception, asyncio.CancelledError) as error:
                 if isinstance(error, asyncio.CancelledError) and cancelling():
                     raise
-                self.failed(f"the handler of {method!r:.80}", error)
+                self._reporter.handler_failed(f"the handler of {method!r:.80}", error)
                 answer["error"] = {"code": INTERNAL_ERROR, "message": "Internal error"}
         try:
-            reply = await self._tell(generation, answer)
+            reply = await generation.wire.tell(generation, answer, self._tell_seconds)
         except HoldfastError as error:  # what the handler returned is not JSON, or too large
-            self.stray(f"the handler of {method!r:.80} returned what can't be sent: {error.what}")
+            self._reporter.strayed(f"the handler of {method!r:.80} returned what can't be sent: {error.what}")
             said = {"code": INTERNAL_ERROR, "message": "Internal error"}
-            reply = await self._tell(generation, {"jsonrpc": "2.0", "id": id, "error": said})
+            reply = await generation.wire.tell(
+                generation, {"jsonrpc": "2.0", "id": id, "error": said}, self._tell_seconds
+            )
         if reply.seen is not None:
-            self.stray(f"our answer to {method!r:.80} did not arrive: {reply.what}")
+            self._reporter.strayed(f"our answer to {method!r:.80} did not arrive: {reply.what}")

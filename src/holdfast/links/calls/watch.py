@@ -15,6 +15,7 @@ from holdfast.core.outcome import Seen, Verdict, judge
 from holdfast.core.retry import backoff
 from holdfast.core.values import members
 from holdfast.errors import ErrorAnswer, HoldfastError, OutcomeUnknown, StartTimeout, Unavailable
+from holdfast.links.background import BackgroundTasks
 from holdfast.links.calls.errors import error_for
 from holdfast.links.calls.exchange import NO_HEADERS, Exchanger
 from holdfast.links.calls.inbound import Inbound
@@ -64,12 +65,16 @@ class Watch:
         self._watched: Generation | None = None
         self._last: HoldfastError | None = None
         self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, background: BackgroundTasks) -> None:
+        """Begin to watch; `started` is set once the server has agreed."""
+        self._task = background.start(self.run(), "watch")
 
     def close(self) -> None:
         """Stop watching. Closing the stream tells a 2026 server; a 2025 one keeps its subscriptions until told."""
-        if self.task is not None:
-            self.task.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
     async def run(self) -> None:
         """Until cancelled, or refused, or not agreed to within the time that a link has to come up."""
@@ -151,16 +156,13 @@ class Watch:
             if isinstance(given, list):
                 named = {uri for uri in cast("list[object]", given) if isinstance(uri, str)}
                 self.agreed = tuple(uri for uri in self._uris if uri in named)
-            patience.until = None  # from now on it may be silent for days
+            patience.lift()  # from now on it may be silent for days
             self._began()
 
-        self._inbound.acknowledged[id] = acknowledged
-        try:
+        with self._inbound.acknowledging(id, acknowledged):
             reply = await self._exchanger.exchange(
                 generation, "subscriptions/listen", {"notifications": wanted}, NO_HEADERS, patience, id=id
             )
-        finally:
-            self._inbound.acknowledged.pop(id, None)
         why = reply.what if reply.seen is not None else "the server ended the subscription"
         if reply.seen is not None:
             self._judged(generation, reply, reply.seen, "subscriptions/listen")

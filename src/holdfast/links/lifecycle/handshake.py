@@ -25,8 +25,8 @@ from holdfast.core.handshake import Handshake, Ours, legal_session_id
 from holdfast.core.models import BackendSessionId
 from holdfast.core.outcome import Broke, Seen, Verdict, judge
 from holdfast.errors import HoldfastError, Rejected
-from holdfast.links.limits import Limits
-from holdfast.links.wires.base import Generation, Message, Patience, Receive, Reply, Resolved, Wire
+from holdfast.links.calls.inbound import Inbound
+from holdfast.links.wires.base import Generation, Message, Patience, Reply, Resolved, Wire
 
 
 class HandshakeFailed(Exception):
@@ -48,8 +48,9 @@ class Handshaker:
         wire: Wire,
         resolved: Resolved,
         ours: Ours,
-        limits: Limits,
-        receive: Receive,
+        seconds: float,
+        tell_seconds: float,
+        inbound: Inbound,
         number: int,
         begun: Callable[[Generation], None],
     ) -> None:
@@ -57,8 +58,9 @@ class Handshaker:
         self._wire = wire
         self._resolved = resolved
         self._ours = ours
-        self._limits = limits
-        self._receive = receive
+        self._seconds = seconds
+        self._tell_seconds = tell_seconds
+        self._receive = inbound.during_handshake(self.tell)
         self._number = number
         self._begun = begun
         self._asked = 0
@@ -68,7 +70,7 @@ class Handshaker:
         version = VERSIONS[Era.Y2025][0]
         provisional = Generation(0, Era.Y2025, version, Handshake(Era.Y2025, version, {}), self._wire)
         self._wire.apply_credentials(provisional, self._resolved)
-        return await self._wire.tell(provisional, message, self._limits.tell)
+        return await self._wire.tell(provisional, message, self._tell_seconds)
 
     async def handshake(self, pinned: Era | None, prefers: Era, offers: Offers) -> Generation:
         """A generation that is ready: in the pinned era, else in the preferred one where the server has it."""
@@ -80,7 +82,7 @@ class Handshaker:
         first = offers.first(prefers, time.monotonic())
         generation = await (self._2025_first(offers) if first is Era.Y2025 else self._2026_first(offers))
         offers.took(generation.era)
-        generation.why = offers.why(prefers, generation.era)
+        generation.choose(offers.why(prefers, generation.era))
         return generation
 
     async def _2025_first(self, offers: Offers) -> Generation:
@@ -175,7 +177,7 @@ class Handshaker:
         generation = self._ready(Handshake(Era.Y2025, str(version), plain(result)), session)
         self._begun(generation)  # whatever happens from here on, somebody must end it
         told = await self._wire.tell(
-            generation, {"jsonrpc": "2.0", "method": "notifications/initialized"}, self._limits.handshake
+            generation, {"jsonrpc": "2.0", "method": "notifications/initialized"}, self._seconds
         )
         if told.seen is not None:
             raise HandshakeFailed(told)
@@ -206,8 +208,8 @@ class Handshaker:
         provisional = Generation(0, era, version, Handshake(era, version, {}), self._wire)
         self._wire.apply_credentials(provisional, self._resolved)
         message: Message = {"jsonrpc": "2.0", "id": f"handshake-{self._asked}", "method": method, "params": params}
-        until = asyncio.get_running_loop().time() + self._limits.handshake
-        return await self._wire.send(provisional, message, {}, Patience(until, self._limits.handshake), self._receive)
+        until = asyncio.get_running_loop().time() + self._seconds
+        return await self._wire.send(provisional, message, {}, Patience(until, self._seconds), self._receive)
 
     def _fail_unless_answered(self, reply: Reply) -> None:
         """Pass only what tells something about the era: the server's own refusal, in JSON-RPC or as a bare 4xx."""

@@ -24,6 +24,20 @@ class Peer:
     last_failure: HoldfastError | None = None
     """Why it did not start, the last time that it did not."""
 
+    def limit(self, threshold: int) -> None:
+        """How many transport faults in a row open the circuit; the link made last decides."""
+        self.circuit.threshold = threshold
+
+    def not_started(self, failure: HoldfastError) -> None:
+        """A program did not start."""
+        self.last_failure = failure
+
+    def first_without_session(self) -> bool:
+        """True for the first link that finds no session there, so that one warning is enough."""
+        first = not self.offers.told
+        self.offers.told = True
+        return first
+
 
 REMEMBERED = 512  # URLs whose offers outlive their links: a run's next one asks no more than the first
 

@@ -30,14 +30,14 @@ class Saver:
 
     def __init__(
         self,
+        memory: Memory | None,
         background: BackgroundTasks,
         reporter: LinkReporter,
         describe: Callable[[Generation], Saved],
         fits: Callable[[Saved], bool],
     ) -> None:
-        self.memory: Memory | None = None
-        self.superseded: Callable[[Generation], None] = lambda _: None
-        """Takes a generation that is given up for another link's, which is saved."""
+        self.memory = memory
+        self._superseded: Callable[[Generation], None] = lambda _: None
         self._background = background
         self._reporter = reporter
         self._describe = describe
@@ -51,6 +51,14 @@ class Saver:
         self._failed_at = float("-inf")
         self._lost: deque[BackendSessionId | None] = deque(maxlen=LOST_KEPT)
 
+    def use(self, memory: Memory) -> None:
+        """Save there from now on."""
+        self.memory = memory
+
+    def on_superseded(self, superseded: Callable[[Generation], None]) -> None:
+        """`superseded` takes a generation that is given up for another link's, which is saved."""
+        self._superseded = superseded
+
     def abandon(self) -> None:
         """Its event loop is closed."""
         self._task = self._wanted = None
@@ -62,7 +70,7 @@ class Saver:
 
     def soon(self, generation: Generation) -> None:
         """Save what is known of this generation, aside from whoever changed it."""
-        if self.memory is None or (generation.wire.owns_server and not generation.keeps_state):
+        if self.memory is None or not generation.savable:
             return
         self._wanted = generation
         if self._task is None:
@@ -131,13 +139,11 @@ class Saver:
         kept = await self.memory.load()
         if self._is_anothers(kept, generation):
             if generation.unsaved:
-                self.superseded(generation)
+                self._superseded(generation)
             return  # else it is over, and its next call finds that out
         saved = kept.saved
         if saved is not None and not generation.unsaved and saved.session == generation.session:
-            generation.shared = generation.shared or saved.shared
-            if generation.unreported_loss is generation.saved_loss:
-                generation.unreported_loss = saved.unreported_loss
+            generation.merge_saved(saved.unreported_loss, saved.shared)
         description = self._describe(generation)
         await self.memory.save(description, kept.token)
         self.saved(generation, description)
@@ -149,7 +155,7 @@ class Saver:
 
     def saved(self, generation: Generation, saved: Saved) -> None:
         """The memory has this generation's session."""
-        generation.unsaved, generation.saved_loss = False, saved.unreported_loss
+        generation.saved_as(saved.unreported_loss)
         self._lost.clear()
 
     def _is_anothers(self, kept: MemoryEntry, generation: Generation) -> bool:

@@ -27,7 +27,10 @@ Dropped: TypeAlias = Callable[[str, bool], None]
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """One handshake and the session it began. Calls hold on to theirs; a new one never cuts them off."""
+    """One handshake and the session it began. Calls hold on to theirs; a new one never cuts them off.
+
+    Others read its fields, and change them by its methods only.
+    """
 
     number: int
     era: Era
@@ -38,15 +41,18 @@ class Generation:
     why: Why = Why.PINNED
     """Why this era was taken."""
     adopted: bool = False
+    """Its session was saved by another link, or in an earlier life of this one."""
     keeps_state: bool = True
     """A server can remember something for it: it has a session id, or is a connection of its own."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     credentials_version: int = 0
     """How often its credentials were set: a 401 to older ones is no news."""
     answered_unsafe: bool = False
+    """An unsafe call may have left something in the session."""
     reseeded: bool = False
-    to_restore: list[tuple[str, dict[str, Any]]] = field(default_factory=list[tuple[str, dict[str, Any]]])
-    """What the session must be told before anybody's call."""
+    """It was lost, and a hook has put into the next session what it kept."""
+    to_restore: tuple[tuple[str, dict[str, Any]], ...] = ()
+    """Requests to send in an adopted session before any call: settings of this link that its beginner did not have."""
     lost: bool = False
     unreported_loss: bool = False
     """Its session replaced one that kept something, and no caller has been told yet."""
@@ -60,7 +66,69 @@ class Generation:
     """Its session was lost and replaced by another link, whose caller was told."""
     successor: "Generation | None" = None
     listening: asyncio.Event = field(default_factory=asyncio.Event)
-    """The server has answered to our wish for its own stream, whatever it said."""
+    """The server has answered the request for its own stream, whatever it said."""
+
+    @property
+    def held_state(self) -> bool:
+        """Something may be lost with it."""
+        return self.keeps_state and self.answered_unsafe
+
+    @property
+    def savable(self) -> bool:
+        """Another process, or a later life, could use what is saved of it."""
+        return self.keeps_state or not self.wire.owns_server
+
+    def use_credentials(self, headers: Mapping[str, str]) -> None:
+        """Its messages carry these headers from now on."""
+        self.headers = headers
+        self.credentials_version += 1
+
+    def choose(self, why: Why) -> None:
+        """Its era was taken for this reason."""
+        self.why = why
+
+    def unsafe_answered(self) -> None:
+        """An unsafe call was executed in it, or may have been."""
+        self.answered_unsafe = True
+
+    def replaced_by(self, successor: "Generation") -> None:
+        self.successor = successor
+
+    def mark_lost(self) -> None:
+        """The server no longer knows its session."""
+        self.lost = True
+
+    def mark_reseeded(self, reseeded: bool) -> None:
+        """Whether the hook has put back what it kept."""
+        self.reseeded = reseeded
+
+    def mark_shared(self) -> None:
+        self.shared = True
+
+    def mark_unsaved(self) -> None:
+        self.unsaved = True
+
+    def loss_pending(self, pending: bool) -> None:
+        """A loss before it has still to be reported, or has been reported."""
+        self.unreported_loss = pending
+
+    def loss_reported_elsewhere(self, reported: bool) -> None:
+        """Another link has replaced its session; whether its caller knows what was lost."""
+        self.reported_elsewhere = reported
+
+    def saved_as(self, unreported_loss: bool) -> None:
+        """The memory has it, with this word on a loss before it."""
+        self.unsaved, self.saved_loss = False, unreported_loss
+
+    def merge_saved(self, unreported_loss: bool, shared: bool) -> None:
+        """What other links have saved of the same session: whether a loss was reported, and that they use it."""
+        self.shared = self.shared or shared
+        if self.unreported_loss is self.saved_loss:
+            self.unreported_loss = unreported_loss
+
+    def loss_settled(self) -> None:
+        """The loss before it was reported by another link, and the memory says so."""
+        self.unreported_loss = self.saved_loss = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +167,29 @@ class Patience:
     """The exchange's own, while it waits."""
 
     def next(self, now: float) -> float | None:
+        """When to give up, if nothing comes from now on."""
         if self.silence is None:
             return self.until
         quiet = now + self.silence + (ANSWER_SECONDS if self.questions else 0.0)
         return quiet if self.until is None or quiet < self.until else self.until
+
+    def begin(self, questions: int) -> None:
+        """The exchange begins while so many questions are being answered."""
+        self.questions = questions
 
     def asked(self, questions: int) -> None:
         """So many more questions of the server are being answered; fewer, where it is negative."""
         self.questions += questions
         if self.timer is not None and not self.timer.expired():
             self.timer.reschedule(self.next(asyncio.get_running_loop().time()))
+
+    def attach(self, timer: asyncio.Timeout | None) -> None:
+        """The timer to keep in step, while the exchange waits; None once it is left, when it must not be set."""
+        self.timer = timer
+
+    def lift(self) -> None:
+        """There is no total any more."""
+        self.until = None
 
 
 @dataclass(frozen=True, slots=True)

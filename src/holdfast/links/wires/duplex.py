@@ -35,10 +35,10 @@ class Unreadable(NamedTuple):
 class Channel(Protocol):
     """Two streams of messages to one server."""
 
-    answered: Callable[[Message], bool] | None
-    """Where the channel may take an answer at once, in order; False if nobody waits for it."""
+    async def open(self, resolved: Resolved, answered: Callable[[Message], bool]) -> None:
+        """`answered` may take an answer at once, in order; False if no call waits for it."""
+        ...
 
-    async def open(self, resolved: Resolved) -> None: ...
     async def write(self, message: Message, sent: Callable[[], None]) -> None:
         """Calls `sent` the moment that the message can no longer be taken back, and waits until the other end keeps
         up. ConnectionError if the other end is gone."""
@@ -69,10 +69,9 @@ class DuplexWire:
         self._ended: Lost | None = None
         self._open = False
         self._reader: asyncio.Task[None] | None = None
-        channel.answered = self._answer
 
     async def open(self, resolved: Resolved) -> None:
-        await self._channel.open(resolved)
+        await self._channel.open(resolved, self._answer)
         self._open = True
         self._reader = self._background.start(self._read(), "reader")
 
@@ -96,7 +95,7 @@ class DuplexWire:
         self._waiting[message["id"]] = waiting
         try:
             async with asyncio.timeout_at(patience.next(loop.time())) as timer:
-                patience.timer = timer
+                patience.attach(timer)
                 try:
                     await self._channel.write(message, waiting.mark_sent)
                     while True:
@@ -108,7 +107,7 @@ class DuplexWire:
                         await receive(item)
                         timer.reschedule(patience.next(loop.time()))
                 finally:
-                    patience.timer = None  # it must not be set once it is left
+                    patience.attach(None)
         except ConnectionError:
             broke = self._broke if waiting.sent else Broke.CONNECT
             return self._broken(generation, broke, await self._channel.last_words())

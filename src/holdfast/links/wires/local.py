@@ -36,9 +36,8 @@ class LocalChannel:
         self._outgoing: Any = None
         self._run: asyncio.Task[None] | None = None
         self._why = "the server's run ended"
-        self.answered: Callable[[Message], bool] | None = None
 
-    async def open(self, resolved: Resolved) -> None:
+    async def open(self, resolved: Resolved, answered: Callable[[Message], bool]) -> None:
         started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._incoming, self._stop = asyncio.Queue(BACKLOG), asyncio.Event()
         self._run = self._background.start(self._serve(started), f"server {self._name}")

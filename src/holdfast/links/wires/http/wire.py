@@ -60,8 +60,7 @@ class HttpWire:
             headers["mcp-protocol-version"] = generation.version
         if generation.session is not None:
             headers["mcp-session-id"] = generation.session
-        generation.headers = headers
-        generation.credentials_version += 1
+        generation.use_credentials(headers)
 
     async def send(
         self, generation: Generation, message: Message, headers: Mapping[str, str], patience: Patience, receive: Receive
@@ -122,7 +121,7 @@ class _Call:
         response: Response | None = None
         try:
             async with asyncio.timeout_at(self._patience.next(now())) as timer:
-                self._patience.timer = timer
+                self._patience.attach(timer)
                 response = await self._wire.endpoint.request("POST", headers, body)
                 self._sent = True
                 self._status = response.status
@@ -139,7 +138,7 @@ class _Call:
         except FAILURES as error:
             return failed(generation, error, body.sent, self._answering)
         finally:
-            self._patience.timer = None
+            self._patience.attach(None)
             if response is not None and not response.closed:
                 self._let_go(response)
 

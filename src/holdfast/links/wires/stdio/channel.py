@@ -31,21 +31,24 @@ class StdioChannel:
         self._child: Child | None = None
         self._shown = target.command
         self._closing = False
-        self.answered: Callable[[Message], bool] | None = None
 
-    async def open(self, resolved: Resolved) -> None:
+    async def open(self, resolved: Resolved, answered: Callable[[Message], bool]) -> None:
         target = self._target
         env = environment(resolved.env)
         self._shown = masked(target.command, target.args, resolved.env)
         file = find(target.command, target.args, env, target.cwd, self._name)
-        cookie = secrets.token_hex(16)
-        cap = self._limits.message_bytes
+        child = Child(
+            self._limits.message_bytes,
+            secrets.token_hex(16),
+            self._said,
+            self._reporter.strayed,
+            decode_exactly if self._known_json else decode,
+            answered,
+        )
         try:
-            child = await start(file, target.args, env, target.cwd, cap, cookie, self._said, self._reporter.strayed)
-            child.decode = decode_exactly if self._known_json else decode
+            await start(child, file, target.args, env, target.cwd)
         except OSError as error:
             raise failed_to_start(error, file, self._shown, self._name) from error
-        child.answered = self.answered
         self._child = child
         self._reporter.event(ChildStarted, pid=child.pid)
 

@@ -34,17 +34,25 @@ _ID = re.compile(rb'"id"\s*:\s*("(?:[^"\\]|\\.){1,200}"|\d{1,18})')
 
 
 class Child(asyncio.SubprocessProtocol):
-    """Made by `start`. One reader, any number of writers."""
+    """Started by `start`. One reader, any number of writers."""
 
-    def __init__(self, cap: int, cookie: str, said: Callable[[str], None], stray: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        cap: int,
+        cookie: str,
+        said: Callable[[str], None],
+        stray: Callable[[str], None],
+        decode: Decode = decode,
+        answered: Callable[[Message], bool] | None = None,
+    ) -> None:
         self.pid = 0
         self.exit_code: int | None = None
         self.ended = asyncio.Event()
         self.strays = 0
-        self.answered: Callable[[Message], bool] | None = None
-        self.decode: Decode = decode
+        self.cookie = cookie
         self._cap = cap
-        self._cookie = cookie
+        self._answered = answered
+        self._decode = decode
         self._said = said
         self._stray = stray
         self._transport: asyncio.SubprocessTransport | Program | None = None
@@ -142,14 +150,14 @@ class Child(asyncio.SubprocessProtocol):
 
     def _take_line(self, line: bytes) -> None:
         try:
-            message = self.decode(line)
+            message = self._decode(line)
         except ValueError:
             message = None
         if isinstance(message, dict) and "jsonrpc" in message:
             known = cast("Message", message)
             # An answer goes straight to its call if nothing that came before it waits to be read.
             idle = not self._messages and self._reader is not None and not self._reader.done()
-            if not (idle and self.answered is not None and "method" not in known and self.answered(known)):
+            if not (idle and self._answered is not None and "method" not in known and self._answered(known)):
                 self._keep(known, len(line))
             return
         if (
@@ -268,7 +276,7 @@ class Child(asyncio.SubprocessProtocol):
                 self._signal(signal.SIGKILL)
         if isinstance(self._transport, Program):
             await self._transport.end_descendants(exit_seconds / 4)
-        await kill_by_cookie(self._cookie, exit_seconds / 4)
+        await kill_by_cookie(self.cookie, exit_seconds / 4)
         warden.forget(self.pid)
         if self._transport is not None:
             self._transport.close()
@@ -318,25 +326,14 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-async def start(
-    file: str,
-    args: Sequence[str],
-    env: Mapping[str, str],
-    cwd: str | None,
-    cap: int,
-    cookie: str,
-    said: Callable[[str], None],
-    stray: Callable[[str], None],
-) -> Child:
+async def start(child: Child, file: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None) -> None:
     """Start it in a process group and session of its own, known to the warden. OSError as the system says it."""
-    child = Child(cap, cookie, said, stray)
-    env = {**env, **warden.cookies(), COOKIE: cookie}
+    env = {**env, **warden.cookies(), COOKIE: child.cookie}
     if os.name != "posix":
         await asyncio.get_running_loop().subprocess_exec(lambda: child, file, *args, env=env, cwd=cwd)
-        return child
+        return
     program = await _started(child, file, args, env, cwd)
     warden.know(program.get_pid())
-    return child
 
 
 async def _started(

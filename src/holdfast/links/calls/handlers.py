@@ -1,0 +1,33 @@
+"""The functions that take what a server says: its requests, its notifications, the progress of a call."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Params: TypeAlias = Mapping[str, Any] | None
+OnRequest: TypeAlias = Callable[[str, Params, str | int], Awaitable[dict[str, Any]]]
+"""Answers a server's request (sampling, elicitation, roots): method, params, the request's id. Raises `ErrorAnswer` to
+answer with an error of its own."""
+OnNotification: TypeAlias = Callable[[str, Params], None]
+"""Takes a server's notification, in the order of arrival. Must not block."""
+OnProgress: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
+
+
+class RawProgress:
+    """An `OnProgress` that wants the parameters of a progress notification as they came."""
+
+    def __init__(self, pass_on: Callable[[Mapping[str, Any]], None]) -> None:
+        self.pass_on = pass_on
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        self.pass_on({"progress": progress, "total": total, "message": message})
+
+
+@dataclass(frozen=True, slots=True)
+class CallHandlers:
+    """Who takes what comes on one call's own stream, in place of the link's handlers. Only HTTP can tell it apart."""
+
+    on_request: OnRequest | None = None
+    on_notification: OnNotification | None = None
+    keep_up: Callable[[], Awaitable[None]] | None = None
+    """Waits until what came has been taken far enough: meanwhile the stream is read no further."""

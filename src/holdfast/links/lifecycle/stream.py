@@ -1,0 +1,102 @@
+"""The server's own stream of a link: when it is read, and by which of the links that share a session."""
+
+import asyncio
+from collections.abc import Callable
+
+from holdfast.core.eras import Era
+from holdfast.core.events import StreamDropped
+from holdfast.core.outcome import Seen, Verdict
+from holdfast.errors import HoldfastError
+from holdfast.links.background import BackgroundTasks
+from holdfast.links.calls.inbound import Inbound
+from holdfast.links.memory.store import Memory
+from holdfast.links.reporter import LinkReporter
+from holdfast.links.wires.base import Generation
+
+CLAIM_SECONDS = 30.0  # a dead process's claim on the server's stream ends after that
+
+
+class ServerStream:
+    """The one task that reads it. `lost` takes the news that the generation's session or credentials are gone."""
+
+    def __init__(
+        self,
+        wanted: bool,
+        inbound: Inbound,
+        background: BackgroundTasks,
+        reporter: LinkReporter,
+        memory: Callable[[], Memory | None],
+        lost: Callable[[Generation, Seen, Verdict], bool],
+    ) -> None:
+        self._wanted = wanted
+        self._inbound = inbound
+        self._background = background
+        self._reporter = reporter
+        self._memory = memory
+        self._lost = lost
+        self._task: asyncio.Task[None] | None = None
+
+    def want(self) -> None:
+        """Read it from now on, where `Options(stream=False)` had left it alone."""
+        self._wanted = True
+
+    def start(self, generation: Generation) -> None:
+        """Read it, if the generation has one and it is wanted."""
+        if self._task is not None and not self._task.done():
+            return  # credentials were renewed, the stream goes on
+        if generation.wire.owns_server or (
+            generation.era is Era.Y2025 and generation.session is not None and self._wanted
+        ):
+            self._task = self._background.start(self._listen(generation), "stream")
+
+    def stop(self) -> None:
+        """The generation is over."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def forget(self) -> None:
+        """Its task has ended."""
+        self._task = None
+
+    async def wait_listening(self, generation: Generation, seconds: float) -> None:
+        """Until the stream is open, or refused, or the time is up."""
+        task = self._task
+        if task is None or generation.wire.owns_server:
+            return
+        opened = asyncio.ensure_future(generation.listening.wait())
+        try:
+            await asyncio.wait((opened, task), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            opened.cancel()
+
+    async def _listen(self, generation: Generation) -> None:
+        def lost(seen: Seen, verdict: Verdict) -> bool:
+            return self._lost(generation, seen, verdict)
+
+        def dropped(why: str, resumable: bool) -> None:
+            self._reporter.event(StreamDropped, why=why, resumable=resumable)
+
+        async def read() -> None:
+            await generation.wire.listen(generation, self._inbound.of(generation), lost, dropped)
+
+        memory = self._memory()
+        if memory is None or generation.wire.owns_server:
+            await read()
+            return
+        # Several links may share the session: only the holder of the claim reads the stream.
+        while True:
+            reading: asyncio.Task[None] | None = None
+            try:
+                while await memory.claim_stream(CLAIM_SECONDS):
+                    if reading is None:
+                        reading = self._background.start(read(), "claimed stream")
+                    await asyncio.wait((reading,), timeout=CLAIM_SECONDS / 3)
+                    if reading.done():
+                        return
+            except HoldfastError as error:
+                self._reporter.forgetting(str(error))
+            finally:
+                if reading is not None:
+                    reading.cancel()
+            await asyncio.sleep(CLAIM_SECONDS / 3)

@@ -1,0 +1,193 @@
+"""A link's session in its memory: found and adopted, shared with other links, and saved.
+
+What is saved may be another link's by now; then the saved one stands.
+"""
+
+from dataclasses import replace
+
+from holdfast.core.eras import Era, Why
+from holdfast.core.handshake import Saved
+from holdfast.core.models import Principal
+from holdfast.errors import Conflict, HoldfastError
+from holdfast.links.background import BackgroundTasks
+from holdfast.links.memory.saver import Saver
+from holdfast.links.memory.store import Memory, MemoryEntry
+from holdfast.links.reporter import LinkReporter
+from holdfast.links.settings import CurrentSettings
+from holdfast.links.wires.base import Generation, Resolved, Wire
+
+
+class SavedSession:
+    """One link's. Without a memory, nothing is found and nothing saved."""
+
+    def __init__(
+        self, memory: Memory | None, settings: CurrentSettings, background: BackgroundTasks, reporter: LinkReporter
+    ) -> None:
+        self._settings = settings
+        self._forgetting = reporter.forgetting
+        self.saver = Saver(memory, background, reporter, self._describe, lambda saved: settings.now.fits(saved))
+
+    @property
+    def memory(self) -> Memory | None:
+        return self.saver.memory
+
+    async def take_up(
+        self, number: int, old: Generation | None, wire: Wire, resolved: Resolved
+    ) -> tuple[Generation | None, MemoryEntry | None]:
+        """The saved session, if it can be used, and what is saved."""
+        while True:
+            kept = await self._load()
+            adopted = self._adopt(kept, number, old, wire, resolved)
+            if kept is None or adopted is None:
+                return None, kept
+            try:
+                await self._share(adopted, kept)
+            except Conflict:
+                continue  # another link has saved in this moment
+            return adopted, kept
+
+    async def save_new(self, generation: Generation, kept: MemoryEntry | None) -> bool:
+        """Save a session that has just begun. False if another link saved one first: that one is to be used."""
+        if self.memory is None or not generation.savable:
+            return True
+        generation.mark_unsaved()
+        try:
+            if kept is not None:
+                saved = self._describe(generation)
+                await self.memory.save(saved, kept.token)
+                self.saver.saved(generation, saved)
+        except Conflict:
+            return False
+        except HoldfastError as error:
+            self._forgetting(str(error))
+        return True
+
+    def lost_by_others(self, kept: MemoryEntry | None, old: Generation | None, owns_server: bool) -> bool:
+        """Was there something that a new session does not have, and that `old` does not know of?"""
+        if kept is None:
+            return False
+        saved = kept.saved
+        if saved is None or saved.principal != self._settings.now.principal:
+            return kept.lost
+        if kept.lost or saved.unreported_loss:
+            return True
+        if old is not None and old.session == saved.session:
+            return False
+        return saved.session is not None or (owns_server and saved.handshake.era is Era.Y2025)
+
+    def was_shared(self, kept: MemoryEntry | None, old: Generation) -> bool:
+        """May another link have left something in the lost session? Yes, unless the memory says no."""
+        if old.session is None or old.unsaved or self.memory is None:
+            return False
+        saved = None if kept is None else kept.saved
+        return kept is None or (saved is not None and saved.session == old.session and saved.shared)
+
+    def join(self, kept: MemoryEntry | None) -> None:
+        """Settings that other links gave the saved session are given to the next one, too."""
+        settings = self._settings.now
+        if kept is not None and kept.saved is not None and kept.saved.principal == settings.principal:
+            self._settings.change(settings.joined(kept.saved))
+
+    async def loss_was_reported(self, generation: Generation) -> bool:
+        """Does the memory say that a loss before this session, which is saved, was reported by another link?"""
+        if self.memory is None or generation.unsaved or self.saver.is_busy:
+            return False
+        kept = await self._load()
+        return kept is not None and kept.saved is not None and not kept.lost and not kept.saved.unreported_loss
+
+    def keep_in(self, memory: Memory, principal: Principal, generation: Generation | None) -> None:
+        """Save in this memory from now on, for this principal."""
+        self.saver.use(memory)
+        self._settings.change(replace(self._settings.now, principal=principal))
+        if generation is not None:
+            generation.mark_unsaved()
+            self.saver.soon(generation)
+
+    async def touch(self) -> None:
+        """The saved session is in use."""
+        if self.memory is not None:
+            try:
+                await self.memory.touch()
+            except HoldfastError as error:
+                self._forgetting(str(error))
+
+    async def forget(self) -> None:
+        """The session is over."""
+        if self.memory is not None:
+            try:
+                await self.memory.forget()
+            except HoldfastError as error:
+                self._forgetting(str(error))
+
+    async def _load(self) -> MemoryEntry | None:
+        if self.memory is None:
+            return None
+        try:
+            kept = await self.memory.load()
+        except HoldfastError as error:
+            self._forgetting(str(error))
+            return None
+        if kept.unreadable is not None:
+            self._forgetting(kept.unreadable)
+        return kept
+
+    async def _share(self, adopted: Generation, kept: MemoryEntry) -> None:
+        """Let the link that began the session know, should it lose it, that others have used it."""
+        if adopted.shared or adopted.session is None or self.memory is None or kept.saved is None:
+            return
+        if kept.token is None:
+            return  # a memory without compare-and-swap: a newer session could be overwritten
+        adopted.mark_shared()
+        try:
+            await self.memory.save(replace(kept.saved, shared=True), kept.token)
+        except Conflict:
+            raise
+        except HoldfastError as error:
+            self._forgetting(str(error))
+            self.saver.soon(adopted)
+
+    def _adopt(
+        self, kept: MemoryEntry | None, number: int, old: Generation | None, wire: Wire, resolved: Resolved
+    ) -> Generation | None:
+        saved, settings = None if kept is None else kept.saved, self._settings.now
+        if saved is None or wire.owns_server or not settings.fits(saved):
+            return None
+        handshake = saved.handshake
+        chosen = settings.pinned is not None or saved.second_choice or handshake.era is settings.prefers
+        if saved.session is None and not chosen:
+            return None  # nothing is held there, and the server may offer the era that we would rather have
+        if old is not None and saved.session == old.session and handshake.era is old.era:
+            return None
+        adopted = Generation(
+            number,
+            handshake.era,
+            handshake.version,
+            handshake,
+            wire,
+            saved.session,
+            Why.SAVED,
+            adopted=True,
+            keeps_state=saved.session is not None,
+            answered_unsafe=saved.session is not None,
+            to_restore=settings.missing_in(saved),
+            unreported_loss=saved.unreported_loss,
+            saved_loss=saved.unreported_loss,
+            shared=saved.shared,
+        )
+        self._settings.change(settings.joined(saved))
+        wire.apply_credentials(adopted, resolved)
+        return adopted
+
+    def _describe(self, generation: Generation) -> Saved:
+        settings = self._settings.now
+        return Saved(
+            generation.session,
+            generation.handshake,
+            settings.ours,
+            settings.principal,
+            settings.log_level,
+            settings.subscriptions,
+            generation.unreported_loss,
+            generation.era is not settings.prefers,
+            generation.shared,
+        )

@@ -1,0 +1,82 @@
+"""What each session of a link is to be: whose, of which era, and what it is told.
+
+Frozen; the link replaces it as a whole, and its parts read the one that `CurrentSettings` holds now.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from holdfast.core.eras import Era
+from holdfast.core.handshake import Handshake, Ours, Saved
+from holdfast.core.models import Principal
+
+Requests: TypeAlias = tuple[tuple[str, dict[str, Any]], ...]
+"""Method and parameters of each."""
+
+REMEMBERED = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
+"""Requests whose effect a new session must be given again."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """The settings of a link's sessions."""
+
+    ours: Ours
+    principal: Principal
+    pinned: Era | None = None
+    """The only era to take, or None."""
+    prefers: Era = Era.Y2025
+    """Which era to take where the server offers both."""
+    log_level: str | None = None
+    subscriptions: tuple[str, ...] = ()
+
+    def fits(self, saved: Saved) -> bool:
+        """A saved session can be used for these."""
+        return saved.fits(self.ours, self.principal, self.pinned)
+
+    def introduced(self, info: Mapping[str, Any], capabilities: Mapping[str, Any]) -> "SessionSettings":
+        """With another name, and more capabilities."""
+        return replace(self, ours=Ours(info, {**self.ours.capabilities, **capabilities}))
+
+    def after(self, method: str, params: Mapping[str, Any]) -> "SessionSettings":
+        """As they are once the server has answered this request."""
+        uri = params.get("uri")
+        if method == "logging/setLevel":
+            return replace(self, log_level=params.get("level"))
+        if method == "resources/subscribe" and isinstance(uri, str) and uri not in self.subscriptions:
+            return replace(self, subscriptions=(*self.subscriptions, uri))
+        if method == "resources/unsubscribe" and isinstance(uri, str):
+            return replace(self, subscriptions=tuple(each for each in self.subscriptions if each != uri))
+        return self
+
+    def joined(self, saved: Saved) -> "SessionSettings":
+        """With what links that share the session had set; our own log level stands."""
+        subscriptions = tuple(dict.fromkeys((*self.subscriptions, *saved.subscriptions)))
+        return replace(self, log_level=self.log_level or saved.log_level, subscriptions=subscriptions)
+
+    def missing_in(self, saved: Saved) -> Requests:
+        """What to request in a saved session that was begun without these settings."""
+        level = self.log_level if self.log_level != saved.log_level else None
+        return _requests(level, (uri for uri in self.subscriptions if uri not in saved.subscriptions))
+
+    def for_new(self, handshake: Handshake) -> Requests:
+        """What to request in a new session."""
+        return _requests(self.log_level if "logging" in handshake.capabilities else None, self.subscriptions)
+
+
+def _requests(level: str | None, uris: Iterable[str]) -> Requests:
+    levels = () if level is None else (("logging/setLevel", {"level": level}),)
+    return (*levels, *(("resources/subscribe", {"uri": uri}) for uri in uris))
+
+
+class CurrentSettings:
+    """Holds the settings that are valid now."""
+
+    __slots__ = ("now",)
+
+    def __init__(self, settings: SessionSettings) -> None:
+        self.now = settings
+
+    def change(self, settings: SessionSettings) -> None:
+        self.now = settings
