@@ -15,7 +15,7 @@ from holdfast.core import events
 from holdfast.testing import Fault, FaultServer
 from tests.client.servers import FASTER, at, count, program, said
 from tests.links.kit import until
-from tests.links.test_stdio import alive
+from tests.links.wires.stdio.children import alive
 
 pytestmark = pytest.mark.anyio
 

@@ -5,9 +5,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+import uvloop
+
 import holdfast
 from holdfast import Limits, Link, Options
 
+uvloop.new_event_loop().close()  # opens a pipe that stays for the whole process
+EVERY_LOOP = pytest.mark.parametrize(
+    "anyio_backend", [("asyncio", {"use_uvloop": True}), "asyncio"], ids=["uvloop", "asyncio"]
+)
 FAST = Limits(
     connect=2,
     handshake=2,

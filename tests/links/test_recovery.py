@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Options
+from holdfast import Limits, Options
 from holdfast.core import events
 from holdfast.core.outcome import Verdict, VerdictRule
 from holdfast.testing import LOST_SESSION, Fault, FaultServer
@@ -319,3 +319,65 @@ async def test_a_retry_after_beyond_measure_is_no_wait_for_ever(said: str, taken
         with pytest.raises(holdfast.HoldfastError) as caught:
             await link.request("tools/call", tool("echo"))
         assert caught.value.retry_after == taken
+
+
+@pytest.mark.promise("link.state-loss")
+async def test_an_executed_call_whose_answer_was_too_large_counts_as_state() -> None:
+    limits = Limits(message_bytes=50_000, close=1)
+    async with FaultServer() as server, link_to(server.url, limits=limits, stream=False) as link:
+        with pytest.raises(holdfast.LimitReached):
+            await link.request("tools/call", tool("large", bytes=60_000))
+        server.sessions.sessions.clear()
+        with pytest.raises(holdfast.SessionReplaced):
+            await link.request("tools/call", tool("count"))
+
+
+@pytest.mark.promise("link.state-loss")
+async def test_a_safe_call_that_was_told_leaves_the_next_unsafe_one_to_be_told() -> None:
+    limits = Limits(replays=0, close=1)
+    async with FaultServer() as server, link_to(server.url, limits=limits, stream=False) as link:
+        await link.request("tools/call", tool("count"))
+        server.sessions.sessions.clear()
+        for safe in (True, False):
+            with pytest.raises(holdfast.SessionReplaced):
+                await link.request("tools/call", tool("count"), safe=safe)
+        assert text_of(await link.request("tools/call", tool("count"))) == "1"
+
+
+@pytest.mark.promise("link.circuit")
+async def test_a_trial_whose_caller_was_cancelled_does_not_hold_up_the_next() -> None:
+    async with FaultServer() as server, link_to(server.url, limits=FAST) as link:
+        await server.refuse()
+        loop, opened = asyncio.get_running_loop(), False
+        while not opened:
+            with pytest.raises(holdfast.Unavailable) as caught:
+                await link.request("tools/list")
+            opened = isinstance(caught.value, holdfast.CircuitOpen)
+        await server.listen()
+        server.plan(Fault.HANG, method="initialize")
+        end = loop.time() + 8
+        while True:
+            try:
+                await asyncio.wait_for(link.request("tools/list"), 0.3)
+            except TimeoutError:
+                break
+            except holdfast.CircuitOpen as error:
+                assert loop.time() < end
+                await asyncio.sleep(error.retry_after or 0)
+        server.lift()
+        await link.request("tools/list")
+
+
+@pytest.mark.promise("link.reseed")
+async def test_a_hook_that_uses_the_link_itself_is_told() -> None:
+    async def reseed(lost: holdfast.Reseeding) -> bool:
+        await link.request("tools/list")
+        return True
+
+    async with FaultServer() as server:
+        link = link_to(server.url, reseed=reseed)
+        await link.request("tools/call", tool("count"))
+        server.sessions.sessions.clear()
+        with pytest.raises(holdfast.SessionReplaced):
+            await asyncio.wait_for(link.request("tools/call", tool("count")), 3)
+        await link.close()

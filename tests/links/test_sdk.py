@@ -257,3 +257,33 @@ async def test_an_id_in_use_is_refused_as_the_sdk_expects() -> None:
             await dispatcher.send_raw_request("tools/list", None, {"request_id": "a"})
         server.sessions.release.set()
         await first
+
+
+@pytest.mark.promise("link.sdk")
+async def test_a_client_over_a_link_that_somebody_closes_gets_an_answer() -> None:
+    async with FaultServer() as server:
+        link = link_to(server.url)
+        async with Client(LinkTransport(link)) as client:
+            await client.list_tools()
+            call = asyncio.ensure_future(client.call_tool("wait", {"call": "w"}))
+            await until(lambda: server.effects["w"])
+            await link.close()
+            with pytest.raises(MCPError):
+                await asyncio.wait_for(call, 5)
+            await client.call_tool("echo", {})
+
+
+@pytest.mark.promise("link.sdk")
+async def test_a_malformed_result_is_answered_and_kills_nothing() -> None:
+    async with FaultServer(era="2026") as server, link_to(server.url) as link:
+        async with ClientSession(dispatcher=LinkDispatcher(link)) as session:
+            await session.discover()
+
+            async def malformed(method: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+                return {"tools": ["x", {"name": 7}, {"name": "y", "annotations": 3}]}
+
+            real, link.request = link.request, malformed  # type: ignore[method-assign]
+            with pytest.raises((MCPError, ValueError)):
+                await session.list_tools()
+            link.request = real  # type: ignore[method-assign]
+            assert (await session.list_tools()).tools

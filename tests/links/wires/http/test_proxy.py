@@ -11,14 +11,11 @@ from holdfast import TLS, HttpTarget, Limits
 from holdfast.links.wires.http.route import Proxy, Route, proxy_for
 from holdfast.links.wires.http.tunnel import HEAD_BYTES
 from holdfast.testing import FaultServer
-from tests.links.kit import link_to
+from tests.links.kit import EVERY_LOOP, link_to
 from tests.links.wires.http.fronts import pipe_to, talking, tls_context, tls_front
 
 pytestmark = pytest.mark.anyio
 
-LOOPS = pytest.mark.parametrize(
-    "anyio_backend", [("asyncio", {}), ("asyncio", {"use_uvloop": True})], ids=["asyncio", "uvloop"]
-)
 ONCE = Limits(replays=0, connect=5, handshake=5, close=2, exit=1)
 
 
@@ -177,7 +174,7 @@ async def test_an_endless_answer_to_connect_is_cut(begin: bytes, piece: bytes) -
 
 
 @pytest.mark.promise("link.proxy")
-@LOOPS
+@EVERY_LOOP
 async def test_credentials_of_a_proxy_go_to_the_proxy_only(certificates: Path) -> None:
     shown = b"proxy-authorization: Basic " + base64.b64encode("üser:p@ss".encode()) + b"\r\n"
     async with FaultServer() as server:
@@ -206,7 +203,7 @@ async def test_credentials_of_a_proxy_go_to_the_proxy_only(certificates: Path) -
 
 @pytest.mark.promise("link.proxy")
 @pytest.mark.promise("link.tls")
-@LOOPS
+@EVERY_LOOP
 async def test_a_proxy_may_be_reached_over_tls_and_does_not_end_the_servers(certificates: Path) -> None:
     tls = TLS(ca=str(certificates / "ca.pem"))
     async with (

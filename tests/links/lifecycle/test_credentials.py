@@ -14,7 +14,7 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 import holdfast
 from holdfast import HttpTarget
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import link_to, text_of, tool
+from tests.links.kit import link_to, text_of, tool, until
 from tests.links.web import WebAnswer, WebRequest, json_answer, web_server
 
 pytestmark = pytest.mark.anyio
@@ -255,3 +255,19 @@ async def test_a_scope_that_is_missing_is_asked_for() -> None:
         server.plan(Fault.STATUS, method="tools/call", status=403, headers=more)
         assert text_of(await link.request("tools/call", tool("echo", text="x"))) == "x"
         assert auth.issued == 2
+
+
+@pytest.mark.promise("link.credentials")
+async def test_the_stream_of_an_idle_link_renews_credentials() -> None:
+    tokens = iter(("t1", "t2", "t3"))
+
+    async def headers() -> dict[str, str]:
+        return {"authorization": f"Bearer {next(tokens)}"}
+
+    async with FaultServer(bearer="t1") as server, link_to(HttpTarget(server.url, headers=headers)) as link:
+        await link.request("tools/list")
+        await until(lambda: server.streams == 1)
+        session, server.bearer = link.session_id, "t2"
+        server.drop_streams()
+        await until(lambda: server.streams == 1)
+        assert link.session_id == session

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Limits
 from holdfast.core.lifecycle import LinkState
 from holdfast.testing import Fault, FaultServer
 from tests.links.kit import FAMILIES, FAST, link_to, text_of, tool, until
@@ -172,27 +173,6 @@ async def test_nothing_is_left_after_two_hundred_opens(era: Any) -> None:
         assert not server.sessions.sessions
 
 
-@pytest.mark.promise("link.loops")
-def test_a_link_belongs_to_one_event_loop_at_a_time() -> None:
-    async def open_one() -> tuple[holdfast.Link, int]:
-        async with FaultServer() as server:
-            link = link_to(server.url)
-            await link.request("tools/list")
-            await link.close()
-            return link, server.port
-
-    async def again(link: holdfast.Link, port: int) -> None:
-        server = FaultServer()
-        server.port = port
-        async with server:
-            await link.request("tools/list")
-            await link.close()
-
-    link, port = asyncio.run(open_one())
-    asyncio.run(again(link, port))
-    assert link.generation == 2
-
-
 @pytest.mark.promise("link.idle-socket")
 async def test_an_event_loop_blocked_longer_than_keep_alive_sends_the_next_call_on_a_fresh_connection() -> None:
     """The real thing: uvicorn closes idle connections after a second, while our loop is blocked and can't see it."""
@@ -210,3 +190,48 @@ def block(seconds: float) -> None:
     import time
 
     time.sleep(seconds)
+
+
+@pytest.mark.promise("link.close")
+async def test_a_close_at_any_step_of_coming_up_leaves_a_link_that_works_and_no_session() -> None:
+    async with FaultServer() as server:
+        link = link_to(server.url)
+        for steps in range(45):
+            opening = asyncio.ensure_future(link.open())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            await link.close()
+            await asyncio.gather(opening, return_exceptions=True)
+            if link.phase is not LinkState.CLOSED:
+                await link.close()  # the opening began after the close
+            assert not server.sessions.sessions, steps
+        assert (await link.request("tools/list"))["tools"]
+        await link.close()
+
+
+@pytest.mark.promise("link.close")
+async def test_a_session_whose_handshake_was_never_finished_is_ended() -> None:
+    async with FaultServer() as server:
+        link = link_to(server.url)
+        server.plan(Fault.HANG, method="notifications/initialized")
+        call = asyncio.ensure_future(link.request("tools/list"))
+        await until(lambda: server.sessions.sessions)
+        await link.close()
+        await asyncio.gather(call, return_exceptions=True)
+        assert not server.sessions.sessions
+
+
+@pytest.mark.promise("link.close")
+async def test_a_call_that_waits_to_try_again_does_not_reopen_a_closed_link() -> None:
+    limits = Limits(backoff=0.3, close=1)
+    async with FaultServer() as server:
+        link = link_to(server.url, limits=limits)
+        await link.request("tools/list")
+        server.plan(Fault.STATUS, method="tools/list", status=500)
+        call = asyncio.ensure_future(link.request("tools/list"))
+        await until(lambda: link.statistics().unknown_outcomes)
+        await link.close()
+        with pytest.raises(holdfast.Unavailable):
+            await call
+        assert link.phase is LinkState.CLOSED
+        assert not server.sessions.sessions

@@ -1,55 +1,29 @@
-"""Memory: a saved session is adopted without a round trip, verified by use, and shared by compare-and-swap."""
+"""The saved session: adopted without a round trip, verified by use, and shared by compare-and-swap."""
 
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from json import dumps, loads
+from json import dumps
 from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast import HttpMemory, Limits, Memory, Principal, Record, StoreMemory
+from holdfast import (
+    HttpMemory,
+    Limits,
+    Memory,
+    Principal,
+    Record,
+    StoreMemory,
+)
 from holdfast.core import events
 from holdfast.testing import Fault, FaultServer
 from tests.links.kit import link_to, text_of, tool, until
-from tests.links.web import WebAnswer, WebRequest, web_server
+from tests.links.memory.documents import Documents
+from tests.links.web import web_server
 
 pytestmark = pytest.mark.anyio
-
-
-class Documents:
-    """A server of small JSON documents, with ETags or without."""
-
-    def __init__(self, etags: bool) -> None:
-        self.etags = etags
-        self.kept: dict[str, tuple[int, bytes]] = {}
-        self.down = False
-        self.deletes = True
-        self.token: str | None = None
-        self.url = ""
-
-    def handle(self, request: WebRequest) -> WebAnswer:
-        if self.down:
-            return WebAnswer(500)
-        if self.token is not None and request.headers.get("authorization") != self.token:
-            return WebAnswer(401)
-        rev, body = self.kept.get(request.path, (0, b""))
-        tag = {"etag": f'"{rev}"'} if self.etags else {}
-        if request.verb == "GET":
-            return WebAnswer(200, body, tag) if rev else WebAnswer(404)
-        if request.verb == "DELETE" and not self.deletes:
-            return WebAnswer(405)
-        if self.etags and (
-            (request.headers.get("if-none-match") == "*" and rev)
-            or ("if-match" in request.headers and request.headers["if-match"] != f'"{rev}"')
-        ):
-            return WebAnswer(412)
-        if request.verb == "DELETE":
-            self.kept.pop(request.path, None)
-            return WebAnswer(204)
-        self.kept[request.path] = (rev + 1, request.body)
-        return WebAnswer(200, headers={"etag": f'"{rev + 1}"'} if self.etags else {})
 
 
 @pytest.fixture
@@ -217,24 +191,6 @@ async def test_a_record_that_is_no_session_is_told_and_not_adopted(store: holdfa
     async with FaultServer() as server, link_to(server.url, memory=memory, on_event=heard.append) as link:
         assert (await link.request("tools/list"))["tools"]
     assert any(isinstance(event, events.MemoryFailed) for event in heard)
-
-
-@pytest.mark.promise("link.memory-http")
-async def test_a_document_server_without_etags_works_without_compare_and_swap(documents: Documents) -> None:
-    documents.etags = False
-    async with FaultServer() as server:
-        for turn in ("1", "2", "3"):
-            async with link_to(server.url, memory=HttpMemory(documents.url, name="a/b c")) as link:
-                assert text_of(await link.request("tools/call", tool("count"))) == turn
-    [(path, (_, body))] = documents.kept.items()
-    assert path == "/sessions/a/b c"  # quoted on the wire
-    assert loads(body)["era"] == "2025"
-
-
-@pytest.mark.promise("link.memory-http")
-async def test_a_template_that_can_not_be_filled_is_a_config_error() -> None:
-    with pytest.raises(holdfast.ConfigError, match="can't be filled"):
-        HttpMemory("https://example.com/{run}/{server}", run="r")
 
 
 @pytest.mark.promise("link.memory")
@@ -493,227 +449,65 @@ async def test_after_an_outage_one_of_two_sessions_stands_and_the_other_is_told(
             await link.close(end=True)
 
 
-@pytest.mark.promise("link.memory-http")
-@pytest.mark.parametrize("body", [b"<html>", b'{"session": 7}', b"[" * 300_000, b'"' + b"x" * 300_000 + b'"'])
-@pytest.mark.parametrize("etags", [True, False])
-async def test_a_document_that_is_no_session_is_told_and_written_anew(
-    documents: Documents, body: bytes, etags: bool
-) -> None:
-    documents.etags = etags
-    documents.kept["/sessions/one"] = (1, body)
-    heard: list[events.Event] = []
-    async with FaultServer() as server:
-        async with link_to(server.url, memory=HttpMemory(documents.url, name="one"), on_event=heard.append) as link:
+@pytest.mark.promise("link.memory")
+async def test_links_that_share_a_session_lose_none_of_each_others_subscriptions() -> None:
+    async with holdfast.open_store("memory:") as store, FaultServer() as server:
+        links = [link_to(server.url, memory=StoreMemory(store, "one"), stream=False) for _ in range(2)]
+        for link in links:
             await link.request("tools/list")
-        assert sum(isinstance(event, events.MemoryFailed) for event in heard) == 1
-        async with link_to(server.url, memory=HttpMemory(documents.url, name="one")) as link:
-            await link.request("tools/list")
-            assert link.statistics().adoptions == 1
-            await link.close(end=True)
-
-
-@pytest.mark.promise("link.memory-http")
-async def test_where_nothing_can_be_deleted_an_ended_session_is_written_over(documents: Documents) -> None:
-    documents.deletes = False
-    async with FaultServer() as server:
-        link = link_to(server.url, memory=HttpMemory(documents.url, name="one"))
-        await link.request("tools/call", tool("count"))
-        await link.close(end=True)
-        assert documents.kept["/sessions/one"][1] == b"null"
-        async with link_to(server.url, memory=HttpMemory(documents.url, name="one")) as link:
-            assert text_of(await link.request("tools/call", tool("count"))) == "1"  # begun, not adopted
-            await link.close(end=True)
-
-
-@pytest.mark.promise("link.memory-http")
-async def test_ending_a_session_forgets_no_other_that_was_saved_meanwhile(documents: Documents) -> None:
-    async with FaultServer() as server:
-        link = link_to(server.url, memory=HttpMemory(documents.url, name="one"))
-        await link.request("tools/list")
-        rev, body = documents.kept["/sessions/one"]
-        documents.kept["/sessions/one"] = (rev + 1, body)  # another link's save
-        await link.close(end=True)
-        assert "/sessions/one" in documents.kept
-
-
-@pytest.mark.promise("link.memory-http")
-async def test_headers_of_a_document_server_may_be_a_callable_that_is_asked_each_time(documents: Documents) -> None:
-    tokens: list[str] = []
-
-    async def headers() -> dict[str, str]:
-        tokens.append(f"t{len(tokens) + 1}")
-        documents.token = tokens[-1]
-        return {"authorization": tokens[-1]}
-
-    async with FaultServer() as server:
-        for expected in ("1", "2"):
-            memory = HttpMemory(documents.url, name="one", headers=headers)
-            async with link_to(server.url, memory=memory) as link:
-                assert text_of(await link.request("tools/call", tool("count"))) == expected
-    assert len(tokens) >= 3
-
-    async def broken() -> dict[str, str]:
-        raise KeyError("no token today")
-
-    heard: list[events.Event] = []
-    async with FaultServer() as server:
-        memory = HttpMemory(documents.url, name="one", headers=broken)
-        async with link_to(server.url, memory=memory, on_event=heard.append) as link:
-            assert (await link.request("tools/list"))["tools"]
-    assert any(isinstance(event, events.MemoryFailed) for event in heard)
-
-
-class Broken:
-    """A user's memory, with whatever is wrong with it."""
-
-    def __init__(self, does: Any) -> None:
-        self._does = does
-
-    @property
-    def touch_every(self) -> float | None:
-        return self._does("touch_every") or None
-
-    async def load(self) -> Any:
-        return await self._do("load")
-
-    async def save(self, saved: Any, token: object) -> Any:
-        return await self._do("save")
-
-    async def forget(self) -> None:
-        await self._do("forget")
-
-    async def touch(self) -> None:
-        await self._do("touch")
-
-    async def claim_stream(self, seconds: float) -> bool:
-        return bool(await self._do("claim_stream"))
-
-    async def release_stream(self) -> None:
-        await self._do("release_stream")
-
-    async def close(self) -> None:
-        await self._do("close")
-
-    async def _do(self, what: str) -> Any:
-        return self._does(what)
-
-
-@pytest.mark.promise("link.memory-faults")
-@pytest.mark.parametrize("fault", ["raises", "lies"])
-async def test_a_users_memory_that_raises_or_lies_harms_no_call(fault: str) -> None:
-    heard: list[events.Event] = []
-
-    def does(what: str) -> Any:
-        if fault == "raises":
-            raise ValueError(f"{what}: a bug of its author")
-        return {"load": {"session": "x"}, "touch_every": 0.001}.get(what, object())
-
-    async with FaultServer() as server:
-        link = link_to(server.url, memory=Broken(does), on_event=heard.append)
-        assert text_of(await link.request("tools/call", tool("count"))) == "1"
-        await link.request("logging/setLevel", {"level": "error"})
-        assert text_of(await link.request("tools/call", tool("count"))) == "2"
-        await link.close(end=True)
-        assert not server.sessions.sessions
-    assert any(isinstance(event, events.MemoryFailed) for event in heard)
-
-
-@pytest.mark.promise("link.memory-faults")
-async def test_a_users_memory_that_hangs_is_waited_for_no_longer_than_its_deadline(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("holdfast.links.memory.guarded.SECONDS", 0.05)
-    heard: list[events.Event] = []
-
-    class Hanging(Broken):
-        async def _do(self, what: str) -> Any:
-            await asyncio.Event().wait()
-
-    async with FaultServer() as server:
-        link = link_to(server.url, memory=Hanging(lambda _: None), on_event=heard.append)
-        assert text_of(await link.request("tools/call", tool("count"))) == "1"
-        await link.close(end=True)
-        assert not server.sessions.sessions
-    assert any(isinstance(event, events.MemoryFailed) and "longer than" in event.why for event in heard)
-
-
-@pytest.mark.promise("link.memory-faults")
-async def test_what_is_no_memory_is_refused_when_it_is_given() -> None:
-    with pytest.raises(holdfast.ConfigError, match="lacks load, save"):
-        holdfast.Options(memory=object())  # type: ignore[arg-type]
-
-
-class SessionInfo:
-    """As founding document 001 has it."""
-
-    def __init__(self, session_id: str | None = None) -> None:
-        self.session_id = session_id
-
-    async def get_session_id(self) -> str | None:
-        return self.session_id
-
-    async def set_session_id(self, session_id: str) -> None:
-        self.session_id = session_id
-
-
-@pytest.mark.promise("link.memory-ids")
-async def test_two_methods_that_load_and_save_an_id_are_a_memory(documents: Documents) -> None:
-    info = SessionInfo()
-    kept: dict[str, str] = {}
-    async with FaultServer() as server:
-        for memories in (
-            lambda: info,
-            lambda: holdfast.IdMemory(lambda: kept.get("it"), lambda id: kept.update(it=id)),
-        ):
-            for expected in ("1", "2"):
-                async with link_to(server.url, memory=memories(), principal=Principal("alice")) as link:
-                    assert text_of(await link.request("tools/call", tool("count"))) == expected
-        assert {info.session_id, kept["it"]} == set(server.sessions.sessions)
+        await links[0].request("resources/subscribe", {"uri": "a:1"})
+        await until(lambda: links[0].statistics().in_flight == 0)
         server.sessions.sessions.clear()
-        async with link_to(server.url, memory=info) as link:
-            with pytest.raises(holdfast.SessionReplaced):
-                await link.request("tools/call", tool("count"))
-            assert text_of(await link.request("tools/call", tool("count"))) == "1"
-            assert {info.session_id} == set(server.sessions.sessions)
-            await link.close(end=True)
-        info.session_id = "a\nb"
-        async with link_to(server.url, memory=info) as link:
-            await link.request("tools/list")
-            assert {info.session_id} == set(server.sessions.sessions)
+        await links[1].request("tools/list")
+        await links[0].request("tools/list")
+        [session] = server.sessions.sessions.values()
+        assert session.subscribed == {"a:1"}
+        await links[0].close()
+        await links[1].close(end=True)
 
 
-@pytest.mark.promise("link.memory-ids")
-async def test_a_bare_id_in_a_document_or_record_is_gone_on_with(documents: Documents, store: holdfast.Store) -> None:
-    async with FaultServer() as server:
-        async with link_to(server.url) as first:
-            await first.request("tools/call", tool("count"))
-            session = first.session_id
-            await first.close(end=False)
-        documents.kept["/sessions/one"] = (1, dumps(session).encode())
-        await store.commit(Record("link", "one", data=session), expect=0)
-        for expected, memory in (("2", HttpMemory(documents.url, name="one")), ("3", StoreMemory(store, "one"))):
-            async with link_to(server.url, memory=memory) as link:
-                assert text_of(await link.request("tools/call", tool("count"))) == expected
-                assert link.session_id == session
+@pytest.mark.promise("link.memory")
+async def test_an_ended_sessions_name_can_be_used_again_and_one_in_use_does_not_expire() -> None:
+    clock = holdfast.ManualClock()
+    async with holdfast.open_store("memory:", clock=clock) as store, FaultServer() as server:
+        for turn in range(3):
+            link = link_to(server.url, memory=StoreMemory(store, "one", idle=0.3), stream=False)
+            assert text_of(await link.request("tools/call", tool("count"))) == "1", turn
+            if turn < 2:
+                await link.close(end=True)
+        begun = asyncio.get_running_loop().time()
+        while asyncio.get_running_loop().time() - begun < 0.5:
+            await link.request("tools/call", tool("count"))
+            clock.advance(0.01)
+            await asyncio.sleep(0.01)
+        await link.close()
+        async with link_to(server.url, memory=StoreMemory(store, "one", idle=0.3), stream=False) as heir:
+            await heir.request("tools/list")
+            assert heir.statistics().adoptions == 1
 
 
-@pytest.mark.promise("link.memory-ids")
-async def test_a_servers_memory_works_outside_a_run_and_one_that_can_not_be_made_harms_no_call() -> None:
-    info, asked = SessionInfo(), list[tuple[str, str | None, str]]()
+@pytest.mark.promise("link.shared")
+async def test_two_links_share_one_session_and_every_caller_gets_its_own_answer() -> None:
+    async with holdfast.open_store("memory:") as store, FaultServer(answers="sse") as server:
+        first = link_to(server.url, memory=StoreMemory(store, "shared"))
+        await first.request("tools/list")
+        second = link_to(server.url, memory=StoreMemory(store, "shared"))
 
-    def memory(server: holdfast.Server, run: str | None, principal: Principal) -> Any:
-        asked.append((server.name, run, principal))
-        return info
+        async def call(link: holdfast.Link, text: str) -> None:
+            steps: list[float] = []
 
-    def broken(*_: Any) -> Any:
-        raise ZeroDivisionError("a bug of its author")
+            async def progress(done: float, total: float | None, message: str | None) -> None:
+                steps.append(done)
 
-    async with FaultServer() as http:
-        server = holdfast.Server("it", url=http.url, memory=memory)
-        for expected in ("1", "2"):
-            result = await server.call_tool("count")
-            assert text_of(result.model_dump(mode="json")) == expected
-        assert asked == [("it", None, holdfast.ANONYMOUS)] * 2
-        async with holdfast.run():
-            assert not (await holdfast.Server("b", url=http.url, memory=broken).call_tool("count")).is_error
-        assert len(http.sessions.sessions) == 1
+            result = await link.request("tools/call", tool("progress", steps=2, text=text), on_progress=progress)
+            assert text_of(result) == text
+            assert steps == [1, 2]
+
+        await asyncio.gather(
+            *(call(link, f"{name}{n}") for n in range(500) for name, link in (("a", first), ("b", second)))
+        )
+        assert first.session_id == second.session_id
+        assert server.sessions.handshakes == 1
+        await first.close()
+        await second.close(end=True)
+        assert server.sessions.deletes == 1

@@ -226,3 +226,114 @@ def test_what_was_refused_is_asked_again_after_a_while() -> None:
     assert offers.first(Era.Y2025, now=PASSED_SECONDS + 1) is Era.Y2025
     offers.passes(Era.Y2026, Why.ONLY_ONE, now=2.0)  # it came back in the other era
     assert offers.first(Era.Y2025, now=3.0) is Era.Y2025
+
+
+@pytest.mark.promise("link.bad-input")
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (Fault.HTML, "not an MCP server"),
+        (Fault.BROKEN_JSON, "not valid JSON"),
+        (Fault.NOT_JSON_RPC, "not a JSON-RPC answer"),
+        (Fault.WRONG_ID, "not a JSON-RPC answer"),
+        (Fault.ACCEPTED, "without an answer"),
+    ],
+)
+async def test_a_server_that_is_not_mcp_at_all(fault: Fault, says: str) -> None:
+    async with FaultServer() as server, link_to(server.url) as link:
+        server.plan(fault, times=2)
+        with pytest.raises(holdfast.Rejected, match=says) as caught:
+            await link.request("tools/list")
+        assert (caught.value.server, caught.value.phase) == ("it", "handshake")
+        assert "URL" in str(caught.value.remedy)
+        server.lift()
+        assert (await link.request("tools/list"))["tools"]
+
+
+@pytest.mark.promise("link.bad-input")
+async def test_a_port_that_does_not_speak_http() -> None:
+    async with FaultServer() as server, link_to(server.url) as link:
+        server.plan(Fault.NOT_HTTP, times=2)
+        with pytest.raises(holdfast.Rejected, match="not an MCP server"):
+            await link.request("tools/list")
+
+
+@pytest.mark.promise("link.bad-input")
+@pytest.mark.parametrize("status", [400, 404, 405, 406])
+async def test_a_plain_refusal_of_the_handshake(status: int) -> None:
+    async with FaultServer() as server, link_to(server.url) as link:
+        server.plan(Fault.STATUS, status=status, headers={"content-type": "text/plain"}, body=b"nothing here", times=2)
+        with pytest.raises(holdfast.Rejected) as caught:
+            await link.request("tools/list")
+        assert caught.value.status == status
+        assert "nothing here" in str(caught.value)
+        assert caught.value.remedy
+
+
+@pytest.mark.promise("link.probe")
+@pytest.mark.parametrize("status", [401, 429, 500, 502, 503])
+async def test_a_transient_fault_on_the_probe_is_no_era(status: int) -> None:
+    """The SDK's client lands on 2025 for good here."""
+    async with FaultServer(era="2026") as server, link_to(server.url) as link:
+        server.plan(Fault.STATUS, method="server/discover", status=status, times=10)
+        with pytest.raises(holdfast.HoldfastError) as caught:
+            await link.request("tools/list")
+        assert caught.value.status == status
+        server.lift()
+        await link.request("tools/list")
+        assert link.era is not None
+        assert link.era.value == "2026"
+        assert link.session_id is None
+
+
+@pytest.mark.promise("link.probe")
+async def test_a_probe_that_hangs_or_is_cut_is_asked_again() -> None:
+    async with FaultServer(era="2026") as server:
+        for fault in (Fault.HANG, Fault.CLOSE, Fault.RESET, Fault.CLOSE_IN_BODY):
+            async with link_to(server.url, limits=FAST.scaled(0.2)) as link:
+                server.plan(fault, method="server/discover")
+                await link.request("tools/list")
+                assert link.era is not None
+                assert link.era.value == "2026"
+
+
+@pytest.mark.promise("link.probe")
+async def test_the_era_is_asked_for_once_per_server() -> None:
+    async with FaultServer(era="2026") as server, link_to(server.url) as first, link_to(server.url) as second:
+        await first.request("tools/list")
+        await second.request("tools/list")
+        assert sum(request.method == "initialize" for request in server.requests) == 1
+
+
+@pytest.mark.promise("link.probe")
+async def test_a_pinned_era_is_not_asked_for() -> None:
+    async with FaultServer() as server:
+        async with link_to(server.url, era="2025") as link:
+            await link.request("tools/list")
+        assert "server/discover" not in {request.method for request in server.requests}
+        async with link_to(server.url, era="2026") as link:
+            with pytest.raises(holdfast.Rejected, match="does not speak 2026"):
+                await link.request("tools/list")
+    async with FaultServer(era="2026") as server, link_to(server.url, era="2025") as link:
+        with pytest.raises(holdfast.Rejected, match="refused the handshake"):
+            await link.request("tools/list")
+
+
+@pytest.mark.promise("link.probe")
+async def test_a_server_of_another_century_is_told_apart() -> None:
+    async with FaultServer(era="2026") as server, link_to(server.url) as link:
+        body = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32022,"message":"no","data":{"supported":["2031-01-01"]}}}'
+        server.plan(Fault.STATUS, method="server/discover", status=400, body=body)
+        with pytest.raises(holdfast.Rejected, match="2031-01-01") as caught:
+            await link.request("tools/list")
+        assert "update" in str(caught.value.remedy)
+
+
+@pytest.mark.promise("link.bad-input")
+async def test_a_session_id_with_illegal_characters() -> None:
+    async with FaultServer() as server, link_to(server.url) as link:
+        server.sessions.bad_session_id = "böse id"
+        with pytest.raises(holdfast.Rejected, match="visible ASCII"):
+            await link.request("tools/list")
+        server.sessions.bad_session_id = None
+        await link.request("tools/list")

@@ -142,3 +142,58 @@ async def test_a_server_that_does_not_start_is_typed() -> None:
             await link.request("tools/list")
         assert isinstance(caught.value, holdfast.Unavailable | holdfast.OutcomeUnknown)
         assert caught.value.server == "it"
+
+
+@pytest.mark.promise("link.blast-radius")
+@pytest.mark.parametrize("era", ["2025", "2026"])
+async def test_a_local_calls_own_timeout_harms_no_other(era: Any) -> None:
+    server, gate = MCPServer("local"), asyncio.Event()
+
+    @server.tool()
+    async def wait(ctx: Context) -> str:
+        for step in range(50):
+            await ctx.report_progress(step)
+        await gate.wait()
+        return "done"
+
+    async def progress(done: float, total: float | None, message: str | None) -> None:
+        pass
+
+    async with link_to(server, era=era) as link:
+        waiting = asyncio.ensure_future(link.request("tools/call", tool("wait"), on_progress=progress))
+        await until(lambda: link.statistics().in_flight == 1)
+        for timeout in (0, 0.001, 0.01, 0.0, 0.002):
+            with pytest.raises(holdfast.HoldfastError):
+                await link.request("tools/call", tool("wait"), timeout=timeout, on_progress=progress)
+        gate.set()
+        assert text_of(await waiting) == "done"
+        assert link.statistics().opens == 1
+
+
+@pytest.mark.promise("link.progress")
+async def test_a_local_progress_callback_may_use_the_link() -> None:
+    server = MCPServer("local")
+
+    @server.tool()
+    async def report(ctx: Context) -> str:
+        await ctx.report_progress(1)
+        return "done"
+
+    async with link_to(server) as link:
+        listed: list[Any] = []
+
+        async def progress(done: float, total: float | None, message: str | None) -> None:
+            listed.append(await link.request("tools/list"))
+
+        assert text_of(await link.request("tools/call", tool("report"), on_progress=progress)) == "done"
+        assert len(listed) == 1
+
+
+@pytest.mark.promise("link.local")
+async def test_local_parameters_that_are_not_json_are_a_usage_error() -> None:
+    async with link_to(MCPServer("local")) as link:
+        await link.request("tools/list")
+        with pytest.raises(holdfast.UsageError):
+            await link.request("tools/call", {1: 2})  # type: ignore[dict-item]
+        await link.request("tools/list")
+        assert link.statistics().opens == 1
