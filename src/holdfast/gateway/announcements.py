@@ -1,4 +1,4 @@
-"""What clients are told of changes: of lists and resources, to sessions that listen and to 2026 subscriptions.
+"""Announcements of changes to clients: of lists and resources, to sessions that listen and to 2026 subscriptions.
 
 It receives what backends report, and owns the subscriptions of 2026 clients.
 """

@@ -1,6 +1,6 @@
-"""Who calls, and from where: static tokens, the `Host` and the `Origin` of a request.
+"""Who calls, and from where: static tokens, and the `Host` and `Origin` of a request.
 
-It owns the answer to "whose request is this?". It refuses a wrong token like none at all, and a web page of a stranger.
+A wrong token is answered like a missing one. Web pages of other sites are refused.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def new_token() -> tuple[str, str]:
-    """A token and its hash for the file."""
+    """A new token, and its hash for the file."""
     token = f"hft_{secrets.token_urlsafe(32)}"
     return token, hash_of(token)
 
@@ -38,16 +38,17 @@ def is_loopback(host: str) -> bool:
 
 
 def check_bind(settings: Settings, insecure: bool) -> None:
-    """Without auth, anybody who reaches the port is served: so only this machine may reach it."""
+    """Refuse to listen beyond this machine without auth, where everyone who reaches the port would be served."""
     if settings.auth == "none" and not is_loopback(settings.listen.host) and not insecure:
         raise ConfigError(
             f"listen.host {settings.listen.host!r} is not loopback, and there is no auth",
-            remedy="add auth.tokens (`holdfast token new`), listen on 127.0.0.1, or say --insecure if others guard it",
+            remedy="add auth.tokens (`holdfast token new`), listen on 127.0.0.1, or give --insecure if something else "
+            "guards the port",
         )
 
 
 class Authenticator:
-    """The callers that a configuration knows."""
+    """The callers, hosts and origins that a configuration lets in."""
 
     def __init__(self, auth: "Auth | str", listen: Listen) -> None:
         tokens = auth.tokens if isinstance(auth, Auth) else ()
@@ -60,7 +61,7 @@ class Authenticator:
         self._good_hosts: set[str] = set()
 
     def principal(self, authorization: str | None) -> Principal | None:
-        """Whose token this is; None for nobody's."""
+        """The caller whose token this is; None if there is none."""
         if self._open:
             return ANONYMOUS
         scheme, _, token = (authorization or "").partition(" ")
@@ -73,11 +74,11 @@ class Authenticator:
         return None
 
     def expired_between(self, start: float, end: float) -> bool:
-        """Has a token expired in that time?"""
+        """Has any token expired in that time?"""
         return any(start <= moment <= end for moment in self._expires.values())
 
     def host_is_fine(self, host: str | None) -> bool:
-        """A page that resolves its own name to our address must not reach us under that name."""
+        """Is this `Host` served? A web page that resolves its own name to our address must not reach us under it."""
         if self._any_host or (host is not None and host in self._good_hosts):
             return True
         if host is None:
@@ -89,6 +90,7 @@ class Authenticator:
         return fine
 
     def origin_is_fine(self, origin: str | None) -> bool:
+        """May a web page of this origin call?"""
         if origin is None or origin.lower() in self._origins:
             return True
         try:

@@ -128,7 +128,7 @@ class BackendCalls:
         except SessionReplaced as error:
             error.remedy = CALL_AGAIN
             if not request.safe and (loss := link.unreported_loss) is not None:
-                context.reporting = link, loss
+                context.will_report(link, loss)
             raise
         if (
             backend_link.refused is not None
@@ -211,11 +211,10 @@ def _handlers(
 
     def heard(method: str, params: Mapping[str, Any] | None) -> None:
         if method in LISTS:  # we list anew first, and then the client may
-            (
+            if session is not None:
                 session.links.on_notification(backend.name, method, params)
-                if session is not None
-                else backend.on_notification(method, params)
-            )
+            else:
+                backend.on_notification(method, params)
             return
         if method == "notifications/message" and not wants_log:
             return

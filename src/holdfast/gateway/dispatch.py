@@ -5,7 +5,6 @@ All fronts call them alike. How a call reaches its backend stands in `backend_ca
 
 import asyncio
 import functools
-import logging
 from collections.abc import Awaitable, Mapping
 from typing import Any, Literal, cast
 
@@ -20,8 +19,6 @@ from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.results import tool_error
 from holdfast.gateway.sessions import handles
-
-log = logging.getLogger("holdfast.gateway")
 
 INVALID_PARAMS = -32602
 RESOURCE_NOT_FOUND_2025 = -32002
@@ -74,7 +71,7 @@ class Methods:
         except asyncio.CancelledError:
             if not calls.was_cut():
                 raise
-            raise Unavailable(f"{method}: the gateway went down", remedy="try again in a while") from None
+            raise Unavailable(f"{method}: the gateway went down", remedy="try again later") from None
         finally:
             calls.end(task)
         return result_in(context.era, method, result) if context.era is Era.Y2026 else result
@@ -158,7 +155,7 @@ class Methods:
         session = await handles.find(self._gateway.sessions, context.principal, arguments[handles.ARGUMENT])
         if session is None:
             return handles.unknown(self._gateway.settings.sessions)
-        context.session = session
+        context.enter(session)
         with session.calling():
             return await self._call_tool(context, {**params, "arguments": others})
 

@@ -1,7 +1,6 @@
-"""Calls under way in this process: counted, waited for when the gateway goes down, and cut if they last longer.
+"""Calls under way in this process: waited for when the gateway goes down, and cut if they take longer.
 
-It owns the question whether a cancelled call was cut by us. A call that was cut is answered with an error that says
-what is known of it, never with a connection that just ends.
+A call that was cut is answered with an error that says what is known of its outcome.
 """
 
 import asyncio
@@ -10,7 +9,7 @@ from holdfast.errors import Unavailable
 
 
 class CallsInProgress:
-    """The calls of one gateway."""
+    """The calls that one gateway is answering."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[object]] = set()
@@ -21,21 +20,22 @@ class CallsInProgress:
         return len(self._tasks)
 
     def begin(self) -> "asyncio.Task[object]":
-        """The task that asks now has a call under way."""
+        """Count the current task as a call under way."""
         if self._cut:
-            raise Unavailable("the gateway is going down", remedy="try again in a while")
+            raise Unavailable("the gateway is going down", remedy="try again later")
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
         return task
 
     def end(self, task: "asyncio.Task[object]") -> None:
+        """The call is over."""
         self._tasks.discard(task)
         if not self._tasks:
             self._over.set()
 
     async def wait(self, seconds: float) -> None:
-        """Until no call is under way, they were cut, or the time is over."""
+        """Wait until no call is under way, or the time is over."""
         try:
             async with asyncio.timeout(seconds):
                 while self._tasks:
@@ -45,13 +45,13 @@ class CallsInProgress:
             return
 
     def cut(self) -> None:
-        """Stop what is still under way; nothing begins any more."""
+        """Cancel the calls under way, and let no other begin."""
         self._cut = True
         for task in self._tasks:
             task.cancel()
 
     def was_cut(self) -> bool:
-        """Was it us who cancelled the current call? Then it goes on, to answer what is known of it."""
+        """Was the current call cancelled by `cut`? Then its task goes on, to answer what is known of the call."""
         task = asyncio.current_task()
         if not self._cut or task is None or task.cancelling() != 1:
             return False

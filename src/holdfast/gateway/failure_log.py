@@ -1,7 +1,6 @@
-"""What the operator's log says about failures that callers only see in outline.
+"""The operator's log of failures that callers see in outline only.
 
-It owns which failures have been logged: each kind once until the backend, or the store, has been seen well again, so
-that a log shows changes and not calls.
+Each kind of failure is logged once until the backend, or the store, works again: the log shows changes, not calls.
 """
 
 import logging
@@ -10,7 +9,7 @@ from holdfast.errors import HoldfastError, NoBackend
 
 log = logging.getLogger("holdfast.gateway")
 
-KINDS = 64  # different failures that are remembered; more than that are logged as they come
+KINDS = 64  # different failures that are remembered; further ones are logged each time
 
 
 class FailureLog:
@@ -23,7 +22,7 @@ class FailureLog:
     def add(self, error: HoldfastError) -> None:
         """Log a failure with all that is known of it, unless the same kind was logged already."""
         if isinstance(error, NoBackend) and isinstance(error.__cause__, HoldfastError):
-            error = error.__cause__  # logged when it was found, and only worded anew for a caller
+            error = error.__cause__  # the error behind it; `NoBackend` only words it for a caller
         key = type(error).__name__, error.status, error.code, error.exit_code
         if key in self._logged:
             return
@@ -32,5 +31,5 @@ class FailureLog:
         log.warning("%s: %s: %s", self._whose, type(error).__name__, error)
 
     def clear(self) -> None:
-        """It is well: whatever fails from here on is news."""
+        """It works again: log the next failure, whatever its kind."""
         self._logged.clear()

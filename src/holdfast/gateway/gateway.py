@@ -78,14 +78,14 @@ class Gateway:
             clock=clock,
         )
         self.reaper = Reaper(self.sessions, self.backends)
-        self.caller_lists = CallerLists(self.backends, self.offers, settings.sessions)
+        self.link_choice = LinkChoice(self.sessions)
+        self.caller_lists = CallerLists(self.backends, self.offers, self.link_choice, settings.sessions)
         self.announcements = Announcements(self.offers, self.sessions.live, self.caller_lists)
         self.checks = HealthChecks(self.backends)
         self.calls = CallsInProgress()
         self.failures = FailureLog("the gateway")
         self._process = ProcessRecord(store, self._programs.owner, self.failures, self.describe)
         self._steering = Steering()
-        self.link_choice = LinkChoice(self.sessions)
         for name, entry in config.entries.items():
             self.backends[name] = self._new_backend(name, entry)
         self._configure(config)

@@ -49,6 +49,16 @@ class LinkChoice:
             await self.start(found, backend)
         return found
 
+    async def for_lists(
+        self, context: RequestContext, backend: Backend, passed: Mapping[str, str]
+    ) -> tuple[BackendLink, bool]:
+        """The link over which a caller's own lists are fetched; True if it is for that alone."""
+        if context.session is not None and self._is_sessions_own(context, backend):
+            return await self.of_session(context, backend, context.session), False
+        if backend.policy.reuse == "principal" and not context.is_anonymous:
+            return self._of_principal(context, backend, passed), False
+        return backend.new(principal=context.principal, caller=context.principal, passed=passed), True
+
     async def of_session(self, context: RequestContext, backend: Backend, session: Session) -> BackendLink:
         """The session's own link."""
         return await session.links.to(backend, backend.passed(context.headers))

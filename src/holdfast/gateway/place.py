@@ -1,7 +1,4 @@
-"""Where a gateway stands on this machine: its port, the folder and the file of its sessions.
-
-It owns making them at the start, and saying before the start what would be in the way.
-"""
+"""What a gateway needs on this machine: its port, and the folder and file of its sessions. Made, or only checked."""
 
 import errno
 import logging
@@ -26,6 +23,7 @@ BACKLOG = 1024
 
 
 def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens there, or `ConfigError`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -35,12 +33,10 @@ def bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         sock.close()
         remedy = {
-            errno.EADDRINUSE: "stop what listens there, or give --port (0 takes a free one)",
+            errno.EADDRINUSE: "stop the program that listens there, or give --port (0 takes a free one)",
             errno.EACCES: "take a port above 1023, or let the system allow this one",
         }.get(error.errno or 0, "give listen.host an address of this machine; 0.0.0.0 is all of them")
-        raise ConfigError(
-            f"{host}:{port} can't be listened on: {error.strerror or error}".lower(), remedy=remedy
-        ) from None
+        raise ConfigError(f"can't listen on {host}:{port}: {error.strerror or error}".lower(), remedy=remedy) from None
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # accepted connections have what the listener has
     for option, value in (
         ("TCP_KEEPIDLE", 60),
@@ -48,7 +44,7 @@ def bound(host: str, port: int) -> socket.socket:
         ("TCP_KEEPCNT", 4),
         ("TCP_USER_TIMEOUT", 120_000),
     ):
-        if hasattr(socket, option):  # a peer that is gone without a word is found after two minutes
+        if hasattr(socket, option):  # a peer that vanished is found after two minutes
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     sock.listen(BACKLOG)
     sock.setblocking(False)
@@ -56,7 +52,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def make_room(config: Config) -> None:
-    """The folder of a SQLite file, and the file for its owner's eyes only: what is in it lets one into sessions."""
+    """Make the folder of a SQLite file, and let only its owner read the file: it gives access to sessions."""
     file, chosen = _file_of(config), config.settings.store is not None
     if file is None:
         return
@@ -69,17 +65,17 @@ def make_room(config: Config) -> None:
     for each in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):
         if each.is_file() and each.stat().st_mode & 0o077:
             if chosen:
-                log.warning("others of this machine may read sessions in %s: chmod 600 keeps them out", each)
+                log.warning("other users of this machine may read the sessions in %s; chmod 600 prevents it", each)
             else:
                 each.chmod(0o600)
 
 
 async def check_place(config: Config, keys: Sequence[str] | None) -> None:
-    """`ConfigError` or another error of ours for what would keep `serve` from starting here. Nothing is made."""
+    """Raise what would keep `serve` from starting here, `ConfigError` or another error of ours. Nothing is made."""
     bound(config.settings.listen.host, 0).close()  # the port itself may be taken by the gateway that is to reload
     file = _file_of(config)
     if file is not None and not file.exists():
-        open_store(config.store_url, keys=keys)  # made, not opened: the keys are looked at
+        open_store(config.store_url, keys=keys)  # constructed, not opened: it checks the keys
         folder = next(each for each in file.parents if each.exists())
         if not folder.is_dir():
             raise _no_room(file, NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)))
@@ -93,7 +89,7 @@ async def check_place(config: Config, keys: Sequence[str] | None) -> None:
 
 
 async def check_sealing(store: Store) -> None:
-    """A store from before there were keys: none of its sessions could be found, so it is not served."""
+    """Refuse a store with records from before there were keys: its sessions could not be found."""
     for kind in (KIND, LINKS, CATALOGUES, PROCESSES):
         after: str | None = None
         while True:

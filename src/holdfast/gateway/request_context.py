@@ -26,6 +26,18 @@ class RequestContext:
     reporting: tuple[Link, Loss] | None = None
     """A loss that the answer reports."""
 
+    def enter(self, session: Session) -> None:
+        """The request belongs to a session."""
+        self.session = session
+
+    def identify(self, client: Client) -> None:
+        """The request says what client it comes from."""
+        self.client = client
+
+    def will_report(self, link: Link, loss: Loss) -> None:
+        """The answer reports a loss."""
+        self.reporting = link, loss
+
     def reported(self) -> None:
         """The client has read the answer."""
         if self.reporting is not None:

@@ -1,7 +1,4 @@
-"""What the gateway adds to a tool's result: an error of its own, why a question was refused, that nothing was kept.
-
-It owns the words and the `_meta` keys. What is disclosed of an error is `core/disclosure.py`'s.
-"""
+"""Results of tools as the gateway words them: an error of its own, a refused question, a session for one call only."""
 
 from typing import Any, cast
 
@@ -18,6 +15,7 @@ OWN_SESSION = (
 
 
 def with_notice(result: dict[str, Any], method: str, notice: str) -> dict[str, Any]:
+    """A result with a notice for the model, and for programs in `_meta`."""
     meta = result.get("_meta")
     known = cast("dict[str, Any]", meta) if isinstance(meta, dict) else {}
     told = {**result, "_meta": {**known, NOTICE: notice}}
@@ -28,7 +26,7 @@ def with_notice(result: dict[str, Any], method: str, notice: str) -> dict[str, A
 
 
 def with_refusal(result: dict[str, Any], refused: QuestionRefused) -> dict[str, Any]:
-    """A tool that failed because nobody could be asked: its own words, and what to do."""
+    """The result of a tool that failed because its question was refused, with the reason and the remedy."""
     seen = disclosed(refused)
     content = result.get("content")
     said = cast("list[Any]", content) if isinstance(content, list) else []
@@ -37,7 +35,7 @@ def with_refusal(result: dict[str, Any], refused: QuestionRefused) -> dict[str, 
 
 
 def tool_error(error: HoldfastError) -> dict[str, Any]:
-    """A call that did not come through, as a model can read it."""
+    """A failed call as a tool's result, which a model can read."""
     seen = disclosed(error)
     return {
         "content": [{"type": "text", "text": seen.text}],

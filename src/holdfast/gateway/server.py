@@ -1,6 +1,6 @@
-"""The program: the front on a port, signals, reload, drain. It owns the process's life from start to exit.
+"""The program `holdfast serve`: the HTTP front on a port, signals, reload, drain.
 
-It refuses to bind beyond loopback without auth, and to drop a session because somebody edited a file.
+It does not listen beyond loopback without auth, and a reload drops no session.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ from holdfast.stores import open_store
 
 log = logging.getLogger("holdfast.gateway")
 
-LOOK_SECONDS = 1.0  # between two looks at the configuration file, and at tokens that expire
+LOOK_SECONDS = 1.0  # between two checks of the configuration file, and of tokens that expire
 CLOSE_SECONDS = 3  # for answers that are being written, once no call is under way
 
 
 class Program:
-    """`holdfast serve`, as an object that tests can start, too."""
+    """`holdfast serve` as an object, which tests can start, too."""
 
     def __init__(
         self, config: Config, *, insecure: bool = False, sink: Sink | None = None, keys: Sequence[str] | None = None
@@ -59,7 +59,7 @@ class Program:
         return f"http://{host}:{self.port}{listen.path}"
 
     def stop(self) -> None:
-        """Go down; the second time, without waiting for calls."""
+        """Stop serving. Called again, it waits for no call."""
         if self._stop.is_set() and self.gateway is not None:
             self.gateway.hurry()
         self._stop.set()
@@ -90,7 +90,7 @@ class Program:
                     finally:
                         for task in (*watching, *self._hung_up):
                             task.cancel()
-                        await gateway.drain()  # the port stays open meanwhile: probes hear that we are going
+                        await gateway.drain()  # the port stays open meanwhile, for probes to see that it drains
                         gateway.end_streams()
                         server.should_exit = True
                         await asyncio.wait((serving,), timeout=2 * CLOSE_SECONDS)
@@ -102,7 +102,7 @@ class Program:
             sock.close()
 
     async def serve(self, ready: Callable[["Program"], None]) -> None:
-        """Until SIGTERM or SIGINT; SIGHUP reads the configuration again."""
+        """Serve until SIGTERM or SIGINT. SIGHUP reloads the configuration."""
         loop = asyncio.get_running_loop()
         for name in ("SIGTERM", "SIGINT"):
             loop.add_signal_handler(getattr(signal, name), self.stop)
@@ -115,7 +115,7 @@ class Program:
     # Reload
 
     async def _watch_tokens(self, front: HttpFront) -> None:
-        """What a token let in ends when the token expires."""
+        """End the requests of tokens that expire."""
         last = time.time()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -125,7 +125,7 @@ class Program:
             last = now
 
     def _hang_up(self) -> None:
-        """SIGHUP: the file, and what every server offers, are read anew."""
+        """SIGHUP: reload the file, and fetch every server's lists again."""
         task = asyncio.get_running_loop().create_task(self._read_all(), name="reload")
         self._hung_up.add(task)
         task.add_done_callback(self._hung_up.discard)
@@ -148,7 +148,7 @@ class Program:
                 await self.reload()
 
     async def reload(self) -> bool:
-        """Read the file again. A mistake in it changes nothing."""
+        """Reload the file. A mistake in it changes nothing. Returns whether it was taken over."""
         path, gateway = self.config.path, self.gateway
         if path is None or gateway is None or self.front is None:
             return False
@@ -157,7 +157,7 @@ class Program:
             kept = config.settings.model_copy(
                 update={"listen": self.config.settings.listen, "store": self.config.settings.store}
             )
-            check_bind(kept, self._insecure)  # where we listen, not where the file would have us listen next time
+            check_bind(kept, self._insecure)  # where it listens now, not where it would listen after a restart
         except HoldfastError as error:
             log.error("the configuration stays as it was: %s", error)
             return False
@@ -167,7 +167,7 @@ class Program:
             if getattr(config.settings, key) not in (getattr(self.config.settings, key), None)
         ]
         read = Config(kept, config.entries, path)
-        self.connections.limits = kept.clients
+        self.connections.limit_by(kept.clients)
         # First: a caller who is no longer let in must not be served while backends are changed.
         self.front.authenticate_by(Authenticator(kept.auth, kept.listen))
         try:
@@ -178,12 +178,12 @@ class Program:
             return False
         self.config = read
         if restart:
-            log.warning("%s changed: that takes effect with a restart", " and ".join(restart))
+            log.warning("%s changed, which takes effect with a restart", " and ".join(restart))
         return True
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its own signal handlers: the program has them."""
+    """uvicorn without its own signal handlers, which the program has."""
 
     @contextlib.contextmanager
     def capture_signals(self):  # type: ignore[no-untyped-def]

@@ -1,1 +1,1 @@
-"""The servers behind the gateway: their links, what they offer, who answers for a name."""
+"""The servers behind the gateway: their links, what they offer, which of them has a name."""

@@ -11,26 +11,25 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
-from holdfast.core.models import Principal
 from holdfast.errors import HoldfastError
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.catalogue import Catalogue, fetch
 from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.backends.lists import FETCH_SECONDS, NOTIFICATIONS
 from holdfast.gateway.backends.offers import Offers
-from holdfast.gateway.backends.passed_headers import HasHeaders
 from holdfast.gateway.backends.routing import Table
 from holdfast.gateway.config.settings import Sessions as Settings
-from holdfast.gateway.sessions.session import Session
+from holdfast.gateway.link_choice import LinkChoice
+from holdfast.gateway.request_context import RequestContext
 
 log = logging.getLogger("holdfast.gateway")
 
 MIB = 1024 * 1024
-BYTES = 32 * MIB  # of lists of all callers: some hundred callers of a large server; who was longest away is listed anew
+BYTES = 32 * MIB  # of lists of all callers: some hundred callers of a large server; the least recently used go
 INCOMPLETE_SECONDS = 5.0  # until lists of which one could not be read are fetched again
-TABLES = 64  # callers whose tables are kept; another one's is built again, in milliseconds
+TABLES = 64  # callers whose tables are kept; another caller's is built again, in milliseconds
 
 Key: TypeAlias = tuple[str, str, str]
 
@@ -44,25 +43,15 @@ class Listed:
     size: int
 
 
-class Caller(Protocol):
-    """The request of a caller."""
-
-    @property
-    def principal(self) -> Principal: ...
-    @property
-    def is_anonymous(self) -> bool: ...
-    @property
-    def session(self) -> Session | None: ...
-    @property
-    def headers(self) -> HasHeaders | None: ...
-
-
 class CallerLists:
     """The lists of one gateway's callers."""
 
-    def __init__(self, backends: Mapping[str, Backend], offers: Offers, settings: Settings) -> None:
+    def __init__(
+        self, backends: Mapping[str, Backend], offers: Offers, link_choice: LinkChoice, settings: Settings
+    ) -> None:
         self._backends = backends
         self._offers = offers
+        self._link_choice = link_choice
         self._settings = settings
         self._listed: OrderedDict[Key, Listed] = OrderedDict()
         self._size = 0
@@ -84,11 +73,11 @@ class CallerLists:
         for key in [key for key in self._listed if key[0] == backend]:
             self._size -= self._listed.pop(key).size
 
-    async def table(self, caller: Caller) -> Table:
+    async def table(self, context: RequestContext) -> Table:
         """All that this caller is offered."""
         per_caller = [backend for backend in self._backends.values() if backend.is_per_caller]
-        found = await asyncio.gather(*(self._of(caller, backend) for backend in per_caller))
-        own = caller.session.lists.catalogues if caller.session is not None else {}
+        found = await asyncio.gather(*(self._of(context, backend) for backend in per_caller))
+        own = context.session.lists.catalogues if context.session is not None else {}
         listed = {backend.name: catalogue for backend, catalogue in zip(per_caller, found, strict=True)}
         offers = self._offers.offers_with({**listed, **own})
         key = tuple(id(offer.catalogue) for offer in offers)
@@ -101,11 +90,11 @@ class CallerLists:
         self._tables.move_to_end(key)
         return known[0]
 
-    async def _of(self, caller: Caller, backend: Backend) -> Catalogue | None:
+    async def _of(self, context: RequestContext, backend: Backend) -> Catalogue | None:
         """One server's lists for this caller; what it offered before, if it does not answer by the start deadline."""
-        passed = backend.passed(caller.headers)
+        passed = backend.passed(context.headers)
         digest = hashlib.sha256("\0".join(f"{name}:{passed[name]}" for name in sorted(passed)).encode()).hexdigest()
-        key = (backend.name, str(caller.principal), digest)
+        key = (backend.name, str(context.principal), digest)
         known = self._listed.get(key)
         if known is not None:
             self._listed.move_to_end(key)
@@ -116,18 +105,18 @@ class CallerLists:
             return known.catalogue if known is not None else None
         fetching = self._fetching.get(key)
         if fetching is None:
-            work = self._fetch(caller, backend, key, passed)
+            work = self._fetch(context, backend, key, passed)
             fetching = self._fetching[key] = asyncio.get_running_loop().create_task(work, name=f"lists {backend.name}")
             fetching.add_done_callback(lambda task: self._fetched(key, backend, task))
         await asyncio.wait((fetching,), timeout=self._settings.start)
         known = self._listed.get(key)
-        if known is None and not fetching.done() and caller.session is not None:
-            session = caller.session
+        if known is None and not fetching.done() and context.session is not None:
+            session = context.session
             fetching.add_done_callback(lambda _: session.announce(tuple(NOTIFICATIONS)))
         return known.catalogue if known is not None else None
 
-    async def _fetch(self, caller: Caller, backend: Backend, key: Key, passed: Mapping[str, str]) -> Catalogue:
-        backend_link, ours = await self._link(caller, backend, passed)
+    async def _fetch(self, context: RequestContext, backend: Backend, key: Key, passed: Mapping[str, str]) -> Catalogue:
+        backend_link, ours = await self._link_choice.for_lists(context, backend, passed)
         try:
             before = self._listed.get(key)
             found = await self._fetch_over(backend_link, passed, before.catalogue if before is not None else None)
@@ -142,15 +131,6 @@ class CallerLists:
         while self._size > BYTES and len(self._listed) > 1:
             self._size -= self._listed.popitem(last=False)[1].size
         return found
-
-    async def _link(self, caller: Caller, backend: Backend, passed: Mapping[str, str]) -> tuple[BackendLink, bool]:
-        """The link over which a caller's own lists are fetched; True if it is for that alone."""
-        session, reuse = caller.session, backend.policy.reuse
-        if session is not None and (reuse == "session" or (reuse == "principal" and caller.is_anonymous)):
-            return await session.links.to(backend, passed), False
-        if reuse == "principal" and not caller.is_anonymous:
-            return backend.links.of_principal(caller.principal, self._settings.idle, passed), False
-        return backend.new(principal=caller.principal, caller=caller.principal, passed=passed), True
 
     async def _fetch_over(
         self, backend_link: BackendLink, passed: Mapping[str, str], known: Catalogue | None

@@ -1,8 +1,8 @@
-"""What one backend offers: its tools, prompts, resources and templates, as it told them. Frozen, and plain JSON.
+"""What one backend offers: its tools, prompts, resources and templates, as it listed them. Frozen, and plain JSON.
 
-It owns the fetching of all pages over a link, and the form in which a store keeps it. What can't be offered (an object
-without a name, a list without an end) is left out and named in `left_out`; the rest is offered all the same. A list
-that can't be read takes nothing away: the last one of it stays.
+It owns the fetching of all pages over a link, and the form in which a store keeps the lists. What can't be offered (an
+object without a name, a list without an end) is left out and named in `left_out`; the rest is offered. A list that
+can't be read takes nothing away: the last one that was read stays.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from holdfast.links.link import Link
 log = logging.getLogger("holdfast.gateway")
 
 Item: TypeAlias = Mapping[str, Any]
-PAGES = 100  # of one listing: a backend whose cursor never ends is at fault
-ITEMS = 10_000  # of one listing: what a model could never read
+PAGES = 100  # of one listing: the cursor of a faulty backend never ends
+ITEMS = 10_000  # of one listing: more than any model reads
 LIST_BYTES = 8 * 1024 * 1024  # of one listing: it is kept in memory and in the store, and goes to every client
 ITEM_DEPTH = 100  # levels of one item: far beyond real schemas, and no client's parser stumbles over it
 NAME_LENGTH = 8_192  # characters of a name or URI, as much as a call may have
 INSTRUCTIONS_LENGTH = 64 * 1024  # characters of instructions: they go into every client's handshake
 LISTS_SECONDS = 120.0  # for all lists of one backend, however many pages they have
-REASONS = 20  # kept of what was left out: enough to find the fault
+REASONS = 20  # that are kept for what was left out: enough to find the fault
 _TEXT = "text"
 
 
@@ -49,7 +49,7 @@ class Catalogue:
     keeps_sessions: bool = True
     """The backend remembers something for each session, as far as its handshake tells."""
     left_out: tuple[str, ...] = ()
-    """What the backend sent and nobody is offered, each with the reason."""
+    """What the backend sent and no client is offered, each with the reason."""
     told: str | None = None
     """What the server said of itself when these lists were fetched, as a digest: another one may offer other things."""
     incomplete: bool = field(default=False, compare=False)
@@ -80,7 +80,7 @@ class Catalogue:
 
     @classmethod
     def from_json(cls, value: JSON) -> "Catalogue | None":
-        """None if it is not what we wrote: then it is fetched anew."""
+        """None if it is not in our form: then the lists are fetched again."""
         text = value.get(_TEXT) if isinstance(value, dict) else None
         if not isinstance(value, dict) or not isinstance(text, str):
             return None
@@ -105,7 +105,7 @@ class Catalogue:
 
 
 def _offered(value: object, by: str, kind: str, left_out: list[str]) -> tuple[Item, ...]:
-    """The objects that can be offered, each name once: a second one could never be called."""
+    """The objects that can be offered, each name once: a second object of a name could never be called."""
     found: dict[str, Item] = {}
     for number, each in enumerate(cast("list[object]", value) if isinstance(value, list) else ()):
         item = cast("dict[str, Any]", each) if isinstance(each, dict) else {}
@@ -150,7 +150,7 @@ async def fetch(
     link: Link, *, timeout: float, headers: Mapping[str, str] | None = None, known: Catalogue | None = None
 ) -> Catalogue:
     """All that the link's server offers, by its capabilities. `timeout` is for each page. `known`: what it offered
-    before, of which a list stays that can't be read now."""
+    before; its list stays where one can't be read now."""
     until = asyncio.get_running_loop().time() + LISTS_SECONDS
     handshake = await link.open(timeout=timeout)
     found: dict[str, Any] = {}
@@ -163,7 +163,7 @@ async def fetch(
             items = await _pages(link, method, key, timeout, until, headers, left_out)
         except (ErrorAnswer, BadAnswer, LimitReached) as error:
             if isinstance(error, ErrorAnswer) and error.code == METHOD_NOT_FOUND:
-                continue  # it said that it has them, and has no such list
+                continue  # its capabilities name the list, and the method does not exist
             incomplete = True
             kept: tuple[Item, ...] = getattr(known, name) if known is not None else ()
             found[name] = kept
@@ -191,7 +191,7 @@ async def fetch(
 
 
 def _why_unreadable(error: HoldfastError) -> str:
-    """In words that are the same every time, so that nothing seems to change: the log has said more."""
+    """In words that are the same every time, so that the lists do not seem to change; the log says more."""
     if isinstance(error, ErrorAnswer):
         return f"it answered with the error {error.code}"
     return "the list is over the cap of one message" if isinstance(error, LimitReached) else "the answer is no list"
@@ -212,7 +212,7 @@ async def _pages(
     headers: Mapping[str, str] | None,
     left_out: list[str],
 ) -> list[object]:
-    """One list, as far as it has an end that we can reach."""
+    """One list, as far as it can be read within the limits."""
     items: list[object] = []
     cursor: str | None = None
     seen: set[str] = set()

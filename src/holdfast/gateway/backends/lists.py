@@ -189,11 +189,11 @@ class BackendLists:
         known = self._watching
         if (known is not None and known[0] is link) or handshake is None or handshake.era is not Era.Y2026:
             return
-        told = {kind: members(handshake.capabilities.get(kind)).get("listChanged") is True for kind in LISTS.values()}
-        if not any(told.values()):
+        sent = {kind: members(handshake.capabilities.get(kind)).get("listChanged") is True for kind in LISTS.values()}
+        if not any(sent.values()):
             return
         try:
-            tools, prompts, resources = (told[kind] for kind in ("tools", "prompts", "resources"))
+            tools, prompts, resources = (sent[kind] for kind in ("tools", "prompts", "resources"))
             self._watching = link, await link.watch(tools=tools, prompts=prompts, resources=resources)
         except HoldfastError as error:
             log.info("%s: changes of its lists are not announced: %s", self._name, error.what)

@@ -29,7 +29,7 @@ RENEW_SECONDS = CLAIM_SECONDS / 3
 
 
 class ProgramUser(Protocol):
-    """The link that runs a program, and is asked and told about the claim on it."""
+    """The link that runs a program under a claim."""
 
     async def is_unchanged(self) -> bool:
         """The claim had run out and could be had again: has no other process run the program in between?"""

@@ -1,7 +1,7 @@
-"""Who answers for a name: one frozen table, made from the backends' catalogues and replaced whole.
+"""Which backend has a name: one frozen table, made from the backends' catalogues and replaced whole.
 
-It owns public names, allow and deny lists, the merged lists and their pages. It routes by table and refuses to split a
-name; it refuses two tools of one name where nobody said which wins.
+It owns public names, allow and deny lists, the merged lists and their pages. It routes by the table and never by
+splitting a name. Two tools of one name are a clash.
 """
 
 import base64
@@ -65,7 +65,7 @@ class Table:
         return tuple(changed)
 
     def backend_of_uri(self, uri: str) -> str | None:
-        """Who has a resource: by its URI, else by the first template that it fits."""
+        """The backend that has a resource: by its URI, else by the first template that it fits."""
         route = self.resources.get(uri)
         if route is not None:
             return route.backend
@@ -86,7 +86,8 @@ class Offer:
 
 
 def build(naming: Naming, offers: Sequence[Offer], before: Table | None = None) -> Table:
-    """The table, in the order of the offers. Where nobody said who wins a name, whoever had it `before` keeps it."""
+    """The table, in the order of the offers. Where no setting says which backend wins a name, the one that had it
+    `before` keeps it."""
     held: Routes = {**before.tools, **before.prompts} if before is not None and naming.mode == "none" else {}
     clashes: list[Clash] = []
     tools: dict[str, Route] = {}
@@ -160,12 +161,12 @@ _EXPRESSION = re.compile(r"\{([+#./;?&]?)([^{}]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """URIs that a template (RFC 6570) may stand for. Looked for from left to right, so that no URI takes long."""
+    """URIs that a template (RFC 6570) may stand for. Matched from left to right, without backtracking."""
 
     texts: tuple[str, ...]
-    """What stands between the variables, the first and the last included."""
+    """The texts between the variables, before the first and after the last."""
     wide: tuple[bool, ...]
-    """Of each variable: may it contain a slash?"""
+    """For each variable: may it contain a slash?"""
 
     @classmethod
     def of(cls, template: str) -> "Pattern":
@@ -204,7 +205,7 @@ def too_many_names(names: Iterable[str]) -> tuple[str, str] | None:
 
 
 class BadCursor(ValueError):
-    """No page begins there."""
+    """No page begins at this cursor."""
 
 
 def page(

@@ -1,7 +1,7 @@
 """Headers whose values stand in files, as secrets are mounted: read when a link comes up, and again after a 401.
 
-It owns the reading; a rotated secret is used without a signal, a reload or the loss of a session. It refuses to keep
-or show what it read. Two with the same files are equal: a reload changes nothing for the server.
+It owns the reading; a rotated secret is used without a signal, a reload or the loss of a session. The values are
+neither kept nor shown. Two with the same files are equal: a reload changes nothing for the server.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ PREFIX = "file:"
 
 @dataclass(frozen=True)
 class FileHeaders:
-    """Called by a link to find out the headers."""
+    """The headers of a server, read from their files whenever a link asks for them."""
 
     given: tuple[tuple[str, str], ...] = field(repr=False)
 

@@ -1,6 +1,6 @@
-"""The gateway's file: `mcpServers` JSON as it is, or YAML with the same keys and policy. Every mistake with its line.
+"""The gateway's file: `mcpServers` JSON as it is, or YAML with the same keys and policy.
 
-It owns reading, lines, and the words of mistakes. It refuses to stop at the first one.
+Every mistake is reported with its line, not only the first one.
 """
 
 import difflib
@@ -8,20 +8,20 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
-from holdfast.client.files import KEYS, Servers, parse_json, server_from
+from holdfast.client.files import KEYS, Servers, server_from
 from holdfast.client.server import Server
 from holdfast.core.values import members
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.gateway.auth import check_bind
 from holdfast.gateway.backends.routing import too_many_names
 from holdfast.gateway.backends.secret_files import PREFIX, FileHeaders
+from holdfast.gateway.config.reading import Mistake, Reading
 from holdfast.gateway.config.settings import POLICY_KEYS, SETTINGS_KEYS, Policy, Reuse, Settings
 from holdfast.links.target import CommandTarget, HttpTarget, check_headers
 from holdfast.links.wires.http.route import proxy_for
@@ -43,7 +43,7 @@ class ServerEntry:
 
 @dataclass(frozen=True)
 class Config:
-    """A file that was read: settings and servers, in the file's order."""
+    """What a file says: settings and servers, in the file's order."""
 
     settings: Settings
     entries: Mapping[str, ServerEntry]
@@ -51,7 +51,7 @@ class Config:
 
     @property
     def store_url(self) -> str:
-        """As set, else a file of this configuration's own in the user's state folder."""
+        """The store as set, else a file for this configuration in the user's state folder."""
         if self.settings.store is not None:
             return self.settings.store
         if self.path is None:
@@ -70,48 +70,21 @@ def _home_state() -> str:
         ) from None
 
 
-@dataclass(frozen=True)
-class Mistake:
-    """One thing that is wrong, where, and what helps."""
-
-    line: int | None
-    where: str
-    what: str
-    remedy: str | None = None
-
-    def __str__(self) -> str:
-        place = f"line {self.line}: " if self.line else ""
-        thing = f"{self.where}: " if self.where else ""
-        return f"{place}{thing}{self.what}" + (f"; {self.remedy}" if self.remedy else "")
-
-
-@dataclass
-class _Reading:
-    path: Path
-    place: str = "mcpServers"
-    lines: dict[tuple[str, ...], int] = field(default_factory=dict[tuple[str, ...], int])
-    mistakes: list[Mistake] = field(default_factory=list[Mistake])
-
-    def add(self, at: tuple[str, ...], what: str, remedy: str | None = None) -> None:
-        line = next((self.lines[at[:n]] for n in range(len(at), 0, -1) if at[:n] in self.lines), None)
-        self.mistakes.append(Mistake(line, ".".join(at), what, remedy))
-
-
 _NOT_READ = {
     "auth": "give headers: {authorization: 'Bearer ${TOKEN}'}",
     "limits": "use timeout and silence",
     "tls": "name a private authority in the variable SSL_CERT_FILE",
-    "idle": "sessions.idle says it for all servers",
-    "max_age": "sessions.max_age says it for all servers",
-    "max_links": "sessions.children bounds programs",
+    "idle": "set sessions.idle, which is for all servers",
+    "max_age": "set sessions.max_age, which is for all servers",
+    "max_links": "set sessions.children, which limits programs",
     "tool_reuse": "use reuse",
-    "callbacks": "clients answer a server's questions",
-    "memory": "sessions are kept in `store`",
+    "callbacks": "leave it out: clients answer a server's questions",
+    "memory": "set `store`, where sessions are kept",
 }
-"""Keys of a server that mean something in code, and nothing in this file."""
+"""Keys of a server that exist in code, and are not read from this file; and what to write instead."""
 _NOT_READ_ABOVE = {
     "tls": "the gateway serves plain HTTP; let a proxy in front of it do TLS",
-    "limits": "limits stand under `sessions` and `clients`, and a server's under its own name",
+    "limits": "set limits under `sessions` and `clients`, and a server's own under its name",
 }
 
 
@@ -128,34 +101,35 @@ def load_config(path: str | Path, *, env: Mapping[str, str] | None = None) -> Co
 def read_config(
     path: str | Path, *, env: Mapping[str, str] | None = None, here: bool = False, insecure: bool = False
 ) -> tuple[Config | None, list[Mistake]]:
-    """The configuration, or None, and all that is wrong with it. `here`: also what this machine lacks to serve it."""
-    reading = _Reading(Path(path))
-    document = _parse(reading)
+    """The configuration, or None, and every mistake in it. `here`: check this machine, too, as `serve` would."""
+    reading = Reading(path)
+    document = reading.parse()
     if document is None:
         return None, reading.mistakes
     values = os.environ if env is None else env
+    place = _place(document)
     settings = _settings(reading, document)
     entries = _entries(reading, document, values)
     if settings is not None:
-        _check_together(reading, settings, entries)
+        _check_together(reading, place, settings, entries)
         if here:
-            _check_here(reading, settings, entries, insecure)
+            _check_here(reading, place, settings, entries, insecure)
     if reading.mistakes or settings is None:
         return None, reading.mistakes
     return Config(settings, entries, reading.path), []
 
 
 def servers_of(path: str | Path) -> Servers:
-    """The servers of a gateway's file for whoever looks at each: those that are wrong are in `wrong`."""
-    reading = _Reading(Path(path))
-    document = _parse(reading)
+    """The servers of a gateway's file. Those whose entry has a mistake are in `wrong`."""
+    reading = Reading(path)
+    document = reading.parse()
     if document is None:
         raise ConfigError(f"{path} can't be used: {reading.mistakes[0]}", remedy=f"`holdfast check {path}` explains")
     entries = _entries(reading, document, os.environ)
-    servers = Servers()
+    servers, place = Servers(), _place(document)
     servers.update({name: entry.server for name, entry in entries.items()})
-    for name in members(document.get(reading.place)):
-        at = f"{reading.place}.{name}"
+    for name in members(document.get(place)):
+        at = f"{place}.{name}"
         found = [each for each in reading.mistakes if each.where == at or each.where.startswith(f"{at}.")]
         if found:
             servers.pop(str(name), None)
@@ -167,10 +141,10 @@ def servers_of(path: str | Path) -> Servers:
 
 
 def is_ours(path: str | Path) -> bool:
-    """Does a file say what only the gateway reads: YAML, settings, or policy of a server?"""
+    """Is this a gateway's file: YAML, with settings, or with policy of a server?"""
     if Path(path).suffix.lower() in (".yaml", ".yml"):
         return True
-    document = _parse(_Reading(Path(path))) or {}
+    document = Reading(path).parse() or {}
     if SETTINGS_KEYS & document.keys():
         return True
     listed = members(document.get("mcpServers", document.get("servers")))
@@ -180,68 +154,13 @@ def is_ours(path: str | Path) -> bool:
     )
 
 
-def _parse(reading: _Reading) -> dict[str, Any] | None:
-    try:
-        text = reading.path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        reading.add((), f"the file can't be read: {(error.strerror or str(error)).lower()}")
-        return None
-    except UnicodeDecodeError:
-        reading.add((), "the file is not UTF-8 text")
-        return None
-    document: object
-    try:
-        if reading.path.suffix.lower() in (".yaml", ".yml"):
-            document = yaml.safe_load(text)
-            node = _compose(text)
-        else:
-            document, blanked = parse_json(text, reading.path)
-            node = _compose(blanked.replace("\t", " "))
-    except ConfigError as error:
-        reading.mistakes.append(Mistake(None, "", error.what, error.remedy))
-        return None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        what = f"this is not YAML: {error.problem or error}"
-        reading.mistakes.append(Mistake(mark.line + 1 if mark else None, "", what, "mend it there"))
-        return None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        reading.add((), f"this can't be read: {str(error)[:200]}")
-        return None
-    _note_lines(reading, node, ())
-    if not isinstance(document, dict):
-        reading.add((), "the file is not a mapping", 'write {"mcpServers": {…}}, or the same as YAML')
-        return None
-    return cast("dict[str, Any]", document)
-
-
-def _compose(text: str) -> Any:
-    return cast("Any", yaml).compose(text, Loader=yaml.SafeLoader)
-
-
-def _note_lines(reading: _Reading, node: Any, at: tuple[str, ...]) -> None:
-    if len(at) > 12 or not isinstance(node, yaml.MappingNode):
-        if isinstance(node, yaml.SequenceNode) and len(at) <= 12:
-            for number, item in enumerate(node.value):
-                reading.lines[*at, str(number)] = item.start_mark.line + 1
-                _note_lines(reading, item, (*at, str(number)))
-        return
-    for key, value in node.value:
-        path = (*at, str(key.value))
-        first = reading.lines.get(path)
-        reading.lines[path] = key.start_mark.line + 1
-        if first is not None:
-            reading.add(path, f"the key stands here twice, first in line {first}", "keep one")
-        _note_lines(reading, value, path)
-
-
-def _guess(reading: _Reading, at: tuple[str, ...], key: str, known: frozenset[str]) -> None:
+def _guess(reading: Reading, at: tuple[str, ...], key: str, known: frozenset[str]) -> None:
     near = difflib.get_close_matches(key, sorted(known), 1, 0.6)
     what = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
     reading.add((*at, key), "there is no such setting", what)
 
 
-def _settings(reading: _Reading, document: dict[str, Any]) -> Settings | None:
+def _settings(reading: Reading, document: dict[str, Any]) -> Settings | None:
     given = {key: value for key, value in document.items() if key in SETTINGS_KEYS}
     if "mcpServers" not in document and "servers" not in document:
         near = difflib.get_close_matches("mcpServers", [str(key) for key in document], 1, 0.5)
@@ -258,7 +177,7 @@ def _settings(reading: _Reading, document: dict[str, Any]) -> Settings | None:
     return _model(reading, (), Settings, given)
 
 
-def _model(reading: _Reading, at: tuple[str, ...], model: type[Any], given: dict[str, Any]) -> Any:
+def _model(reading: Reading, at: tuple[str, ...], model: type[Any], given: dict[str, Any]) -> Any:
     try:
         return model.model_validate(given)
     except ValidationError as error:
@@ -285,10 +204,10 @@ _WRITE = {
     "datetime_type": "write it like 2027-01-31T12:00:00Z",
     "string_pattern_mismatch": "write it like /mcp",
 }
-"""What helps where the kind of a value is wrong."""
+"""Remedies for values of a wrong type."""
 
 
-def _explain(reading: _Reading, at: tuple[str, ...], wrong: Mapping[str, Any], fields: frozenset[str]) -> None:
+def _explain(reading: Reading, at: tuple[str, ...], wrong: Mapping[str, Any], fields: frozenset[str]) -> None:
     kind, words = str(wrong["type"]), str(wrong["msg"])
     if kind == "tuple_type":
         reading.add(at, "is not a list", "write [one] or [one, another]")
@@ -317,8 +236,13 @@ def _fields_at(model: type[BaseModel], place: list[str]) -> frozenset[str]:
     return frozenset(model.model_fields)
 
 
-def _entries(reading: _Reading, document: dict[str, Any], env: Mapping[str, str]) -> dict[str, ServerEntry]:
-    place = reading.place = "mcpServers" if "mcpServers" in document else "servers"
+def _place(document: Mapping[str, Any]) -> str:
+    """The key under which the file has its servers."""
+    return "mcpServers" if "mcpServers" in document else "servers"
+
+
+def _entries(reading: Reading, document: dict[str, Any], env: Mapping[str, str]) -> dict[str, ServerEntry]:
+    place = _place(document)
     listed = document.get(place)
     entries: dict[str, ServerEntry] = {}
     if not isinstance(listed, dict):
@@ -354,15 +278,15 @@ def _entries(reading: _Reading, document: dict[str, Any], env: Mapping[str, str]
 
 
 def _with_files(server: Server) -> Server:
-    """Header values like `file:/run/secrets/token` are what stands in that file, whenever it is asked for."""
+    """The server, with header values like `file:/run/secrets/token` read from that file at each use."""
     headers = server.headers
     if headers is None or callable(headers):
         return server
     for name, value in headers.items():
         if _FILE_WITHIN(value):
             raise ConfigError(
-                f"headers.{name}: a file is all of a value, never a part of it",
-                remedy="write file:… alone, and what stands before it into the file",
+                f"headers.{name}: a file is the whole of a value, never a part of it",
+                remedy="write file:… alone, and the rest of the value into the file",
             )
     if not any(value.startswith(PREFIX) for value in headers.values()):
         return server
@@ -371,7 +295,8 @@ def _with_files(server: Server) -> Server:
     return server.with_(headers=files)
 
 
-def _check_together(reading: _Reading, settings: Settings, entries: dict[str, ServerEntry]) -> None:
+def _check_together(reading: Reading, place: str, settings: Settings, entries: dict[str, ServerEntry]) -> None:
+    """Refuse what only two settings together make wrong."""
     for key in settings.naming.rename:
         server = key.partition(".")[0]
         if server not in entries:
@@ -383,30 +308,32 @@ def _check_together(reading: _Reading, settings: Settings, entries: dict[str, Se
             )
     for name, entry in entries.items():
         if entry.policy.pass_headers and not isinstance(entry.server.target, HttpTarget):
-            reading.add((reading.place, name, "pass_headers"), "a program takes no headers", "use env instead")
+            reading.add((place, name, "pass_headers"), "a program takes no headers", "use env instead")
         if entry.policy.warm and (entry.policy.reuse != "session" or entry.server.command is None):
-            reading.add((reading.place, name, "warm"), "spares are for programs with reuse: session", "leave it out")
+            reading.add((place, name, "warm"), "spares are for programs with reuse: session", "leave it out")
     if settings.store is not None:
         try:
-            open_store(settings.store)  # made, not opened: a wrong URL is told here
+            open_store(settings.store)  # constructed, not opened: a wrong URL is reported here
         except HoldfastError as error:
             reading.add(("store",), error.what, error.remedy)
     for name, entry in entries.items():
         if not settings.sessions.children and isinstance(entry.server.target, CommandTarget):
-            reading.add((reading.place, name), "sessions.children is 0, so no program may run", "raise it")
+            reading.add((place, name), "sessions.children is 0, so no program may run", "raise it")
         if entry.server.proxy:
             try:
                 proxy_for("", entry.server.proxy)
             except HoldfastError as error:
-                reading.add((reading.place, name, "proxy"), error.what, "write it like http://proxy.example:3128")
+                reading.add((place, name, "proxy"), error.what, "write it like http://proxy.example:3128")
     if settings.sessions.handles and "holdfast" in entries:
-        reading.add((reading.place, "holdfast"), "the handle tools have this name", "rename the server")
+        reading.add((place, "holdfast"), "the tools for handles have this name", "rename the server")
     if settings.naming.mode == "prefix" and (clash := too_many_names(entries)):
-        reading.add((reading.place, clash[0]), f"its tools would be named like those of {clash[1]!r}", "rename one")
+        reading.add((place, clash[0]), f"its tools would be named like those of {clash[1]!r}", "rename one")
 
 
-def _check_here(reading: _Reading, settings: Settings, entries: dict[str, ServerEntry], insecure: bool) -> None:
-    """What `serve` would refuse, and programs that can't be started, on this machine as it is now."""
+def _check_here(
+    reading: Reading, place: str, settings: Settings, entries: dict[str, ServerEntry], insecure: bool
+) -> None:
+    """Refuse what `serve` would refuse on this machine as it is now, and programs that can't be started here."""
     try:
         check_bind(settings, insecure)
     except ConfigError as error:
@@ -419,4 +346,4 @@ def _check_here(reading: _Reading, settings: Settings, entries: dict[str, Server
                 located(target.command, env, target.cwd)
             except Missing as missing:
                 key = "cwd" if target.cwd is not None and not Path(target.cwd).is_dir() else "command"
-                reading.add((reading.place, name, key), missing.why, missing.remedy)
+                reading.add((place, name, key), missing.why, missing.remedy)

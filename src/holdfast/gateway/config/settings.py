@@ -1,7 +1,6 @@
-"""Every setting of the gateway: what it is called, what it may be, what it is when nobody says.
+"""Every setting of the gateway: its name, its values, its default. `docs/configuration.md` is made from these models.
 
-It owns the models that `docs/configuration.md` is made from. It refuses a key that it does not know; reading files and
-naming lines is `file.py`'s.
+Unknown keys are refused. Files are read by `file.py`.
 """
 
 import re
@@ -19,7 +18,7 @@ Reuse: TypeAlias = Literal["session", "principal", "shared", "call"]
 MIB = 1024 * 1024
 _HASH = re.compile(r"sha256:[0-9a-f]{64}").fullmatch
 CALLERS_OWN = frozenset({"authorization", "proxy-authorization"})
-"""A caller's credentials for the gateway: no server may have them, or it could act as the caller here."""
+"""A caller's credentials for the gateway. No server gets them, or it could act as the caller here."""
 HOP_BY_HOP = frozenset(
     {"accept", "accept-encoding", "connection", "content-encoding", "content-type", "expect", "keep-alive",
      "last-event-id", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
@@ -56,8 +55,8 @@ class Listen(Part):
         for host in value:
             if "*" in host:
                 raise ValueError(
-                    f"{host!r:.80} is no name: hosts are compared as they are; name each, or leave `hosts` out, which "
-                    "serves any name where `host` is not loopback"
+                    f"{host!r:.80} is not a host name: hosts have no wildcards; list each, or leave `hosts` "
+                    "out, which serves any name where `host` is not loopback"
                 )
             if not _HOST(host):
                 raise ValueError(f"{host!r:.80} is not a `Host` header; write it like mcp.example or mcp.example:8808")
@@ -75,7 +74,7 @@ class Listen(Part):
     @classmethod
     def _ours(cls, value: str) -> str:
         if value in ("/healthz", "/readyz"):
-            raise ValueError(f"{value} is the gateway's own")
+            raise ValueError(f"{value} is one of the gateway's own paths; take another")
         return value
 
     linger: float = Field(
@@ -91,12 +90,12 @@ class Token(Part):
     """One caller's token, as its hash."""
 
     hash: str = Field(description="`sha256:…`, as `holdfast token new` prints it.", repr=False)
-    principal: str = Field(min_length=1, max_length=200, description="Who shows this token.")
+    principal: str = Field(min_length=1, max_length=200, description="The caller who has this token.")
 
     expires: datetime | None = Field(
         default=None,
         strict=False,
-        description="When the token ends, as `2027-01-31T12:00:00Z`; what its caller has open ends then, too.",
+        description="When the token ends, as `2027-01-31T12:00:00Z`; requests that its caller has open end then, too.",
     )
 
     @field_validator("expires")
@@ -108,7 +107,7 @@ class Token(Part):
     @classmethod
     def _somebody(cls, value: str) -> str:
         if value in ("anonymous", "local"):
-            raise ValueError(f"{value!r} is who needs no token; name somebody")
+            raise ValueError(f"{value!r} stands for callers without a token; take another name")
         return value
 
     @field_validator("hash")
@@ -129,7 +128,7 @@ class Auth(Part):
     @model_validator(mode="after")
     def _different(self) -> "Auth":
         if not self.tokens:
-            raise ValueError("has no tokens, so nobody could call; write 'auth: none' for no auth")
+            raise ValueError("has no tokens, so that no caller is let in; write 'auth: none' for no auth")
         hashes = [token.hash for token in self.tokens]
         if len(set(hashes)) != len(hashes):
             raise ValueError("two tokens have the same hash")
@@ -200,23 +199,23 @@ class Sessions(Part):
     @classmethod
     def _a_header(cls, value: str | None) -> str | None:
         if value is not None and not _HEADER(value):
-            raise ValueError("is not a header's name")
+            raise ValueError("is not the name of a header")
         if value is not None and value.lower() in RESERVED | HOP_BY_HOP | CALLERS_OWN:
             raise ValueError(f"{value!r} has a meaning of its own; take another, like X-Conversation")
         return value
 
 
 class Health(Part):
-    """How soon the gateway learns what became of its servers."""
+    """How soon the gateway notices changes of its servers."""
 
     every: Seconds = Field(
         default=5.0,
-        description="Seconds between two looks at each server: what went down, came back or was deployed anew is known "
-        "by then.",
+        description="Seconds between two checks of each server, which find servers that went down, came back or were "
+        "deployed anew.",
     )
     lists: Seconds = Field(
         default=300.0,
-        description="Seconds after which a server's lists are fetched anew though nothing told of a change.",
+        description="Seconds after which a server's lists are fetched anew, though it announced no change.",
     )
 
 
@@ -250,12 +249,14 @@ class Policy(Part):
 
     reuse: Reuse = Field(
         default="session",
-        description="Who shares a session at the server: nobody but the client's `session`; a `principal`'s clients; "
-        "everybody (`shared`, if the operator knows it is safe); or none, one per `call`.",
+        description="Who shares a session at the server: only the client's `session`; all clients of a `principal`; "
+        "all clients (`shared`, if the operator knows it is safe); or each `call` has its own.",
     )
     stateful: bool = Field(default=True, description="False: the server keeps nothing that a later call relies on.")
     on_replaced: Literal["tell", "continue"] = Field(
-        default="tell", description="When the server had lost a session: tell the next call that matters, or go on."
+        default="tell",
+        description="When the server has lost a session: report it to the next call that is not safe to repeat, or go "
+        "on.",
     )
     start: Literal["eager", "lazy"] = Field(
         default="eager",
@@ -300,13 +301,14 @@ class Policy(Part):
 
 
 class ClientLimits(Part):
-    """What clients may take of time, connections and memory."""
+    """The time, connections and memory that clients may take."""
 
     head: Seconds = Field(default=10.0, description="Seconds for the head of a request, once its connection is open.")
     body: Seconds = Field(default=60.0, description="Seconds for the body of a request.")
     idle: Seconds = Field(default=75.0, description="Seconds that a connection is kept without a request.")
     write: Seconds = Field(
-        default=30.0, description="Seconds after which a client that takes nothing of what it is sent is hung up on."
+        default=30.0,
+        description="Seconds after which the connection of a client that takes nothing it is sent is closed.",
     )
     connections: int = Field(
         default=2048,
@@ -336,9 +338,9 @@ class ClientLimits(Part):
 
 
 class Settings(Part):
-    """The whole file, but for the servers."""
+    """The whole file except the servers."""
 
-    listen: Listen = Field(default=Listen(), description="Where, and to whom.")
+    listen: Listen = Field(default=Listen(), description="The address, and the hosts and origins that are served.")
     store: str | None = Field(
         repr=False,
         default=None,
@@ -346,8 +348,8 @@ class Settings(Part):
     )
     auth: Auth | Literal["none"] = Field(default="none", description="Who may call.")
     sessions: Sessions = Field(default=Sessions(), description="Lifetimes, limits, and 2026 clients.")
-    health: Health = Field(default=Health(), description="How soon news of servers is known.")
-    clients: ClientLimits = Field(default=ClientLimits(), description="What clients may take.")
+    health: Health = Field(default=Health(), description="How soon changes of servers are noticed.")
+    clients: ClientLimits = Field(default=ClientLimits(), description="Limits for clients.")
     naming: Naming = Field(default=Naming(), description="Names on the front.")
 
     @property

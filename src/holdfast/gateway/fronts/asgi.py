@@ -75,6 +75,10 @@ class Request:
             seen.add(name)
         self.doubled = frozenset(doubled)
 
+    def revoke(self) -> None:
+        """The token that let it in is no longer valid."""
+        self.revoked = True
+
     @property
     def streams(self) -> bool:
         """Can it be answered with an event stream? HTTP/1.0 has no chunks."""

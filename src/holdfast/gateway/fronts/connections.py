@@ -1,7 +1,7 @@
-"""How many connections clients may hold, and who gives way: one that waits for a request, the longest first.
+"""How many connections clients may hold. A new one replaces the one that has waited longest for a request.
 
-It owns the count and the clock of all connections of a gateway. It refuses a connection only if every other one is
-being answered. What a connection is, and when it is too slow, is `uvicorn_protocol.py`'s.
+A connection is refused only if every other one is being answered. When a connection is too slow, `uvicorn_protocol.py`
+decides.
 """
 
 import asyncio
@@ -16,22 +16,22 @@ try:
 except ImportError:  # Windows has no such limit to ask for
     resource = None
 
-LOOK_SOON = 0.05  # seconds until a look when much was written that a client has not taken
+LOOK_SOON = 0.05  # seconds until a check when much was written that a client has not taken
 SHARE_OF_ONE = 4  # connections of one caller that take nothing may leave this part of `clients.total_bytes` unread
-STALLED = 1.0  # seconds without a sign that a client reads
-LOOK_SECONDS = 1.0  # between two looks at the clock, at most; a quarter of the shortest deadline, at least
+STALLED = 1.0  # seconds in which a client has read nothing
+LOOK_SECONDS = 1.0  # between two checks, at most; a quarter of the shortest deadline, at least
 FILES_FOR_CLIENTS = 3, 4  # of the files that the process may open: the rest is for the store, servers and programs
 
 
 class Connection(Protocol):
-    """What is asked of a connection."""
+    """What this module uses of a connection."""
 
     @property
     def transport(self) -> asyncio.Transport: ...
 
     @property
     def owner(self) -> str | None:
-        """Whose its last request was."""
+        """The principal of its last request."""
         ...
 
     @property
@@ -40,11 +40,11 @@ class Connection(Protocol):
         ...
 
     def look(self, now: float) -> int:
-        """Hang up if the client is too slow; returns the bytes that it has not taken yet."""
+        """Close it if the client is too slow. Returns the bytes that the client has not taken yet."""
         ...
 
     def cut(self, why: str) -> None:
-        """Hang up at once, whatever is on its way."""
+        """Close it at once, whatever is on its way."""
         ...
 
 
@@ -55,7 +55,7 @@ class Connections:
         self.limits = limits
         self._all: dict[Connection, None] = {}
         self._waiting: dict[Connection, None] = {}
-        """Those that are not being answered, in the order in which they became so."""
+        """Connections without a request under way, the longest waiting first."""
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -71,14 +71,18 @@ class Connections:
     def cap(self) -> int:
         return most_connections(self.limits)
 
+    def limit_by(self, limits: ClientLimits) -> None:
+        """Apply other settings, from the next check on."""
+        self.limits = limits
+
     def add(self, connection: Connection) -> bool:
-        """Take a new one in, in place of the one that has waited longest if there are too many. False: no place."""
+        """Count a new connection, and cut the one that has waited longest if there are too many. False: no place."""
         while len(self._all) >= self.cap:
             oldest = next(iter(self._waiting), None)
             if oldest is None:
                 return False
             self.remove(oldest)
-            oldest.cut("it gave way to a new connection")
+            oldest.cut("a new connection needed its place")
         self._all[connection] = self._waiting[connection] = None
         if self._timer is None:
             self._look_later()
@@ -99,7 +103,7 @@ class Connections:
             self._waiting[connection] = None
 
     def look_soon(self) -> None:
-        """Much was written to a client that takes it slowly: a second may be too long to wait."""
+        """Check soon: much was written to a client that takes it slowly."""
         if self._timer is not None and self._timer.when() - asyncio.get_running_loop().time() > LOOK_SOON:
             self._timer.cancel()
             self._timer = asyncio.get_running_loop().call_later(LOOK_SOON, self._look)
@@ -132,7 +136,7 @@ class Connections:
 
 
 def most_connections(limits: ClientLimits, files: Callable[[], int | None] | None = None) -> int:
-    """As many as are allowed, and as the process may open files for."""
+    """The connections that settings and the limit of open files allow."""
     found = (files or _files)()
     if found is None:
         return limits.connections
@@ -141,7 +145,7 @@ def most_connections(limits: ClientLimits, files: Callable[[], int | None] | Non
 
 
 def most_of_one_caller(limits: ClientLimits) -> int:
-    """What one caller may have open: never so much that nobody else comes in."""
+    """The connections that one caller may have open; at least half are left for others."""
     return min(limits.per_principal, max(1, most_connections(limits) // 2))
 
 

@@ -1,7 +1,4 @@
-"""What the gateway says of itself, and what it reads of a client's handshake.
-
-It owns the capabilities that are always advertised. It refuses a handshake without a version.
-"""
+"""What the gateway says about itself in a handshake, and what it reads from a client's."""
 
 from typing import Any, cast
 
@@ -12,7 +9,7 @@ from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.sessions.record import Client
 from holdfast.version import __version__
 
-MAX_HANDSHAKE = 16 * 1024  # bytes of what a client says of itself: it is kept, and goes to every backend
+MAX_HANDSHAKE = 16 * 1024  # bytes that a client may say about itself: they are stored, and sent to every backend
 INFO = {"name": "holdfast", "version": __version__}
 CAPABILITIES: dict[str, Any] = {
     "tools": {"listChanged": True},
@@ -29,14 +26,14 @@ class BadHandshake(ValueError):
 
 
 def client_of(params: dict[str, Any]) -> Client:
-    """What `initialize` says of the client; odd parts are left out."""
+    """The client as `initialize` describes it. Parts of a wrong type are left out."""
     info, capabilities, version = params.get("clientInfo"), params.get("capabilities"), params.get("protocolVersion")
     if not isinstance(version, str):
-        raise BadHandshake("initialize names a protocolVersion")
+        raise BadHandshake("initialize needs a protocolVersion")
     try:
         size = len(encode({"info": info, "capabilities": capabilities}))
     except UnstorableValue as error:
-        raise BadHandshake(f"clientInfo or capabilities can't be kept: {error.what}") from None
+        raise BadHandshake(f"clientInfo or capabilities can't be stored: {error.what}") from None
     if size > MAX_HANDSHAKE:
         raise BadHandshake(f"clientInfo and capabilities have {size} bytes, more than {MAX_HANDSHAKE}")
     known = VERSIONS[Era.Y2025]
@@ -75,7 +72,7 @@ def discovery(gateway: Gateway) -> dict[str, Any]:
 
 
 def _instructions(gateway: Gateway) -> str | None:
-    """What the backends say about their use, under their names."""
+    """The instructions of all backends, under their names."""
     said = [
         f"# {name}\n{backend.catalogue.instructions}"
         for name, backend in gateway.backends.items()

@@ -118,9 +118,10 @@ class Front2026:
         if answer is None or (gone and answer.message.get("error") is REQUEST_CANCELLED):
             channel.drop()
             return
-        if "result" in answer.message:
-            answer.message["result"] = _with_info(answer.message["result"])
-        await self._pipeline.deliver(context, channel, answer.message, _status_of(answer))
+        reply = answer.message
+        if "result" in reply:
+            reply = {**reply, "result": _with_info(reply["result"])}
+        await self._pipeline.deliver(context, channel, reply, _status_of(answer))
 
     async def _listen(self, request: Request, id: str | int, params: dict[str, Any]) -> None:
         wanted = params.get("notifications")

@@ -1,7 +1,6 @@
-"""Requests that are being answered, by the token that let them in: they end when it is no longer valid.
+"""Requests under way, by the token that let them in: they end when the token is no longer valid.
 
-It owns the record of who has what open. It refuses to judge tokens: `gateway/auth.py` does, again for every open
-request when the configuration was read anew or a token has expired.
+Tokens are checked by `auth.py`, again for every open request when the configuration was reloaded or a token expired.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ class _Open(NamedTuple):
 
 
 class OpenRequests:
-    """All of one front."""
+    """The requests that a front is answering."""
 
     def __init__(self) -> None:
         self._open: dict[Request, _Open] = {}
@@ -31,11 +30,12 @@ class OpenRequests:
         return len(self._open)
 
     def of(self, principal: Principal) -> int:
+        """How many requests of a caller are open."""
         return self._counts.get(principal, 0)
 
     @contextmanager
     def keep(self, request: Request, principal: Principal, authorization: str | None) -> Generator[None]:
-        """Known as open inside the block, which the present task runs."""
+        """Count a request as open while the block lasts, which the current task runs."""
         task = asyncio.current_task()
         assert task is not None
         self._open[request] = _Open(principal, authorization, task)
@@ -48,12 +48,12 @@ class OpenRequests:
             if not self._counts[principal]:
                 del self._counts[principal]
 
-    def end_refused(self, callers: Authenticator) -> int:
-        """Cancel what was let in by a token that would be refused now, or that is another's now. Returns how many."""
+    def end_refused(self, authenticator: Authenticator) -> int:
+        """Cancel requests whose token would be refused now, or belongs to another caller now. Returns how many."""
         ended = 0
         for request, open in tuple(self._open.items()):
-            if not request.revoked and callers.principal(open.authorization) != open.principal:
-                request.revoked = True
+            if not request.revoked and authenticator.principal(open.authorization) != open.principal:
+                request.revoke()
                 open.task.cancel()
                 ended += 1
         return ended

@@ -1,6 +1,6 @@
-"""`holdfast serve --stdio`: the gateway for a client that launches a command. One line a message, both eras.
+"""`holdfast serve --stdio`: the gateway for a client that launches it. One message a line, in both eras.
 
-It owns stdin and stdout, and one client's session. It refuses to write anything but messages to stdout.
+Only messages are written to stdout; what else prints there goes to stderr.
 """
 
 import asyncio
@@ -34,19 +34,19 @@ from holdfast.stores import open_store
 log = logging.getLogger("holdfast.gateway")
 
 LOCAL = Principal("local")
-"""Whoever started us is the operating system's word: authenticated."""
+"""The user who started this process. The operating system has authenticated them."""
 CHUNK = 64 * 1024
 
 
 class StdioFront:
-    """One client over two pipes. It is also the voice of each of its calls."""
+    """Serves one client over two pipes. It is also the `AnswerChannel` of each of its calls."""
 
     can_ask = True
     is_alone = True
 
     def __init__(self, gateway: Gateway, out: int) -> None:
         self.closing = False
-        """Nothing is taken of the client any more."""
+        """No more messages are read from the client."""
         self._gateway = gateway
         self._pipeline = Pipeline(gateway)
         self._stop = asyncio.Event()
@@ -81,14 +81,15 @@ class StdioFront:
         return self._out.waiting
 
     def stop(self) -> None:
-        """Take no more of what the client sends: calls under way get their time, then `run` returns. Where it ends
-        already, wait for no call: clients that closed our stdin kill us soon after they asked us to end."""
+        """Read no more messages; `run` returns when the calls under way are answered or their time is over. Called
+        again, or after stdin ended, it waits for no call: such clients kill the process soon after they asked it to
+        end."""
         if self._stop.is_set() or self.closing:
             self._hurry.set()
         self._stop.set()
 
     async def run(self, reader: asyncio.StreamReader) -> None:
-        """Until the client closes our stdin, or no longer takes what we say."""
+        """Serve until the client closes stdin, or takes no more of what it is sent."""
         loop = asyncio.get_running_loop()
         reading = loop.create_task(self._read(reader), name="read stdin")
         stopped = loop.create_task(self._stop.wait(), name="stop")
@@ -104,9 +105,9 @@ class StdioFront:
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         cap, buffer = self._gateway.settings.listen.max_body, bytearray()
-        skipped: tuple[str | int, ...] | None = None  # what may be the id of the line that is too long
+        skipped: tuple[str | int, ...] | None = None  # what may be the ids of a line that is too long
         while chunk := await reader.read(CHUNK):
-            await self._out.keep_up()  # whoever reads no answers gets no more of them
+            await self._out.keep_up()  # a client that reads no answers gets no more of them
             buffer += chunk
             while (end := buffer.find(b"\n")) >= 0:
                 line = bytes(buffer[:end]).strip()
@@ -121,7 +122,7 @@ class StdioFront:
                 del buffer[:-ID_WITHIN]
 
     def _refuse_long(self, ids: tuple[str | int, ...], cap: int) -> None:
-        """The line is not read, the session goes on: whoever waits for this answer must not wait for ever."""
+        """Answer a line that is too long to be read, so that its client does not wait for ever. The session goes on."""
         id = next((id for id in ids if id not in self._calls), None)
         self._refuse(id, INVALID_REQUEST, f"a message has at most {cap} bytes")
 
@@ -138,7 +139,7 @@ class StdioFront:
         id = message.id
         if message.method is None:
             if self._session is None or not self._session.questions.answer(message.body):
-                log.info("the client sent an answer to no open question")
+                log.info("the client answered a question that is not open")
         elif id is None:
             self._pipeline.notify(self._session, self._calls, message)
         elif id in self._calls:
@@ -155,7 +156,8 @@ class StdioFront:
         self.say({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
 
     async def _call(self, id: str | int, message: Message) -> None:
-        context = RequestContext(LOCAL, Era.Y2025, reply_channel=self)
+        era = Era.Y2026 if message.has_2026_envelope else Era.Y2025
+        context = RequestContext(LOCAL, era, reply_channel=self)
         try:
             answer = await self._pipeline.answer(self, id, self._answer(context, id, message))
         finally:
@@ -191,14 +193,14 @@ class StdioFront:
             self._session = None
             what = "the session has ended, and what it kept is gone: initialize again"
             raise Refused(404, what, code=SESSION_NOT_FOUND)
-        context.session, context.client = session, session.client
+        context.enter(session)
         return await self._pipeline.methods.answer(context, str(message.method), message.params)
 
     async def _answer_2026(self, context: RequestContext, message: Message) -> dict[str, Any]:
         client = self._pipeline.client_2026(message)
         if message.method == "server/discover":
             return await self._pipeline.discover(client)
-        context.era, context.client = Era.Y2026, client
+        context.identify(client)
         return await self._pipeline.methods.answer(context, str(message.method), message.params)
 
     async def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -211,7 +213,7 @@ class StdioFront:
         return result
 
     async def _push(self, streams: Streams) -> None:
-        """What the session says unasked."""
+        """Send what the session has to say outside of calls."""
         async for event in streams.own.after(0):
             data = event.partition(b"data: ")[2].rstrip(b"\n")
             self.say(decode_exactly(data))
@@ -219,10 +221,10 @@ class StdioFront:
     async def _close(self) -> None:
         self.closing = True
         drain = self._gateway.settings.sessions.drain
-        if not self._out.is_broken:  # what was asked before the pipe closed is answered
+        if not self._out.is_broken:  # requests from before the pipe closed are answered
             await self._settled(drain)
         if self._tasks:
-            log.warning("%d requests are cut: the client is gone, or ends us", len(self._tasks))
+            log.warning("%d requests are cut: the client is gone, or has asked the gateway to end", len(self._tasks))
         self._gateway.hurry()
         await self._settled(CUT_SECONDS, hurried=True)
         for task in tuple(self._tasks):
@@ -238,7 +240,7 @@ class StdioFront:
         self._out.close()
 
     async def _settled(self, seconds: float, *, hurried: bool = False) -> None:
-        """Until every request is answered, the time is over, or somebody is in a hurry."""
+        """Wait until every request is answered, the time is over, or `stop` was called again."""
         hurry = asyncio.get_running_loop().create_task(self._hurry.wait(), name="hurry")
         until = time.monotonic() + seconds
         try:
@@ -251,17 +253,17 @@ class StdioFront:
 
 
 async def serve_stdio(config: Config, keys: Sequence[str] | None = None) -> None:
-    """Serve whoever started us, until stdin ends or SIGTERM comes."""
+    """Serve the client that started this process, until stdin ends or SIGTERM comes."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=CHUNK)
     mode = os.fstat(sys.stdin.fileno()).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or sys.stdin.isatty()):
         raise ConfigError(
-            "stdin is not a pipe, so no client can speak there", remedy="let the client start this command"
+            "stdin is not a pipe, so no client can send anything there", remedy="let the client start this command"
         )
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
     out = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whoever prints by mistake must not break the protocol
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what prints by mistake must not break the protocol
     try:
         settings = config.settings
         url = settings.store if settings.store is not None else "memory:"  # the session ends with the pipe
@@ -269,7 +271,7 @@ async def serve_stdio(config: Config, keys: Sequence[str] | None = None) -> None
             gateway = Gateway(config, store)
             async with gateway.running():
                 front = StdioFront(gateway, out)
-                for name in ("SIGTERM", "SIGINT", "SIGHUP"):  # there is nobody to read a configuration anew for
+                for name in ("SIGTERM", "SIGINT", "SIGHUP"):  # the configuration is not reloaded
                     loop.add_signal_handler(getattr(signal, name), front.stop)
                 await front.run(reader)
     finally:

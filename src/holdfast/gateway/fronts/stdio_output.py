@@ -1,7 +1,7 @@
-"""The pipe to the one client of `holdfast serve --stdio`: what is said waits here until the client reads it.
+"""The pipe to the one client of `holdfast serve --stdio`: messages wait here until the client reads them.
 
-It owns the bytes that wait and the deadline of a client that takes none. It refuses to block the process, whose other
-work (claims, health, what the client sends) goes on, and to make the pipe non-blocking: others may share it.
+Writing never blocks the process, whose other work (claims, health, what the client sends) goes on. The pipe is not made
+non-blocking, because other processes may share it.
 """
 
 import asyncio
@@ -16,16 +16,16 @@ from holdfast.gateway.config.settings import ClientLimits
 
 log = logging.getLogger("holdfast.gateway")
 
-CHUNK = getattr(select, "PIPE_BUF", 512)  # what a pipe that is ready takes without blocking
-CHUNKS_AT_ONCE = 64  # before others of this process get a turn
+CHUNK = getattr(select, "PIPE_BUF", 512)  # bytes that a pipe which is ready takes without blocking
+CHUNKS_AT_ONCE = 64  # before other tasks of this process get a turn
 
 
 class OutPipe:
-    """One file descriptor, and what waits to be written to it."""
+    """A file descriptor, and the data that waits to be written to it."""
 
     def __init__(self, file: int, limits: ClientLimits, broken: Callable[[], None]) -> None:
         self.is_broken = False
-        """The client hung up, or is taken for gone."""
+        """The client hung up, or counts as gone."""
         self.waiting = 0
         """Bytes that the client has not taken."""
         self._file = file
@@ -39,7 +39,7 @@ class OutPipe:
         self._deadline: asyncio.TimerHandle | None = None
 
     def put(self, data: bytes) -> None:
-        """To be written, in order."""
+        """Write data after what already waits."""
         if self.is_broken:
             return
         self._data.append(memoryview(data))
@@ -55,7 +55,7 @@ class OutPipe:
             await self._progress.wait()
 
     async def flush(self) -> bool:
-        """Wait until all is written. False: the client was gone before. A deadline is kept here for whoever waits."""
+        """Wait until everything is written. False: the client was gone before, at the latest by `clients.write`."""
         while self._data:
             await self._progress.wait()
         return not self.is_broken
@@ -92,7 +92,7 @@ class OutPipe:
         self._data[0] = self._data[0][size:]
         if not self._data[0]:
             self._data.popleft()
-        self._tell()
+        self._wake()
 
     def _wait_until_ready(self) -> None:
         loop = asyncio.get_running_loop()
@@ -100,15 +100,15 @@ class OutPipe:
             loop.add_writer(self._file, self._write)
             self._watched = True
         if self._deadline is None:
-            self._deadline = loop.call_later(self._limits.write, self._look, self._taken)
+            self._deadline = loop.call_later(self._limits.write, self._check, self._taken)
 
-    def _look(self, taken: int) -> None:
-        """Has it taken anything since?"""
+    def _check(self, taken: int) -> None:
+        """Give the client up if it has taken nothing since."""
         self._deadline = None
         if self._taken == taken:
             self._break(f"it has taken nothing for clients.write, {self._limits.write:g} s")
         elif self._data:
-            self._deadline = asyncio.get_running_loop().call_later(self._limits.write, self._look, self._taken)
+            self._deadline = asyncio.get_running_loop().call_later(self._limits.write, self._check, self._taken)
 
     def _unwatch(self) -> None:
         if self._watched:
@@ -126,11 +126,11 @@ class OutPipe:
         self._unwatch()
         self._data.clear()
         self.waiting = 0
-        self._tell()
+        self._wake()
         if why is not None:
-            log.warning("the client is served no longer: %s", why)
+            log.warning("the client is no longer served: %s", why)
             self._broken()
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         self._progress.set()
         self._progress = asyncio.Event()

@@ -1,7 +1,7 @@
 """Steering: a client that speaks both eras is offered 2025 alone where a backend keeps sessions, so that they hold.
 
-Nothing in a probe tells such a client from one that speaks 2026 only: TypeScript's SDK sends the same bytes in its mode
-`auto` and pinned. So those that speak 2026 only are known by their names.
+A probe does not show whether its client speaks 2026 only: TypeScript's SDK sends the same bytes in its mode `auto` and
+pinned. So clients that speak 2026 only are listed by their names.
 """
 
 import fnmatch
@@ -15,11 +15,11 @@ from holdfast.gateway.config.settings import Sessions
 
 log = logging.getLogger("holdfast.gateway")
 
-NAMES = 256  # of clients that were logged as steered; beyond that none is logged
+NAMES = 256  # names of clients that are logged as steered; later ones are not logged
 
 
 class Steering:
-    """Who is steered, by the settings and backends of the moment."""
+    """Decides which clients are steered."""
 
     def __init__(self) -> None:
         self._logged: set[str] = set()
@@ -27,7 +27,7 @@ class Steering:
     def refusal(
         self, settings: Sessions, backends: Iterable[Backend], info: Mapping[str, Any] | None, requested: str
     ) -> tuple[str, dict[str, Any]] | None:
-        """Message and data of the -32022 that a client gets for its probe; None: it is told that we speak 2026."""
+        """Message and data of the error that answers a client's probe; None if the client may use 2026."""
         if not settings.steer or settings.handles or settings.header is not None:
             return None
         if not any(backend.keeps_sessions and backend.policy.reuse == "session" for backend in backends):
@@ -38,7 +38,7 @@ class Steering:
             return None
         if name not in self._logged and len(self._logged) < NAMES:
             self._logged.add(name)
-            log.info("client %r is steered to 2025; if it speaks 2026 only, see sessions.steer_except", name[:80])
+            log.info("client %r is steered to 2025; if it speaks 2026 only, add it to sessions.steer_except", name[:80])
         message = (
             "Unsupported protocol version: sessions are kept here by the 2025 era; a client that speaks 2026 only must "
             "be listed in the gateway's setting sessions.steer_except by its clientInfo.name"

@@ -1,8 +1,8 @@
-"""Event streams towards one client: what was said on them and is not yet taken, or may be asked for again.
+"""Event streams to a client: their event ids, and the events that the client has not taken or may come back for.
 
-It owns event ids and what is kept of each stream, in bytes: of one stream, of a session's, of all. It refuses to keep
-without end: whoever writes can wait for the reader, and where nobody waits, old events go first, and a reader who had
-not taken them is cut off. Who comes back too late for them starts where the stream stands.
+The events kept are bounded in bytes: of one stream, of a session's streams, of all. A writer can wait for the reader.
+Where none waits, the oldest events go first, and a reader who had not taken them is cut off. A reader who comes back
+too late for an event goes on with the next one that is kept.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 from holdfast.gateway.config.settings import ClientLimits
 from holdfast.links.codec import encode_known
 
-KEPT_STREAMS = 16  # of answers that ended: one per call that a client may come back for
+KEPT_STREAMS = 16  # of answers that ended: each is one call whose client may come back for it
 _NUMBER = re.compile(r"[0-9]{1,15}", re.ASCII).fullmatch  # int() refuses thousands of digits
 OWN = "own"
-"""The stream that a client opens with GET: what concerns no call."""
+"""The stream that a client opens with GET, for messages that belong to no call."""
 
 
 class Room:
-    """How many bytes of events may be kept, of a session or of all. What was written to longest ago gives way."""
+    """The bytes of events that may be kept, of a session or of all. The stream written to longest ago gives way."""
 
     def __init__(self, limit: int, above: "Room | None" = None) -> None:
         self.limit = limit
@@ -54,8 +54,8 @@ class Room:
             self._above.give_back(stream, size)
 
     def settle(self) -> None:
-        """Keep to the limit: first at the cost of streams that nobody reads, then of readers who are behind. The last
-        event of a stream that is being read stays, or no answer over the limit could be told."""
+        """Keep to the limit: drop events of streams without a reader first, then of readers who are behind. The last
+        event of a stream that is being read stays, or no answer over the limit could be sent."""
         if self.used <= self.limit:
             return
         for with_readers in (False, True):
@@ -74,7 +74,7 @@ class _Event(NamedTuple):
 
 
 class Stream:
-    """One stream and its last events."""
+    """A stream and its last events."""
 
     __slots__ = (
         "_closed",
@@ -99,13 +99,13 @@ class Stream:
 
     def __init__(self, id: str | None, room: Room, limit: int) -> None:
         self.id = id
-        """None for a stream that can't be resumed: what was taken of it is not kept."""
+        """None for a stream that can't be resumed: events that were taken are not kept."""
         self.last = 0
         self.delivered = 0
-        """What a reader has taken: whoever comes without an event id goes on from there."""
+        """The last event that a reader has taken. A reader without an event id goes on from there."""
         self.ended = False
         self.whole = False
-        """It ended with all that there was to say."""
+        """It ended after its last message."""
         self.is_read = False
         self.cut_off = False
         """Its reader was too far behind."""
@@ -144,30 +144,30 @@ class Stream:
         self._room.take(self, size)
         if self._closed and not self.is_read:
             self.drop_to(0)
-        self._tell()
+        self._wake()
 
     def first(self) -> bytes:
-        """An event without a message: from here on the stream can be resumed."""
+        """An event without a message, from which the stream can be resumed. Empty if it can't."""
         return b"" if self.id is None else b"id: %s-0\ndata: \n\n" % self.id.encode()
 
     def finish(self) -> None:
-        """All is said."""
+        """End it: its last message was added."""
         self.whole = True
         self.end()
 
     def end(self) -> None:
-        """Nobody is to wait for more, except for the answer to whoever asked."""
+        """Let no reader wait for more, except for the answer to a call."""
         self.ended = True
-        self._tell()
+        self._wake()
 
     def close(self) -> None:
-        """Nobody comes back for it: it is kept for its present reader only."""
+        """Keep it for its present reader only: no other will come."""
         self._closed = True
         if not self.is_read:
             self.drop_to(0)
 
     def forget(self, number: int) -> None:
-        """An event that must not be told again."""
+        """Drop an event that must not be sent again."""
         kept = [event for event in self._events if event.number != number]
         gone = self.size - sum(len(event.data) for event in kept)
         self._events.clear()
@@ -175,7 +175,7 @@ class Stream:
         self._release(gone)
 
     def drop_to(self, size: int, *, all_but_last: bool = False) -> None:
-        """Let the oldest events go, until it is no larger than that."""
+        """Drop the oldest events until it is no larger than that."""
         gone = 0
         while self.size - gone > size and len(self._events) > all_but_last:
             event = self._events.popleft()
@@ -188,19 +188,19 @@ class Stream:
             self.size -= size
             self._room.give_back(self, size)
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 
-    def _tell_writers(self) -> None:
+    def _wake_writers(self) -> None:
         self._progress.set()
         self._progress = asyncio.Event()
 
     def expect_reader(self, expected: bool = True) -> None:
-        """The first reader is on its way, so that writers wait for it; or it never came."""
+        """The first reader is on its way, so that writers wait for it; False: it never came."""
         if not self._reader:
             self.is_read = expected
-            self._tell_writers()
+            self._wake_writers()
 
     async def keep_up(self) -> None:
         """Wait until the reader, if there is one, is no longer far behind."""
@@ -208,12 +208,12 @@ class Stream:
             await self._progress.wait()
 
     async def after(self, number: int, *, until_whole: bool = False) -> AsyncGenerator[bytes]:
-        """Events after that one, and then what comes, until the stream ends, another reader takes it over, or what
-        comes next had to go."""
+        """The events after that one, and then new ones, until the stream ends, another reader takes it over, or an
+        event that was not taken had to be dropped."""
         self._reader += 1
         me, self.is_read, self.cut_off = self._reader, True, False
         self._taken = self._end_of(number)
-        self._tell()
+        self._wake()
         missed = 0 if until_whole else self._lost  # before this reader came
         try:
             while True:
@@ -240,7 +240,7 @@ class Stream:
         finally:
             if self._reader == me:
                 self.is_read = False
-                self._tell_writers()
+                self._wake_writers()
                 self._room.settle()
                 if self._closed:
                     self.drop_to(0)
@@ -266,15 +266,15 @@ class Stream:
             self._events.popleft()
             self._release(len(event.data))
         if self.unread <= self._limit // 4:
-            self._tell_writers()
+            self._wake_writers()
 
 
 class Streams:
-    """All streams of one session."""
+    """The streams of one session."""
 
     def __init__(self, limits: ClientLimits | None = None, above: Room | None = None) -> None:
         limits = limits or ClientLimits()
-        self._epoch = secrets.token_hex(4)  # another process counts its events anew
+        self._epoch = secrets.token_hex(4)  # another process counts its events from the start
         self._limit = limits.stream_bytes
         self.room = Room(limits.session_bytes, above)
         self.own = Stream(f"{self._epoch}.{OWN}", self.room, self._limit)
@@ -293,8 +293,8 @@ class Streams:
         return stream
 
     def resume(self, last_event_id: str) -> tuple[Stream, int]:
-        """The stream that an event belongs to, and its number. An event that nobody knows, of another process perhaps,
-        resumes the client's own stream, with all that was not taken yet."""
+        """The stream that an event belongs to, and the event's number. An unknown event, of another process perhaps,
+        resumes the client's own stream with everything that was not taken yet."""
         name, _, number = last_event_id.rpartition("-")
         stream = self.own if name == self.own.id else self._answers.get(name)
         if stream is None or not _NUMBER(number) or int(number) > stream.last:
@@ -302,10 +302,11 @@ class Streams:
         return stream, int(number)
 
     def end(self) -> None:
+        """No more events come."""
         for stream in (self.own, *self._answers.values()):
             stream.end()
 
     def forget(self) -> None:
-        """The session is gone: nobody resumes anything."""
+        """The session is gone, so that no stream of it is resumed."""
         for stream in (self.own, *self._answers.values()):
             stream.close()

@@ -1,8 +1,7 @@
-"""The lower door of uvicorn: fewer steps between our answer and the socket, and an end to headers.
+"""uvicorn's HTTP protocol with deadlines, bounds, and a short way for a whole answer. It knows nothing of MCP.
 
-It owns what is said to uvicorn beyond ASGI: an answer that is there whole is written at once, where
-two messages, a check of our own headers and two writes took 30 of 140 µs. It refuses to know MCP. Everything it touches
-of uvicorn is a public attribute; where one is missing, plain ASGI does the work.
+An answer that is complete is written at once: ASGI's two messages, a check of our own headers and two writes took 30 of
+140 µs. Only public attributes of uvicorn are used; where one is missing, plain ASGI does the work.
 """
 
 import asyncio
@@ -32,14 +31,14 @@ _JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-leng
 
 
 def json_at_once(send: Callable[[dict[str, Any]], Awaitable[None]], body: bytes) -> bool:
-    """Write a whole JSON answer, if the connection can take it now and lives on. False: say it by ASGI."""
+    """Write a whole JSON answer, if the connection can take it now and stays open. False: send it by ASGI."""
     cycle = getattr(send, "__self__", None)
     if type(cycle) is not RequestResponseCycle or not cycle.keep_alive or cycle.response_started:
         return False
     if cycle.flow.write_paused or cycle.scope["method"] != "POST":
         return False
     if cycle.disconnected:
-        return True  # nobody is there to hear it
+        return True  # the client is gone
     cycle.response_started = cycle.response_complete = True
     cycle.waiting_for_100_continue = False
     cycle.transport.write(_JSON_HEAD % len(body) + body)
@@ -49,7 +48,7 @@ def json_at_once(send: Callable[[dict[str, Any]], Awaitable[None]], body: bytes)
 
 
 def hang_up(send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
-    """End the connection of a request. Plain ASGI has no way to say that: an application that returns does it."""
+    """Close the connection of a request. Plain ASGI can't do that before the application returns."""
     cycle = getattr(send, "__self__", None)
     if type(cycle) is RequestResponseCycle:
         cycle.disconnected = True
@@ -58,19 +57,19 @@ def hang_up(send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
 
 
 def belongs_to(send: Callable[[dict[str, Any]], Awaitable[None]], owner: str) -> None:
-    """Whose a request is, so that what is not taken of its answer counts as this caller's."""
+    """Record the caller of a request, so that what is not taken of its answer counts as this caller's."""
     cycle = getattr(send, "__self__", None)
     if type(cycle) is RequestResponseCycle:
         transport: object = cycle.transport
         if isinstance(transport, Corked):
-            transport.owner = owner
+            transport.belong_to(owner)
 
 
 async def answer_was_taken(send: Callable[[dict[str, Any]], Awaitable[None]]) -> bool:
     """Is the connection still there after an answer was written, with nothing of it left to send?"""
     cycle = getattr(send, "__self__", None)
     if not isinstance(cycle, RequestResponseCycle):
-        return True  # another server: its own word is all there is
+        return True  # another server, which does not tell
     if cycle.disconnected:
         return False
     for _ in range(2):
@@ -81,10 +80,10 @@ async def answer_was_taken(send: Callable[[dict[str, Any]], Awaitable[None]]) ->
 
 
 class Corked:
-    """A transport that sends what is written in one turn of the loop together: uvicorn writes head and body apart."""
+    """A transport that sends together what is written in one turn of the loop. uvicorn writes head and body apart."""
 
     owner: str | None = None
-    """Whose the last request of its connection was."""
+    """The principal of the last request on its connection."""
 
     def __init__(
         self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, much: Callable[[], None] = lambda: None
@@ -94,6 +93,9 @@ class Corked:
         self._loop = loop
         self._held: list[bytes] = []
         self.written = 0  # bytes in all
+
+    def belong_to(self, owner: str) -> None:
+        self.owner = owner
 
     def write(self, data: bytes) -> None:
         if not self._held:
@@ -124,8 +126,8 @@ class Protocol(HttpToolsProtocol):
     """uvicorn's protocol with our own reading: the parser alone decides where a message ends, whatever it offers.
 
     httptools ends a request that offers an upgrade (`Upgrade`, and `Connection: upgrade`; or CONNECT) at its head, so
-    that its body would be parsed as the next request. Nobody here upgrades: the head is given to the parser a second
-    time without the offer, and what follows is that request's body.
+    that its body would be parsed as the next request. The gateway never upgrades: the head is given to the parser a
+    second time without the offer, and what follows is that request's body.
     """
 
     _again = False  # the parser reads a head for the second time
@@ -174,7 +176,7 @@ class Protocol(HttpToolsProtocol):
         return self._corked.owner
 
     def look(self, now: float) -> int:
-        """Hang up if the client sends or reads too slowly. Returns the bytes that it has not taken yet."""
+        """Close the connection if the client sends or reads too slowly. Returns the bytes that it has not taken yet."""
         limits, cycle = self._all.limits, self._last
         if self._since is None:
             pass
@@ -196,7 +198,7 @@ class Protocol(HttpToolsProtocol):
         return unsent
 
     def cut(self, why: str) -> None:
-        log.info("a client is hung up on: %s", why)
+        log.info("closed a client's connection: %s", why)
         self.transport.abort()
 
     def on_response_complete(self) -> None:
@@ -220,7 +222,7 @@ class Protocol(HttpToolsProtocol):
             self._again = False
 
     def _refuse(self, status: int) -> None:
-        """Nothing more is read from this connection. Whose answer is on its way must not find this in its midst."""
+        """Refuse what comes, and close. Nothing is written into the middle of an answer that is on its way."""
         if self.transport.is_closing():
             return
         cycle = self._last
@@ -235,11 +237,11 @@ class Protocol(HttpToolsProtocol):
 
     @property
     def _last(self) -> RequestResponseCycle | None:
-        """The last request, which uvicorn does not declare as missing."""
+        """The last request, if any: uvicorn's annotation leaves out that there may be none."""
         return self.cycle
 
     def _hang_up_on_cycles(self) -> None:
-        """Every request that is not answered yet learns that its client is gone: uvicorn tells the last one only."""
+        """Mark every request that is not answered as disconnected. uvicorn marks the last one only."""
         for cycle in (*self._earlier, *(cycle for cycle, _ in self.pipeline), self._last):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
@@ -266,7 +268,7 @@ class Protocol(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._past_head:  # a trailer says nothing: whoever checks headers has done so
+        if not self._past_head:  # a trailer counts for nothing: headers have been checked
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:

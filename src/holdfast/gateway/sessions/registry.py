@@ -93,7 +93,7 @@ class Sessions:
         self._emit(GatewaySessionBegan(time.time(), session.key, principal, era.value))
         session.step(GatewaySessionEvent.STARTED)
         self.live[session.id] = session
-        session.lists.rebuild()  # what other backends offer may have changed meanwhile, as live sessions were told
+        session.lists.rebuild()  # other backends' lists may have changed meanwhile; only live sessions were updated
         await self._close_outdated(session)
         self._rest_some(session)
         return session

@@ -1,7 +1,7 @@
 """One client's session in this process: its links, its streams, its calls under way. What lasts of it is its record.
 
-It owns what the client was told it has. Another process may serve the same session next, so whatever matters is in the
-store before a client relies on it.
+It owns what the client relies on in this process. Another process may serve the same session next, so whatever matters
+is in the store first.
 """
 
 import asyncio
