@@ -1,6 +1,6 @@
 """One live, self-healing connection to one server: HTTP, a program, an object.
 
-Owns recovery and the door to the SDK's client side; refuses to know tools.
+It owns recovery. What a tool is, is known to the packages above.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,7 @@
-"""Who holds what a link started. It owns background tasks, each in an empty context, and ends them all in bounded time.
+"""The tasks that a link has started, each in an empty context; all of them end in bounded time.
 
-No task of a caller ever opens or closes for others, so no caller's cancellation reaches them. It refuses to swallow:
-a task that failed is told to `on_failure`.
+No task of a caller opens or closes anything for others, so no caller's cancellation reaches them. A task that fails
+is reported to `on_failure`.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ def cancelling() -> bool:
 
 
 class BackgroundTasks:
-    """A set of tasks that belong to nobody else."""
+    """A set of tasks with one owner."""
 
     def __init__(self, on_failure: Callable[[str, BaseException], None]) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -41,7 +41,7 @@ class BackgroundTasks:
             self._on_failure(task.get_name(), error)
 
     def abandon(self) -> None:
-        """Their event loop is closed: they will never end, and are nobody's any more."""
+        """Forget the tasks: their event loop is closed, so they will never end."""
         self._tasks.clear()
 
     async def close(self, seconds: float, keep: asyncio.Task[Any] | None = None) -> int:

@@ -1,7 +1,7 @@
-"""Messages to bytes and back, without loss: big integers stay integers, what is not JSON is refused.
+"""Messages to bytes and back, without loss: big integers stay integers, and what is not JSON raises.
 
-It owns the calls and their errors. Why not orjson: it turns big integers into floats and NaN into null, silently. What
-is only passed on is read by `decode_exactly`, digit for digit.
+Why not orjson: it turns big integers into floats and NaN into null, silently. What is only passed on is read by
+`decode_exactly`, digit for digit.
 """
 
 import re

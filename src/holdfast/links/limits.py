@@ -1,4 +1,4 @@
-"""How long and how much: every bound of a link, named, with its reason, settable. It refuses nonsense at once."""
+"""Every bound of a link, named, with its reason. A value that makes no sense raises at once."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -12,14 +12,14 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds, unless it says otherwise."""
+    """The bounds of a link, in seconds where nothing else is said."""
 
     resolve: float = 30.0
-    """A credential helper may ask a person's password manager, not a person."""
+    """For callables that give URL, headers or env: time for a password manager, not for a person."""
     authorize: float = 600.0
     """For an OAuth flow (`auth=`): a person may have to sign in. That time does not count as `start`."""
     connect: float = 10.0
-    """A machine that does not take a connection for ten seconds is down or filtered."""
+    """For a connection, TLS and a proxy's tunnel included: a machine that takes longer is down or filtered."""
     handshake: float = 30.0
     """Serverless platforms need that long to wake up."""
     program_handshake: float = 60.0
@@ -30,7 +30,7 @@ class Limits:
     """Before a line in the log says that the server is still starting."""
     silence: float = 300.0
     """Between two signs of life of a call: its answer, progress, or anything else on its stream. A call that shows life
-    may last for ever; its total is `timeout=`."""
+    may last for ever; `timeout=` limits its total."""
     close: float = 5.0
     """For each step of closing: a server that is gone must not hold up an exit."""
     exit: float = 2.0

@@ -1,7 +1,7 @@
-"""One live, self-healing connection to one MCP server. Any task may use it, or close it; a closed one starts over.
+"""One live, self-healing connection to one MCP server. Any task may use or close it; a closed one starts over.
 
-It owns the public face: `request`, `notify`, `watch`, `close`. It carries JSON-RPC and refuses to know tools. How
-messages travel is a wire's, how it comes up and heals is `lifecycle.py`, what a call does about a fault is `call.py`.
+The public face: `request`, `notify`, `watch`, `close`. It carries JSON-RPC and knows nothing of tools. How messages
+travel is a wire's matter, how the link comes up and heals `lifecycle.py`, what a call does about a fault `call.py`.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ class Link:
 
     @property
     def principal(self) -> Principal:
-        """For whom it calls."""
+        """On whose behalf it calls."""
         return self._options.principal
 
     @property
@@ -151,7 +151,7 @@ class Link:
 
     @property
     def background(self) -> BackgroundTasks:
-        """Holds the tasks of whoever wraps this link; they end when it closes."""
+        """For tasks of code that wraps this link; they end when it closes."""
         return self._background
 
     def statistics(self) -> LinkStatistics:
@@ -174,7 +174,7 @@ class Link:
         await self.close()
 
     async def open(self, *, timeout: float | None = None) -> Handshake:
-        """Come up now instead of at the first call."""
+        """Connect now instead of at the first call."""
         self._enter_loop()
         if self._lifecycle.generation is None:
             pass_circuit(self._calls.peer, self._reporter, "open")
@@ -200,8 +200,8 @@ class Link:
     ) -> dict[str, Any]:
         """Send a request and return its result. `safe`: it may be repeated (else the method decides; a tool call may
         not). `timeout` is a total, replays included; `silence` is the longest span without a sign of life, by default
-        `Limits.silence`. `handlers` take what the server says on this call's own stream. `sharer`: for which of the
-        link's `sharers` it is."""
+        `Limits.silence`. `handlers` take what the server sends on this call's own stream. `sharer`: which of the
+        link's `sharers` calls."""
         self._enter_loop()
         _check(method, params, headers, self.name)
         in_flight, limit = self._reporter.in_flight, self._options.limits.in_flight
@@ -252,7 +252,7 @@ class Link:
             reply = await self._exchanger.tell(generation, message)
             if reply.seen is None:
                 return
-            # It was turned away, so telling it again in the healed session tells it once.
+            # It was turned away, so sending it again in the healed session delivers it once.
             verdict = judge(reply.seen, self._options.verdict_rules)
             if healed or not self._lifecycle.heal(generation, reply.seen, verdict):
                 raise error_for(self.name, method, "notify", verdict, reply, 1)
@@ -267,8 +267,8 @@ class Link:
         uris: Sequence[str] = (),
         partial: bool = False,
     ) -> Watch:
-        """Hear of changes, through `on_notification`, whatever era the server speaks and however often it comes back.
-        Returns once the server has agreed. A 2025 server tells list changes unasked; URIs are subscribed to there.
+        """Get notifications of changes, by `on_notification`, in either era and after every reconnect. Returns once the
+        server has agreed. A 2025 server notifies of list changes unasked; URIs are subscribed to there.
         `partial`: some URIs may be refused, as long as one is not; `Watch.agreed` names the others."""
         self._enter_loop()
         kinds = [
@@ -314,11 +314,11 @@ class Link:
             await self._lifecycle.stream.wait_listening(self._lifecycle.generation, seconds)
 
     def handle(self, on_request: OnRequest | None, on_notification: OnNotification | None) -> None:
-        """Who answers the server's requests and takes its notifications from now on."""
+        """Set who answers the server's requests and takes its notifications from now on."""
         self._inbound.handle(on_request, on_notification)
 
     def introduce(self, info: Mapping[str, Any], capabilities: Mapping[str, Any]) -> None:
-        """Say who we are, before the handshake; after it, a 2025 server hears no more about us."""
+        """Set client info and add capabilities, before the handshake: a 2025 server learns of them only there."""
         if self.era is Era.Y2025 and not includes(self.ours.capabilities, capabilities):
             missing = sorted(set(capabilities) - set(self.ours.capabilities))
             raise UsageError(
@@ -329,17 +329,17 @@ class Link:
         self._settings.change(self._settings.now.introduced(info, capabilities))
 
     def keep_in(self, memory: Memory, principal: Principal) -> None:
-        """Keep the session in this memory from now on: the link came up before anybody knew whose it would be."""
+        """Keep the session in this memory, for this principal, from now on: for links that came up before both."""
         self._saved.keep_in(memory, principal, self._lifecycle.generation)
 
     @property
     def sharers(self) -> Sharers:
-        """Who shares the link, and has to be told of a loss each for themselves."""
+        """The users of the link, to each of whom a loss is reported."""
         return self._lifecycle.losses.sharers
 
     @property
     def unreported_loss(self) -> Loss | None:
-        """What the next unsafe call will be told: that a session was replaced."""
+        """The loss that the next unsafe call will raise, if any."""
         return self._lifecycle.losses.pending
 
     @property
@@ -348,21 +348,21 @@ class Link:
         return self._lifecycle.holds_state
 
     def loss_reported(self, loss: Loss) -> None:
-        """A caller has read of it; see `Options.confirm_losses`."""
+        """A caller knows of the loss; see `Options.confirm_losses`."""
         self._lifecycle.loss_reported(loss)
 
     def prefer(self, era: Era) -> None:
-        """Which era to take where the server offers both, said before the first handshake: later it is no news."""
+        """Which era to take where the server offers both; without effect after the first handshake."""
         if not self._lifecycle.numbers:
             self._settings.change(replace(self._settings.now, prefers=era))
 
     def retire(self) -> None:
-        """Whoever lent it takes it back and closes it: from then on its use raises `LeaseClosed`."""
+        """Close for good, with the `close()` that follows: from then on its use raises `LeaseClosed`."""
         self._lifecycle.retire()
 
     async def close(self, *, end: bool | None = None) -> None:
-        """Let go of everything, in bounded time. `end=False` leaves the server's session alive for whoever adopts it;
-        the default ends it, unless a memory keeps it."""
+        """Close, in bounded time. `end=False` leaves the server's session alive, to be adopted; the default ends it,
+        unless a memory keeps it."""
         self._enter_loop()
         await self._lifecycle.close(self._saved.memory is None if end is None else end)
 
@@ -384,7 +384,7 @@ class Link:
         return None if timeout is None else asyncio.get_running_loop().time() + timeout
 
     async def touch(self) -> None:
-        """The memory's session is in use, although nobody calls."""
+        """The saved session is in use, although there are no calls."""
         await self._saved.touch()
 
     def _touch(self, every: float | None) -> None:
@@ -395,7 +395,7 @@ class Link:
 
 
 def _check(method: object, params: object, headers: Mapping[str, str] | None, server: str) -> None:
-    """A caller's mistake, told before anything is sent."""
+    """Raise for a caller's mistake, before anything is sent."""
     what = None
     if not isinstance(method, str) or not method:
         what = f"method={method!r:.80} is not a method's name"

@@ -1,4 +1,4 @@
-"""What may be set about a link, and what it counts. Frozen; it refuses a wrong word at once."""
+"""The options of a link, and what it counts. Frozen; a wrong value raises at once."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,9 +39,9 @@ class Options:
     prefer: Literal["2025", "2026"] | None = None
     """Which era to take where the server offers both. None: 2025, which holds a session; with `stateful=False` 2026."""
     stateful: bool = True
-    """False: the server keeps nothing that a call relies on, so a lost session is nobody's loss."""
+    """False: the server keeps nothing that a call relies on, so nothing is lost with a session."""
     capabilities: Mapping[str, Any] = field(default_factory=_nothing)
-    """What the server may ask of us; goes with `on_request`."""
+    """What the server may request of us; goes with `on_request`."""
     client_info: Mapping[str, Any] = field(default_factory=lambda: CLIENT_INFO)
     principal: Principal = ANONYMOUS
     memory: Memory | None = None
@@ -67,7 +67,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.era not in ("auto", "2025", "2026"):
-            raise ConfigError(f"era={self.era!r:.40} is none", remedy="give 'auto', '2025' or '2026'")
+            raise ConfigError(f"era must be 'auto', '2025' or '2026', not {self.era!r:.40}")
         if self.memory is not None:
             object.__setattr__(self, "memory", guarded(self.memory, self.principal))
         if self.prefer not in (None, "2025", "2026"):

@@ -1,6 +1,6 @@
-"""What a link tells: events to its sink, lines to the log, counts to `statistics()`. It owns all three.
+"""What a link reports: events to its sink, lines to the log, counts to `statistics()`.
 
-It refuses to fail: a sink that raises is logged and nobody's call is harmed.
+It never raises: an error of the sink is logged.
 """
 
 import logging
@@ -22,7 +22,7 @@ SESSIONLESS_REMEDY = (
 
 
 class LinkReporter:
-    """One link's voice."""
+    """The events, log lines and counts of one link."""
 
     def __init__(self, server: str, sink: Sink | None, clock: Clock) -> None:
         self.server = server
@@ -49,7 +49,7 @@ class LinkReporter:
         self._count["in_flight"] -= 1
 
     def event(self, kind: type[Any], **fields: Any) -> None:
-        """Built only if somebody listens."""
+        """Give an event to the sink; it is built only if there is one."""
         if self._sink is None:
             return
         event: Event = kind(at=self._clock.now(), server=self.server, **fields)
@@ -87,7 +87,7 @@ class LinkReporter:
         self.event(StrayMessage, what=what)
 
     def handler_failed(self, what: str, error: BaseException) -> None:
-        """A function of the author's raised: its traceback is the only way for them to find out why."""
+        """A function of the application raised: only the traceback shows why."""
         self._count["strays"] += 1
         log.error("%s: %s raised", self.server, what, exc_info=error)
         self.event(StrayMessage, what=f"{what} raised {error!r:.200}")

@@ -1,8 +1,8 @@
-"""The door to the SDK's client side: a link as `Dispatcher` for `ClientSession`, and as `Transport` for `mcp.Client`.
+"""The SDK's client side over a link: as `Dispatcher` for `ClientSession`, as `Transport` for `mcp.Client`.
 
-It owns the translation: the link has made the handshake already, so a session's own handshake is answered from what it
-knows, in the era that the session believes in. It lets nothing out but `MCPError`, with ours as
-its cause: anything else would kill the SDK's session. `tests/links/test_sdk_assumptions.py` says what it relies on.
+The link has made the handshake already, so a session's own handshake is answered from what the link knows, in the era
+that the session expects. The only exception that leaves is `MCPError`, with ours as its cause: any other would end the
+SDK's session. `tests/links/test_sdk_assumptions.py` lists what this relies on.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class Bridge:
             if method == "server/discover":
                 return await self._discover(params or {}, timeout)
             if self.link.generation == 0 and PROTOCOL_VERSION in _members(params and params.get("_meta")):
-                self.link.prefer(Era.Y2026)  # a client that is pinned, and asks nobody
+                self.link.prefer(Era.Y2026)  # a client with a pinned era, which makes no handshake
             extra = {name: value for name, value in (headers or {}).items() if name.lower() not in _OURS}
             result = await self.link.request(
                 method,
@@ -154,7 +154,7 @@ class Bridge:
         return dict(handshake.result)
 
     async def tell(self, method: str, params: Params) -> None:
-        """A session's notification. The link has said `initialized` itself."""
+        """A session's notification. The link has sent `initialized` itself."""
         if method == "notifications/initialized":
             return
         try:
@@ -198,8 +198,8 @@ class LinkDispatcher:
     """`ClientSession(dispatcher=LinkDispatcher(link))`. The link stays the caller's to close.
 
     The server is taken in the era that the session asks for, by `initialize()` or `discover()`, where it has that.
-    `probes=True`: who asks is a client that tries `discover()` by itself, so the link's own preference decides.
-    `sharer`: says for which of the link's `sharers` a call is.
+    `probes=True`: the client tries `discover()` by itself, so the link's own preference decides.
+    `sharer`: returns which of the link's `sharers` calls.
     """
 
     def __init__(self, link: Link, *, probes: bool = False, sharer: Callable[[], object | None] | None = None) -> None:
@@ -230,7 +230,7 @@ class LinkDispatcher:
                 self._given.discard(id)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
-        with suppress(MCPError):  # fire and forget, as the contract has it; the link has told it as an event
+        with suppress(MCPError):  # fire and forget, by the SDK's contract; the link has reported it as an event
             await self._bridge.tell(method, params)
 
     async def run(
@@ -332,7 +332,7 @@ class LinkTransport:
             await self._link.close()
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Not the link's owner's: if somebody closes the link, calls under way must still be answered."""
+        """Not a task of the link: if the link is closed, calls under way must still be answered."""
         task = asyncio.get_running_loop().create_task(coroutine, context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -356,7 +356,7 @@ class LinkTransport:
         if message.method == "notifications/cancelled":
             task = self._calls.get((message.params or {}).get("requestId", ""))
             if task is not None:
-                task.cancel()  # the link tells the server, the way its era asks
+                task.cancel()  # the link notifies the server in the way of its era
             return
         self._start(self._tell(message))
 

@@ -1,6 +1,6 @@
-"""What each session of a link is to be: whose, of which era, and what it is told.
+"""The settings of a link's sessions: principal, era, and what each session is told.
 
-Frozen; the link replaces it as a whole, and its parts read the one that `CurrentSettings` holds now.
+Frozen; the link replaces them as a whole, and its parts read the ones that `CurrentSettings` holds now.
 """
 
 from collections.abc import Iterable, Mapping

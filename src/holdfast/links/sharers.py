@@ -1,6 +1,6 @@
-"""Who shares a link at the same time, as runs do that keep one: each is told of a loss, not only whoever calls first.
+"""The users of a link at the same time, such as runs that share one: a loss is reported to each of them.
 
-It owns what each has yet to be told. It refuses to keep anybody alive.
+References are weak, so nothing is kept alive by sharing.
 """
 
 from weakref import WeakKeyDictionary, WeakSet
@@ -9,7 +9,7 @@ from holdfast.links.wires.base import Loss
 
 
 class Sharers:
-    """Those of one link."""
+    """The sharers of one link, and the losses that each has still to learn of."""
 
     def __init__(self) -> None:
         self._now: WeakSet[object] = WeakSet()
@@ -34,7 +34,7 @@ class Sharers:
         self._losses.clear()
 
     def loss_of(self, sharer: object | None) -> Loss | None:
-        """What the next unsafe call of this one has to be told."""
+        """The loss to report to this one's next unsafe call, or None."""
         return None if sharer is None else self._losses.get(sharer)
 
     def reported(self, sharer: object | None) -> None:

@@ -1,6 +1,6 @@
 """Where a link leads: a URL, a program, an object. Declarations, not connections: frozen and comparable.
 
-It owns the checking of URLs, headers and TLS settings, and refuses to show a secret in `repr`.
+It checks URLs, headers and TLS settings, and shows no secret in `repr`.
 """
 
 import os
@@ -92,7 +92,7 @@ class HttpTarget:
 
     @property
     def name(self) -> str:
-        """How it is called where nobody gave it a name: the URL without secrets."""
+        """The name of a link without one: the URL without secrets."""
         return public_url(self.url) if isinstance(self.url, str) else "http"
 
 
@@ -158,7 +158,7 @@ def target_of(target: object) -> Target:
     if hasattr(target, "_mcp_server") or hasattr(target, "_lowlevel_server") or hasattr(target, "get_capabilities"):
         return ObjectTarget(target)
     raise ConfigError(
-        f"{type(target).__name__} is no target of a link",
+        f"{type(target).__name__} is not a target of a link",
         remedy="give a URL, an HttpTarget, a CommandTarget, or a server object (SDK Server or MCPServer, FastMCP)",
     )
 
@@ -224,7 +224,7 @@ def check_url(url: str) -> str:
     try:
         port = parts.port
     except ValueError:  # whose words repeat what stands there, a password perhaps
-        raise wrong("has a port that is no number from 1 to 65535") from None
+        raise wrong("has a port that is not a number from 1 to 65535") from None
     if parts.scheme not in ("http", "https"):
         raise wrong("does not begin with http:// or https://")
     if not host:

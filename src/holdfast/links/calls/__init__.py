@@ -1,1 +1,1 @@
-"""What one request does: sent, judged, repeated where that is safe, answered."""
+"""One request: sent, judged, repeated where that is safe, answered."""

@@ -1,6 +1,6 @@
-"""One logical call: tried, and tried again where the verdict allows it. One call never has two effects unasked.
+"""One logical call: tried, and tried again where the verdict allows it. An unsafe call never has two effects.
 
-It owns the loop between an exchange and the decision about it. The decisions are `core/retry.py`'s.
+The loop between an exchange and the decision about it. The decisions are in `core/retry.py`.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _TRANSPORT_ENDED = (Broke.CONNECT, Broke.AFTER_SEND, Broke.CHILD_DIED)
 
 
 def pass_circuit(peer: Peer, reporter: LinkReporter, what: str) -> None:
-    """Go on, or be told that the server rests, and why."""
+    """Raise `CircuitOpen` if calls to the server rest, with the reason."""
     circuit = peer.circuit
     before = circuit.state
     rest = circuit.refusal(asyncio.get_running_loop().time())
@@ -76,7 +76,7 @@ class CallContext:
 
 
 class Call:
-    """One of them."""
+    """One call of a link."""
 
     __slots__ = (
         "_answers",
@@ -168,7 +168,7 @@ class Call:
         try:
             return await self._context.lifecycle.ready(self._method, self._until)
         except BaseException:
-            circuit.gave_up()  # a trial that brought no news must not stand in the way of the next
+            circuit.gave_up()  # a trial without a result must not block the next
             raise
 
     def _succeeded(self) -> None:

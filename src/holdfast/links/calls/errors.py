@@ -1,6 +1,6 @@
-"""From a verdict to the error that a caller sees. It owns the texts; every one names server, phase and what to do.
+"""The error that a caller gets for a verdict. Each text names the server, the phase and what to do.
 
-It refuses to decide: that something is raised at all was decided in `core/retry.py`.
+Whether anything is raised at all is decided in `core/retry.py`.
 """
 
 from dataclasses import dataclass
@@ -155,14 +155,14 @@ def not_started(error: HoldfastError) -> HoldfastError:
     if not isinstance(error, OutcomeUnknown):
         return error
     kind = StartTimeout if isinstance(error, AnswerTimeout) else ConnectFailed
-    told = kind(error.what)
-    told.__dict__.update(error.__dict__)
-    told.remedy = "nothing was executed; the server did not complete the handshake: see its log, then try again"
-    return told
+    started = kind(error.what)
+    started.__dict__.update(error.__dict__)
+    started.remedy = "nothing was executed; the server did not complete the handshake: see its log, then try again"
+    return started
 
 
 def _rejected(server: str, what: str, seen: Seen, reply: Reply, fields: Fields) -> HoldfastError:
-    said = f"{what}: {server!r} refused: {reply.what}"[:500]
+    refused = f"{what}: {server!r} refused: {reply.what}"[:500]
     if seen.broke is Broke.TOO_LARGE:
         return LimitReached(
             f"{what}: {server!r}: {reply.what}",
@@ -175,20 +175,20 @@ def _rejected(server: str, what: str, seen: Seen, reply: Reply, fields: Fields) 
         )
     if seen.status == 403:
         return Forbidden(
-            said,
-            **_with(fields, "these credentials may not do that"),
+            refused,
+            **_with(fields, "use credentials that the server allows to do that: headers= or auth="),
         )
     if seen.status == 404:
         return NotFound(
-            said,
+            refused,
             **_with(fields, "check the URL; it often ends in /mcp"),
         )
     if seen.status == 413:
         return LimitReached(
-            said,
-            **_with(fields, "send less"),
+            refused,
+            **_with(fields, "send less: the server accepts no message of that size"),
         )
-    return Rejected(said, **fields)
+    return Rejected(refused, **fields)
 
 
 def replaced(server: str, what: str, old: Generation | Loss, new: Generation | None, attempts: int) -> SessionReplaced:

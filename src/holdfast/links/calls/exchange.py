@@ -1,7 +1,7 @@
-"""One request in one generation: stamped for its era, carried, and cancelled the way the era asks.
+"""One request in one generation: stamped for its era, sent, and cancelled in the way of its era.
 
-It owns request ids (strings with a random prefix, so that links which share a session never meet) and progress
-tokens. It refuses to judge what came back.
+It owns request ids (strings with a random prefix, so that links which share a session never use the same one) and
+progress tokens. It does not judge what comes back.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class Exchanger:
             if cancelling():
                 self._cancel(generation, id, "the caller was cancelled")
                 raise
-            # Not the caller's: something below was torn down. It must not look like a cancellation.
+            # Not the caller's: something below was closed. It must not look like a cancellation.
             return Reply(seen=Seen(era=generation.era, broke=Broke.AFTER_SEND), what="the exchange was torn down")
         finally:
             self._inbound.end(id, patience)
@@ -81,7 +81,7 @@ class Exchanger:
     async def send(
         self, generation: Generation, method: str, params: Params, timeout: float | None, phase: str
     ) -> dict[str, Any]:
-        """A request of the link itself, in a generation that nobody else uses yet: the result, or an error at once."""
+        """A request of the link itself, in a generation that no call uses yet: the result, or an error at once."""
         until = None if timeout is None else asyncio.get_running_loop().time() + timeout
         reply = await self.exchange(generation, method, params, NO_HEADERS, Patience(until, self._limits.silence))
         if reply.seen is not None:
@@ -111,7 +111,7 @@ class Exchanger:
         return message
 
     def _cancel(self, generation: Generation, id: str | int, reason: str) -> None:
-        """Over HTTP in 2026, closing the answer's connection has already said it."""
+        """Notify the server. Over HTTP in 2026, closing the answer's connection is the notification."""
         if self._phase.is_closing or (generation.era is Era.Y2026 and not generation.wire.owns_server):
             return
         params = {"requestId": id, "reason": reason}

@@ -1,4 +1,4 @@
-"""The functions that take what a server says: its requests, its notifications, the progress of a call."""
+"""The functions that take what a server sends of its own: requests, notifications, progress."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class RawProgress:
 
 @dataclass(frozen=True, slots=True)
 class CallHandlers:
-    """Who takes what comes on one call's own stream, in place of the link's handlers. Only HTTP can tell it apart."""
+    """The handlers of what comes on one call's own stream, in place of the link's. Only HTTP has such streams."""
 
     on_request: OnRequest | None = None
     on_notification: OnNotification | None = None

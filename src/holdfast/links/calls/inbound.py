@@ -1,7 +1,7 @@
-"""What a server says to us: its requests, notifications, progress, and answers that nobody waits for.
+"""What a server sends that no call waits for: requests, notifications, progress, stray answers.
 
-It owns the routing and the tasks that answer. It refuses to let a handler's error out: the server gets it as a
-JSON-RPC error, and nobody's call is harmed.
+It owns the routing and the tasks that answer. An error of a handler goes to the server as a JSON-RPC error, and to no
+call.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class Inbound:
 
     @contextmanager
     def acknowledging(self, id: str, acknowledged: Callable[[Mapping[str, Any]], None]) -> Generator[None, None, None]:
-        """Inside, the acknowledgement of the subscription that the request `id` asks for goes to `acknowledged`."""
+        """Inside, the acknowledgement of the subscription of request `id` goes to `acknowledged`."""
         self._acknowledged[id] = acknowledged
         try:
             yield
@@ -108,7 +108,9 @@ class Inbound:
         method = message.get("method")
         if not isinstance(method, str):
             self._reporter.strayed(
-                f"an answer to nobody, id {message.get('id')!r:.80}" if "id" in message else "not a message"
+                f"an answer that no call waits for, id {message.get('id')!r:.80}"
+                if "id" in message
+                else "not a message"
             )
             return
         raw = message.get("params")
@@ -118,7 +120,7 @@ class Inbound:
             if isinstance(id, str | int):
                 size = weight(params)
                 while len(self._tasks) >= ANSWERS or (self._tasks and self._bytes + size > ANSWERS_BYTES):
-                    # Whoever asks without end waits to be read.
+                    # A server that asks without end is read no further meanwhile.
                     await asyncio.wait(tuple(self._tasks), return_when=asyncio.FIRST_COMPLETED)
                 on_request = handlers.on_request if handlers is not None and handlers.on_request else self._on_request
                 answering = self._answer(generation, id, method, params, on_request, patience)
@@ -148,7 +150,7 @@ class Inbound:
             del self._answering[id]
 
     def hand_on(self, method: str, params: Params, taker: OnNotification | None = None) -> None:
-        """A notification, to whoever takes them."""
+        """Give a notification to its handler."""
         taker = taker or self._on_notification
         if taker is not None:
             try:

@@ -1,7 +1,7 @@
 """A watch: a server's change notifications, in either era, for as long as the link lives.
 
-It owns listening again: in 2026 `subscriptions/listen`, in 2025 the server's own stream and `resources/subscribe`. It
-refuses to be silent about a gap: after every new beginning it says that whatever is watched may have changed.
+It listens again after every drop: in 2026 by `subscriptions/listen`, in 2025 by the server's own stream and
+`resources/subscribe`. After each new beginning it notifies that everything watched may have changed.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from holdfast.links.reporter import LinkReporter
 from holdfast.links.wires.base import Generation, Patience, Reply
 
 GAP = "holdfast/gap"
-"""In `_meta` of a notification that stands for whatever was missed."""
+"""In `_meta` of a notification that stands for everything that was missed."""
 LONGEST_PAUSE = 30.0  # seconds between two tries
 
 _KINDS = {
@@ -72,7 +72,7 @@ class Watch:
         self._task = background.start(self.run(), "watch")
 
     def close(self) -> None:
-        """Stop watching. Closing the stream tells a 2026 server; a 2025 one keeps its subscriptions until told."""
+        """Stop watching. A 2026 server notices that its stream closes; a 2025 one keeps its subscriptions."""
         if self._task is not None:
             self._task.cancel()
 
@@ -170,7 +170,7 @@ class Watch:
         return began
 
     def _judged(self, generation: Generation, reply: Reply, seen: Seen, method: str) -> None:
-        """Heal what can be healed; raise what will stay so, and what nobody has agreed to yet."""
+        """Heal what can be healed; raise what is permanent, and anything before the server has agreed."""
         verdict = judge(seen)
         if self._lifecycle.heal(generation, seen, verdict):
             return

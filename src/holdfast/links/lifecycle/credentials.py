@@ -1,7 +1,7 @@
-"""Where the server is and what we show it: URL, headers, environment; found out on first use and again after a 401.
+"""The URL, headers and environment of a target, resolved at the first use and again after a 401.
 
-It owns callables and OAuth providers. The SDK's providers are httpx2 auth flows: they are driven here, off the hot
-path, and only the header that they produce rides on requests. It refuses to let a secret into an error.
+It calls the declared callables and drives OAuth providers. The SDK's providers are httpx2 auth flows: they run here,
+off the hot path, and only the header that they produce goes with requests. No secret gets into an error.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ REQUESTS = 20  # of one OAuth flow: discovery at several places, registration, t
 
 
 class Credentials:
-    """One target's way to its `Resolved`."""
+    """Resolves one target."""
 
     def __init__(self, name: str, target: Target, limits: Limits) -> None:
         self._name = name
@@ -39,7 +39,7 @@ class Credentials:
 
     @property
     def renewable(self) -> bool:
-        """Could asking again bring other credentials?"""
+        """Can resolving again bring other credentials?"""
         target = self._target
         return isinstance(target, HttpTarget) and (callable(target.headers) or target.auth is not None)
 
@@ -49,7 +49,7 @@ class Credentials:
         return self._authorized + (0.0 if since is None else asyncio.get_running_loop().time() - since)
 
     async def resolve(self, refused: Seen | None) -> Resolved:
-        """The whole of it. `refused` is the 401 or 403 that made us ask again."""
+        """Resolve everything. `refused` is the 401 or 403 that made it necessary again."""
         try:
             async with asyncio.timeout(self._limits.resolve):
                 resolved = await self._resolve()
@@ -126,7 +126,7 @@ class Credentials:
 
     async def _authorize(self, target: HttpTarget, url: str, refused: Seen | None) -> dict[str, str]:
         """The authorization header that the provider would put on a request to the server right now."""
-        import httpx2  # only whoever uses OAuth pays for it
+        import httpx2  # loaded only where OAuth is used
 
         # The version tells the provider whether tokens are asked for by resource; they are in both eras.
         request = httpx2.Request("POST", url, headers={"mcp-protocol-version": VERSIONS[Era.Y2025][0]})
@@ -142,7 +142,7 @@ class Credentials:
                     elif refused is None:
                         return _authorization(request)
                     else:
-                        # The server has already answered this one: tell the flow, so that it gets what is missing.
+                        # The server has already answered this one: the flow learns of that, and gets what is missing.
                         challenge = {"www-authenticate": refused.challenge} if refused.challenge else {}
                         answer = httpx2.Response(refused.status or 401, headers=challenge, request=request)
                         refused = None

@@ -1,6 +1,6 @@
-"""End a session that another process left: adopted by what was saved of it, then ended at its server; no handshake.
+"""End a session that another process left: adopt what was saved of it, then end it at its server.
 
-It owns nothing that lasts. It refuses to begin a session in order to end one.
+There is no handshake: no session is begun in order to end one.
 """
 
 from dataclasses import replace
@@ -43,7 +43,7 @@ class _Once:
 
 
 async def end_saved(target: Target, saved: Saved, options: Options, name: str) -> bool:
-    """True if the server was told, or had forgotten it. Raises what keeps us from reaching it."""
+    """True if the server has ended it, or had forgotten it. Raises if the server can't be reached."""
     if saved.session is None:
         return True  # nothing stands at the server
     link = Link(

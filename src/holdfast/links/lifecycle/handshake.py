@@ -1,7 +1,7 @@
-"""The handshake with a server: which eras it speaks, which is taken, and what both sides say. Light and repeatable.
+"""The handshake with a server: which eras it speaks, which is taken, and what both sides declare.
 
-It owns the probe and the handshake. It refuses to read a timeout, a 401, a 429 or a 5xx as an era: those fail the
-handshake, and whoever asked decides about another.
+A timeout, a 401, a 429 or a 5xx says nothing about an era: those fail the handshake, and the caller decides whether to
+make another.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class Handshaker:
         self._asked = 0
 
     async def tell(self, message: Message) -> Reply:
-        """Answer what a server asks before the handshake is done: whether we are there."""
+        """Answer a ping that comes before the handshake is done."""
         version = VERSIONS[Era.Y2025][0]
         provisional = Generation(0, Era.Y2025, version, Handshake(Era.Y2025, version, {}), self._wire)
         self._wire.apply_credentials(provisional, self._resolved)
@@ -86,7 +86,7 @@ class Handshaker:
         return generation
 
     async def _2025_first(self, offers: Offers) -> Generation:
-        """`initialize`, and a probe only where that is refused, or gives no session to hold."""
+        """`initialize`, and a probe only where that is refused, or gives no session."""
         asks_2026 = not offers.has_passed(Era.Y2026, time.monotonic())
         try:
             return await self._initialize(offers if asks_2026 else None)
@@ -175,7 +175,7 @@ class Handshaker:
         if sessionless and offers is not None and (better := await self._in_2026(offers)) is not None:
             return better
         generation = self._ready(Handshake(Era.Y2025, str(version), plain(result)), session)
-        self._begun(generation)  # whatever happens from here on, somebody must end it
+        self._begun(generation)  # from here on it has to be ended, whatever happens
         told = await self._wire.tell(
             generation, {"jsonrpc": "2.0", "method": "notifications/initialized"}, self._seconds
         )
@@ -184,7 +184,7 @@ class Handshaker:
         return generation
 
     async def _in_2026(self, offers: Offers) -> Generation | None:
-        """The same server in 2026, if it has that. A probe that fails is no news: the handshake in 2025 stands."""
+        """The same server in 2026, if it has that. If the probe fails, the handshake in 2025 stands."""
         try:
             generation = await self._discover()
         except HandshakeFailed:
@@ -212,7 +212,7 @@ class Handshaker:
         return await self._wire.send(provisional, message, {}, Patience(until, self._seconds), self._receive)
 
     def _fail_unless_answered(self, reply: Reply) -> None:
-        """Pass only what tells something about the era: the server's own refusal, in JSON-RPC or as a bare 4xx."""
+        """Raise unless it says something about the era: the server's own refusal, in JSON-RPC or as a bare 4xx."""
         seen = reply.seen
         assert seen is not None
         if seen.broke is Broke.NOT_AN_ANSWER:
@@ -225,7 +225,7 @@ class Handshaker:
 
     def _refused(self, reply: Reply) -> "HoldfastError | _OtherEra":
         """What a refused `initialize` means. Servers of 2026 refuse it in many ways, by code, by header check or by a
-        bare 4xx of a router: a probe tells for certain, and what they said stands if that is refused too."""
+        bare 4xx of a router: a probe decides, and the first refusal stands if that is refused too."""
         seen = reply.seen
         assert seen is not None
         if seen.broke is Broke.NOT_AN_ANSWER:

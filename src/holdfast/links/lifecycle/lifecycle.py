@@ -83,14 +83,14 @@ class LinkLifecycle:
     # Up
 
     async def ready(self, what: str, until: float | None) -> Generation:
-        """The current generation, or the next. Fifty callers wait for one way up; each keeps its own deadline."""
+        """The current generation, or the next. All callers wait for one way up; each has its own deadline."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         limit, authorizing = began + self._limits.start, self._startup.credentials.authorizing
         spent = authorizing()
 
         def left() -> float:
-            stop = limit + authorizing() - spent  # a person who signs in takes their time
+            stop = limit + authorizing() - spent  # the time that a person takes to sign in does not count
             return (stop if until is None else min(until, stop)) - loop.time()
 
         if self._rising is not None and asyncio.current_task() is self._rising:
@@ -286,7 +286,7 @@ class LinkLifecycle:
         await generation.wire.end(generation, self._limits.close)
 
     def lose(self, generation: Generation, event: LinkEvent, refused: Seen | None = None) -> None:
-        """Somebody learned that a generation is over, or its credentials are. Of an old one that is no news."""
+        """A generation is over, or its credentials are. Without effect for an old one."""
         if self.generation is not generation:
             return
         self.generation = None
@@ -302,7 +302,7 @@ class LinkLifecycle:
             self._discard(self._startup.drop())
 
     def heal(self, generation: Generation, seen: Seen, verdict: Verdict) -> bool:
-        """Something other than a call met a verdict: False if that heals nothing, and it is an error."""
+        """A verdict outside of a call: True if the link is healed by it, False if it is an error."""
         if verdict is Verdict.SESSION_LOST:
             self.lose(generation, LinkEvent.SESSION_LOST)
             return True
@@ -312,7 +312,7 @@ class LinkLifecycle:
         return False
 
     def _renew(self, generation: Generation, seen: Seen) -> None:
-        """An idle link's stream met a 401: nobody's call will ask for other credentials, so we do."""
+        """An idle link's stream met a 401: no call is there to renew the credentials, so it is done here."""
         if self.generation is generation and self._startup.credentials.renewable:
             self.lose(generation, LinkEvent.AUTH_NEEDED, seen)
             self._rising = self._background.start(self._rise(), f"rise {self._startup.name}")
@@ -356,7 +356,7 @@ class LinkLifecycle:
             self.stream.forget()
             for live in (generation, self._startup.take_begun()):
                 if live is None or live.lost or live.session is None or not (end or live.unsaved):
-                    continue  # what could not be saved is ended as well: nobody could find it
+                    continue  # what could not be saved is ended as well: it can't be found again
                 reply = await live.wire.end(live, self._limits.close)
                 # 404: gone already. 405: the server ends its sessions itself.
                 ended = reply.seen is None or reply.seen.status in (404, 405)
@@ -366,7 +366,7 @@ class LinkLifecycle:
             )
             if end or unused:  # a program that was not used leaves nothing to miss
                 await self._saved.forget()
-        except Exception as error:  # a memory of somebody else's; closing goes on
+        except Exception as error:  # of a user's memory; closing goes on
             self._reporter.strayed(f"closing met {error!r:.200}")
             failures += 1
         finally:

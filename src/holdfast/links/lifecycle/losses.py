@@ -1,4 +1,4 @@
-"""A lost session that kept something, until callers know of it: the link's own record, and one for each sharer."""
+"""Lost sessions that kept something, until callers know of it: for the link, and for each sharer."""
 
 from holdfast.links.sharers import Sharers
 from holdfast.links.wires.base import Loss
@@ -9,7 +9,7 @@ class Losses:
 
     def __init__(self) -> None:
         self.pending: Loss | None = None
-        """What the next unsafe call is told."""
+        """The loss that the next unsafe call raises."""
         self.sharers = Sharers()
 
     def add(self, loss: Loss) -> None:

@@ -1,7 +1,7 @@
-"""What all links of this process to one server know together: the eras that it offers, and its circuit.
+"""What the links of this process to one server share: the eras that it offers, and its circuit.
 
-It owns one entry per target for as long as a link holds on to it; what a URL offers is known for longer. It refuses to
-know sessions and preferences: those are each link's.
+There is one entry per target, for as long as a link refers to it; what a URL offers is kept for longer. Sessions and
+preferences belong to each link.
 """
 
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""Where one link stands, on the table LINK of `core/lifecycle.py`."""
+"""The state of one link, on the table LINK of `core/lifecycle.py`."""
 
 from holdfast.core.lifecycle import LINK, LinkEvent, LinkState
 

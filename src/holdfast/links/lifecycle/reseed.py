@@ -1,6 +1,6 @@
-"""A replaced session, as the hook sees it that may put back what was lost. It owns calls into the new session alone.
+"""What the reseed hook gets: a replaced session, and calls into the new one ahead of all others.
 
-Everybody else's calls wait meanwhile. It refuses recovery of its own: a call that fails here fails the hook.
+A call that fails here fails the hook; there is no recovery within.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

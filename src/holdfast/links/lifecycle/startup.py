@@ -1,6 +1,6 @@
 """The way up: resolve, open, handshake. It owns the wire and what was resolved.
 
-Each phase can be done again without the ones before it. It makes generations; the link decides when and why.
+Each phase can be repeated without the ones before it. It makes generations; the link decides when and why.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from holdfast.links.wires.duplex import DuplexWire
 
 
 class StartFailed(Exception):
-    """A child ended, or said nothing, before the handshake; another may do better."""
+    """A child ended before the handshake was done; another may do better."""
 
     def __init__(self, error: HoldfastError) -> None:
         super().__init__(error.what)
@@ -229,10 +229,10 @@ class Startup:
         return Era.Y2026 if self._ends_at is Era.Y2025 else Era.Y2025
 
     def _not_started(self, failure: HandshakeFailed, error: HoldfastError) -> Exception:
-        """Nothing was executed yet, whatever the child did: it could not be started."""
+        """The error of a program that could not be started: nothing was executed yet."""
         reply, seen = failure.reply, failure.seen
         if seen.broke is Broke.NO_ANSWER_IN_TIME:
-            # Not a verdict on its era. Some programs say nothing to what they don't know, and a person can tell.
+            # Says nothing about its era: some programs do not answer what they don't know. The remedy names era=.
             late = StartTimeout(
                 f"{self.name!r} did not answer the handshake within {self._handshake_seconds:g} s",
                 server=self.name,
@@ -245,7 +245,7 @@ class Startup:
         if seen.broke not in (Broke.CHILD_DIED, Broke.AFTER_SEND, Broke.CONNECT):
             return error
         if self._settings.now.pinned is None:
-            # Some programs end at what they don't know. That is no verdict either, but the other era comes first next.
+            # Some programs end at what they don't know. That is not proof either, but the other era comes first next.
             tried = self.peer.offers.first(self._first(), time.monotonic())
             self._ends_at = tried if self._ends_at is None else None
             self.peer.offers.passed.clear()

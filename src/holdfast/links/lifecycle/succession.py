@@ -1,6 +1,6 @@
-"""From a lost session to the next one: what is put back, what is lost, and who is told of it.
+"""From a lost session to the next one: what is put back, what is lost, and how that is reported.
 
-It owns the reports. Losses themselves are in `losses.py`; that a session is lost was decided before.
+Losses are kept in `losses.py`; that a session is lost is decided before.
 """
 
 from typing import Any
@@ -42,7 +42,7 @@ class Succession:
         self._losses = losses
 
     async def settle_in(self, old: Generation | None, new: Generation) -> None:
-        """Restore what the lost session had been told, let the hook put back more, and report what is gone."""
+        """Restore the settings of the lost session, let the hook put back more, and report what is gone."""
         self._expect_session(new)
         await self._restore(new)
         elsewhere = new.adopted and self._options.confirm_losses

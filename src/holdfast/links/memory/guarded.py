@@ -1,6 +1,6 @@
-"""A user's memory, made safe to use: it may raise anything, return anything and take for ever, and no call is harmed.
+"""A user's memory, made safe to use: whatever it raises or returns, and however long it takes, no call fails.
 
-It owns the deadline and the translation into `StoreDown`. It refuses what is no memory when the link is declared.
+It owns the deadline and the translation into `StoreDown`. An object that is not a memory raises when it is declared.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""A link's memory as a small JSON document at a URL: GET and PUT, with ETags where the server offers them.
+"""A link's memory as a small JSON document at a URL: GET and PUT, with ETags where the server has them.
 
-It owns the requests and their deadlines. Without ETags the last save wins, and that is all such a server can promise;
-it has no claims either, so every link opens the stream and the server's 409 sorts them out.
+Without ETags the last save wins: such a server can promise no more. It has no claims either, so every link opens the
+server's stream, and the 409 of the server decides which one reads it.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""A memory of two functions: load an id, save an id. For code that keeps session ids somewhere already.
+"""A memory made of two functions: load an id, save an id. For code that keeps session ids already.
 
-It owns what such code can't do: it knows no compare-and-swap, no handshake and no way to forget.
+Such a memory has no compare-and-swap, keeps no handshake and can't forget.
 """
 
 import inspect
@@ -14,8 +14,8 @@ from holdfast.links.memory.store import MemoryEntry, bare
 class IdMemory:
     """`IdMemory(load, save)`: `load()` returns the id that was kept, or None; `save(id)` keeps one. Async or not.
 
-    Nothing but the id is kept, so what the server said at the handshake is not known afterwards, and of two links that
-    begin a session at once the last one's id stays.
+    Only the id is kept: what the server declared at the handshake is not known afterwards, and if two links begin a
+    session at once, the last one's id stays.
     """
 
     touch_every: float | None = None
@@ -48,7 +48,7 @@ class IdMemory:
         return None
 
     async def forget(self) -> None:
-        """There is no third function, so the id stays: a later process will be told that its session is gone."""
+        """There is no third function, so the id stays: a later process will find its session gone."""
         self._ended = self._known
 
     async def touch(self) -> None:

@@ -1,7 +1,7 @@
 """Saving a link's session in its memory, also when the memory is away for a while.
 
-It owns the one task that saves, its retries, and the question whose session stands when the memory already holds
-another: the saved one. It refuses to keep two sessions in use, and to let a call wait for a memory without a bound.
+It owns the one task that saves, and its retries. If the memory already holds another session, that one stands, so that
+two are never in use. No call waits for a memory without a bound.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class Saver:
         self._lost.append(session)
 
     def soon(self, generation: Generation) -> None:
-        """Save what is known of this generation, aside from whoever changed it."""
+        """Save what is known of this generation, in the background."""
         if self.memory is None or not generation.savable:
             return
         self._wanted = generation
@@ -111,7 +111,7 @@ class Saver:
                 except Conflict:
                     self._wanted = self._wanted or generation
                     failures += 1
-                except Exception as error:  # a memory of somebody else's may raise anything
+                except Exception as error:  # a user's memory may raise anything
                     self._wanted = self._wanted or generation
                     failures += 1
                     self._failed_at = asyncio.get_running_loop().time()
@@ -150,7 +150,7 @@ class Saver:
 
     @property
     def is_busy(self) -> bool:
-        """Is there something that the memory does not have yet?"""
+        """True while the memory lacks something."""
         return self._task is not None
 
     def saved(self, generation: Generation, saved: Saved) -> None:
@@ -159,7 +159,7 @@ class Saver:
         self._lost.clear()
 
     def _is_anothers(self, kept: MemoryEntry, generation: Generation) -> bool:
-        """Does the memory hold a live session that another link began?"""
+        """True if the memory holds a live session that another link began."""
         saved = kept.saved
         if saved is None or generation.wire.owns_server or saved.session == generation.session:
             return False

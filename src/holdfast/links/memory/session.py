@@ -1,6 +1,6 @@
 """A link's session in its memory: found and adopted, shared with other links, and saved.
 
-What is saved may be another link's by now; then the saved one stands.
+If another link has saved its session meanwhile, the saved one stands.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
-"""Where a link keeps its session beyond its own life: on any store, or in an HTTP document.
+"""A link's session kept beyond its life: the contract of a memory, and one on any store.
 
-It owns compare-and-swap between links that share one session, and who may open the server's stream. It refuses to
-guess: what it can't read raises, and the link says so and goes on without it.
+It owns compare-and-swap between links that share one session, and who may open the server's stream. What it can't read
+raises; the link reports that and goes on without.
 """
 
 import secrets
@@ -17,7 +17,7 @@ from holdfast.stores.contract import Store
 
 KIND = "link"  # the kind of a link's record in a store
 FIRST_WITH_IDS = "2025-03-26"  # the first version that has session ids
-FINDER = Principal("")  # of a saved session that names nobody: whoever found it may use it
+FINDER = Principal("")  # of a saved session without a principal: any finder may use it
 
 
 class MemoryEntry(NamedTuple):
@@ -26,14 +26,14 @@ class MemoryEntry(NamedTuple):
     saved: Saved | None
     token: object
     lost: bool = False
-    """Something was kept here that can't be given back, and nobody has been told: the next session says so."""
+    """Something was kept here that can't be given back, and was not reported: the next session reports it."""
     unreadable: str | None = None
-    """What stands there is no saved session: why. It is told, and the next save takes its place."""
+    """Why what stands there is not a saved session. It is reported, and the next save replaces it."""
 
 
 class Memory(Protocol):
     """Load and save of one session. A method that raises, or takes longer than 15 seconds, costs the memory and not the
-    call: it is told as `MemoryFailed`."""
+    call: it is reported as `MemoryFailed`."""
 
     async def load(self) -> MemoryEntry:
         """What is saved, if anything, with the token for the next save."""
@@ -57,19 +57,19 @@ class Memory(Protocol):
         ...
 
     async def claim_stream(self, seconds: float) -> bool:
-        """May we, and nobody else, read the server's own stream for so long? Asked again to hold on to it."""
+        """True if this link alone may read the server's own stream for so long. Called again to extend that."""
         ...
 
     async def release_stream(self) -> None: ...
 
     async def close(self) -> None:
-        """Let go of what the memory itself opened; a store that was given stays open."""
+        """Close what the memory itself opened; a store that was given stays open."""
         ...
 
 
 def bare(session: str) -> Saved:
     """A session of which only the id is known: a 2025 one, in the oldest version that has ids, which every server of
-    that era takes. It belongs to whoever found it."""
+    that era takes. It belongs to its finder."""
     info = {"name": "unknown", "version": ""}
     handshake = {"protocolVersion": FIRST_WITH_IDS, "capabilities": {}, "serverInfo": info}
     return Saved(BackendSessionId(session), Handshake(Era.Y2025, FIRST_WITH_IDS, handshake), Ours(info), FINDER)
@@ -100,7 +100,7 @@ class StoreMemory:
         if record is None:
             return MemoryEntry(None, 0)
         if record.principal != self._principal:
-            # Another's session must look like none; the save that follows will be refused.
+            # Another principal's session must not show; the save that follows will be refused.
             return MemoryEntry(None, record.rev)
         if record.data is None:
             return MemoryEntry(None, record.rev)
@@ -122,7 +122,7 @@ class StoreMemory:
         # Not `end`: its tombstone would refuse the next session of the same name.
         record = await self._store.get(KIND, self._id)
         if record is not None and record.data is not None and record.principal == self._principal:
-            with suppress(Conflict, Ended, NotFound, SessionExpired):  # somebody else saved, or it is gone
+            with suppress(Conflict, Ended, NotFound, SessionExpired):  # another link saved, or it is gone
                 await self._store.commit(record.with_data(None), expect=record.rev)
         await self.release_stream()
 

@@ -1,7 +1,7 @@
-"""What a link needs of a way to a server: HTTP, an object, later a child process. It owns the words between the two.
+"""The contract between a link and its way to a server (HTTP, an object, a program), and the types of both.
 
-A wire carries one message and reports what was seen of it. It refuses to judge, to retry and to know of sessions more
-than that an id rides along.
+A wire carries one message and reports what it saw. It does not judge or retry, and knows no more of sessions than that
+an id goes with each message.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class Generation:
     """A server can remember something for it: it has a session id, or is a connection of its own."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     credentials_version: int = 0
-    """How often its credentials were set: a 401 to older ones is no news."""
+    """How often its credentials were set: a 401 to older ones changes nothing."""
     answered_unsafe: bool = False
     """An unsafe call may have left something in the session."""
     reseeded: bool = False
@@ -55,7 +55,7 @@ class Generation:
     """Requests to send in an adopted session before any call: settings of this link that its beginner did not have."""
     lost: bool = False
     unreported_loss: bool = False
-    """Its session replaced one that kept something, and no caller has been told yet."""
+    """Its session replaced one that kept something, and no caller knows yet."""
     saved_loss: bool = False
     """`unreported_loss` as the memory had it last: what differs from it there, another link has changed."""
     unsaved: bool = False
@@ -63,7 +63,7 @@ class Generation:
     shared: bool = False
     """Other links use the session, too."""
     reported_elsewhere: bool = False
-    """Its session was lost and replaced by another link, whose caller was told."""
+    """Its session was lost and replaced by another link, whose caller knows."""
     successor: "Generation | None" = None
     listening: asyncio.Event = field(default_factory=asyncio.Event)
     """The server has answered the request for its own stream, whatever it said."""
@@ -133,7 +133,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A session is gone with what it kept, and no caller has been told yet."""
+    """A session is gone with what it kept, and no caller knows yet."""
 
     session: BackendSessionId | None = field(default=None, repr=False)
     generation: int = 0
@@ -142,14 +142,14 @@ class Loss:
 
 @dataclass(slots=True)
 class Reply:
-    """How one exchange went. `message` is the JSON-RPC answer; with `seen` it is an error or there is none."""
+    """How one exchange went. `message` is the JSON-RPC answer; with `seen` it is an error, or None."""
 
     message: Message | None = None
     seen: Seen | None = None
     session: str | None = None
     """The session id on the answer, as it came."""
     what: str = ""
-    """What happened, for people."""
+    """What happened, in words."""
     exit_code: int | None = None
     stderr_tail: str | None = None
 
@@ -218,21 +218,21 @@ class Wire(Protocol):
     async def send(
         self, generation: Generation, message: Message, headers: Mapping[str, str], patience: Patience, receive: Receive
     ) -> Reply:
-        """Carry a request and wait for its answer. Never raises but for the caller's own cancellation."""
+        """Send a request and wait for its answer. Raises nothing but the caller's own cancellation."""
         ...
 
     async def tell(self, generation: Generation, message: Message, seconds: float) -> Reply:
-        """Carry a notification, or an answer of ours."""
+        """Send a notification, or an answer of ours."""
         ...
 
     async def listen(self, generation: Generation, receive: Receive, lost: Lost, dropped: Dropped) -> None:
-        """Read what the server says unasked, until cancelled. Returns if the server offers no such stream."""
+        """Read what the server sends unasked, until cancelled. Returns if the server has no such stream."""
         ...
 
     async def end(self, generation: Generation, seconds: float) -> Reply:
-        """Tell the server that its session is no longer needed."""
+        """End the session at the server."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything; calls under way end with what was seen. Never raises."""
+        """Close; calls under way end with what was seen. Never raises."""
         ...

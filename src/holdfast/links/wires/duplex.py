@@ -1,6 +1,6 @@
-"""A wire over a pair of message streams: an object in this process, or a child's pipes. Answers are matched by id.
+"""A wire over a pair of message streams: an object in this process, or a program's pipes. Answers match by id.
 
-It owns the calls that wait. It refuses to lose one: when the streams end, every waiting call learns it at once.
+It owns the calls that wait. When the streams end, every waiting call ends at once.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class DuplexWire:
                         item = await waiting.get()
                         if not isinstance(item, dict) or "method" not in item:
                             break
-                        # A word about this call, told in its caller's own task: what that does can't stop the reader.
+                        # Progress of this call is handled in its caller's own task, where it can't stop the reader.
                         timer.reschedule(patience.until)
                         await receive(item)
                         timer.reschedule(patience.next(loop.time()))
@@ -206,7 +206,7 @@ class DuplexWire:
             if waiting is not None:
                 waiting.put(message)
                 return
-        if message.oversize and len(self._waiting) == 1:  # its id was not to be seen, and it can be nobody else's
+        if message.oversize and len(self._waiting) == 1:  # its id is unknown, and only one call waits
             next(iter(self._waiting.values())).put(message)
 
     def _end(self) -> None:
@@ -219,7 +219,7 @@ class DuplexWire:
 
 
 class _Waiting:
-    """A call that waits: its words, and at last its answer, or None when there will be none."""
+    """A call that waits: its progress, then its answer, or None if there will be none."""
 
     __slots__ = ("_inbox", "_size", "receive", "sent")
 
@@ -233,7 +233,7 @@ class _Waiting:
         self.sent = True
 
     def put(self, item: Message | Unreadable | None) -> None:
-        # Progress that nobody takes is advice too late; the answer always has room.
+        # Progress beyond the bound is dropped; the answer always has room.
         size = 0
         if not self._inbox.empty() and isinstance(item, dict) and "method" in item:
             size = weight(item)

@@ -1,7 +1,7 @@
 """A channel to a server object in this process: no socket, no bytes. One run of the server is one session.
 
-It owns the server's run, in a task of its own that enters and leaves everything the SDK opened. It refuses to let an
-error of the server out anywhere but as the end of the channel.
+The server runs in a task of its own, which enters and leaves everything that the SDK opens. An error of the server
+shows as the end of the channel.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
-"""One HTTP endpoint: requests with redirects within its origin, and the reading of every answer that is not a result.
+"""One HTTP endpoint: requests with redirects within its origin, and the reading of answers that are not results.
 
-It owns the pool and the translation of refusals and broken exchanges into what was seen. It refuses to know JSON-RPC
-beyond an error object.
+It translates refusals and broken exchanges into what was seen. Of JSON-RPC it knows only the error object.
 """
 
 import email.utils
@@ -24,7 +23,7 @@ from holdfast.links.wires.http.response import Response
 from holdfast.links.wires.http.route import Route, proxy_for
 
 FOREIGN_BODY = 16 * 1024  # bytes read of a body that is not an answer: enough for an error object or a page's title
-LONGEST_RETRY_AFTER = 86_400.0  # seconds: what asks for more than a day is no statement about load
+LONGEST_RETRY_AFTER = 86_400.0  # seconds: more than a day is not about load
 REDIRECTS = 3  # within the server's own origin: a missing slash, a moved path
 
 
@@ -107,8 +106,8 @@ class Endpoint:
         return await self.read_refusal(response, generation)
 
     async def read_refusal(self, response: Response, generation: Generation, id: object = None) -> Reply:
-        """Any answer that is no success: what its status, headers and body say. A body that is the result of the
-        request with this id is one all the same."""
+        """Read an answer that is not a success: its status, headers and body. A body that is the result of the
+        request with this id counts as that."""
         status = response.status
         raw = b""
         async for chunk in response.iter_any():

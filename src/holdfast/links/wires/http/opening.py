@@ -1,4 +1,4 @@
-"""The way to an open connection: TCP, a proxy's tunnel, TLS."""
+"""Opening a connection: TCP, a proxy's tunnel, TLS."""
 
 import asyncio
 import ssl

@@ -1,7 +1,7 @@
 """The server's own stream in 2025: a GET that stays open, with resumption after a drop.
 
-It owns opening it again and again, and the news that the session is gone. It refuses to give up while the session
-lives, and to call it an error that a server has no such stream, or gives it to another link.
+It is opened again for as long as the session lives. That a server has no such stream, or gives it to another link, is
+not an error.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from holdfast.links.wires.base import Dropped, Generation, Lost, Receive
 from holdfast.links.wires.http.endpoint import Endpoint, failed
 from holdfast.links.wires.http.failures import FAILURES
 
-LONGEST_PAUSE = 30.0  # seconds between two tries: a server that is back should not wait longer to be heard
-SHORTEST_PAUSE = 0.05  # seconds, against a server that asks to be asked without a pause
+LONGEST_PAUSE = 30.0  # seconds between two tries: a server that is back is found within that time
+SHORTEST_PAUSE = 0.05  # seconds, against a server that asks for no pause
 
 
 async def listen(endpoint: Endpoint, generation: Generation, receive: Receive, lost: Lost, dropped: Dropped) -> None:
-    """Read until cancelled, or until the server says that there is no such stream or no such session."""
+    """Read until cancelled, or until the server has no such stream or session."""
     parser = Parser(endpoint.limits.message_bytes)
     pause: float | None = None
     failures, opened = 0, False

@@ -1,4 +1,4 @@
-"""CONNECT: a proxy is asked to carry bytes to the server, and what it answers."""
+"""CONNECT: the request to a proxy to carry bytes to the server, and its answer."""
 
 import asyncio
 import re

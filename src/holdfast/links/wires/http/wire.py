@@ -1,7 +1,7 @@
 """A wire over streamable HTTP: one POST a message, answered as JSON or as an event stream. Both eras.
 
 It owns one exchange: the request, its answer in either form, and the resumption of a broken answer stream. It reports
-what it saw and refuses to judge it. The server's own stream stands in `stream.py`.
+what it saw and does not judge it. The server's own stream is in `stream.py`.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """A channel to a program that we start: a line of JSON on stdin and stdout is a message. One child is one session.
 
-It owns starting it and what it says of itself when it ends. It refuses a shell, and to pass our whole environment on.
+It starts the program, without a shell and with a safe part of our environment, and reports why it ended.
 """
 
 import secrets

@@ -1,8 +1,7 @@
-"""One child process: its pipes, its last words, its end. The whole group, not only the program that was named.
+"""One child process: its pipes, its last output, its end. The whole group, not only the program that was named.
 
 It owns framing (a line is a message, of any size up to the cap), the ring that keeps stderr, and the three steps of an
-end: stdin closed, terminate, kill. It refuses to grow: what nobody reads is bounded, and what is not a message is
-skipped and counted.
+end: stdin closed, terminate, kill. What is not read is bounded; what is not a message is skipped and counted.
 """
 
 import asyncio
@@ -76,7 +75,7 @@ class Child(asyncio.SubprocessProtocol):
         self._closing = False
         self._stderr_ended = asyncio.Event()
 
-    # What the event loop tells
+    # Called by the event loop
 
     def connection_made(self, transport: "asyncio.BaseTransport | Program") -> None:
         self._transport = cast("asyncio.SubprocessTransport | Program", transport)
@@ -170,7 +169,7 @@ class Child(asyncio.SubprocessProtocol):
         text = line[:LINE_SHOWN].decode("utf-8", "replace").strip()
         self._printed.append(text)
         if self.strays == 1:
-            self._stray(f"the program writes to stdout what is no message, it is skipped: {text!r:.200}")
+            self._stray(f"the program writes to stdout what is not a message; it is skipped: {text!r:.200}")
 
     @property
     def _is_behind(self) -> bool:
@@ -191,7 +190,7 @@ class Child(asyncio.SubprocessProtocol):
                 self._paused = False
                 self._stdout.resume_reading()
             if self._eof:
-                await self._gone(LINGER)  # so that its last words can tell its exit code
+                await self._gone(LINGER)  # so that its exit code is known
                 raise EOFError
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
@@ -280,7 +279,7 @@ class Child(asyncio.SubprocessProtocol):
         warden.forget(self.pid)
         if self._transport is not None:
             self._transport.close()
-        # The transport tells its pipes' ends one loop turn later.
+        # The transport reports the ends of its pipes one loop turn later.
         await asyncio.sleep(0)
 
     async def _gone(self, seconds: float) -> bool:
@@ -339,7 +338,7 @@ async def start(child: Child, file: str, args: Sequence[str], env: Mapping[str, 
 async def _started(
     child: Child, file: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None, tries: int = 2
 ) -> Program:
-    """By the warden; once more if somebody killed it meanwhile."""
+    """Start it by the warden; once more if the warden was killed meanwhile."""
     warden.start()
     program = Program(child)
     try:

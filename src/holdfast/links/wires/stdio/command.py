@@ -1,6 +1,6 @@
-"""A command line before it runs: where it is found, in which environment, and how it is shown with secrets masked.
+"""A command line before it runs: which file it names, its environment, and how it is shown with secrets masked.
 
-It owns the look-up and its errors: each says what was run, where it was looked for and what to do. It refuses a shell.
+Errors name what was run, where it was looked for and what to do. There is no shell.
 """
 
 import os
@@ -40,7 +40,7 @@ class Missing(Exception):
 
 
 def find(command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None, server: str) -> str:
-    """The file to run, or `ConnectFailed` that says why there is none."""
+    """The file to run, or `ConnectFailed` with the reason."""
     try:
         return located(command, env, cwd)
     except Missing as missing:
@@ -70,9 +70,11 @@ def located(command: str, env: Mapping[str, str], cwd: str | None) -> str:
 
 
 def failed_to_start(error: OSError, file: str, shown: str, server: str) -> ConnectFailed:
-    """What the system said when it was to run the file; a missing interpreter is the file's first line's fault."""
+    """The error of the system as `ConnectFailed`; a missing interpreter is looked up in the file's first line."""
     if isinstance(error, FileNotFoundError) and (interpreter := _interpreter(file)):
-        return _no(server, shown, f"its interpreter {interpreter} is missing", f"install it, or mend line 1 of {file}")
+        return _no(
+            server, shown, f"its interpreter {interpreter} is missing", f"install it, or correct line 1 of {file}"
+        )
     return _no(server, shown, str(error.strerror or error).lower(), "run it by hand to see more")
 
 

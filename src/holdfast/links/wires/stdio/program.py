@@ -1,8 +1,8 @@
 """A program that the warden starts for us: its three pipes, its leash, its exit code. POSIX only.
 
-It owns the descriptors, on any event loop: pipes of our own, which nobody else inherits, so that their ends are noticed
-(uvloop's subprocesses keep copies of theirs). It refuses to be our child: no host's child watcher, and no signal
-handler, is concerned.
+It owns the descriptors, on any event loop: pipes of our own, which no other process inherits, so that their ends are
+noticed (uvloop's subprocesses keep copies of theirs). The program is not our child process, so the host's child watcher
+and signal handlers are not involved.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ SAID = 64  # bytes of one word from a keeper
 
 
 class Listener(Protocol):
-    """Who is told of a program: `Child`."""
+    """What a program reports to: `Child`."""
 
     def connection_made(self, transport: "Program") -> None: ...
 
@@ -103,11 +103,11 @@ class Program:
         for line in lines:
             word, _, number = line.partition(b" ")
             if word == b"exited":
-                if self._pid:  # else nobody waits any more: its start was cancelled
+                if self._pid:  # else its start was cancelled
                     self._exited(int(number))
             elif not self._started.done() and word == b"started":
                 self._pid = int(number)
-                self._child.connection_made(self)  # now, for it may have ended already, and that is told next
+                self._child.connection_made(self)  # now: it may have ended already, which is reported next
                 self._started.set_result(None)
             elif not self._started.done():
                 self._started.set_exception(OSError(int(number), os.strerror(int(number))))
@@ -115,12 +115,12 @@ class Program:
             self._lost()
 
     def _lost(self) -> None:
-        """The keeper is gone: at the end of its work, or because somebody killed it."""
+        """The keeper is gone: at the end of its work, or because it was killed."""
         self._drop()
         if not self._started.done():
             self._started.set_exception(BrokenPipeError("the warden is gone"))
-            self._started.exception()  # if the start was cancelled, nobody else asks
-        elif self._pid and self._returncode is None:  # then nobody knows how it ends, and nobody holds it: end it
+            self._started.exception()  # if the start was cancelled, it is not retrieved elsewhere
+        elif self._pid and self._returncode is None:  # then its end can't be known: end it now
             self.send_signal(signal.SIGKILL)
             self._exited(-signal.SIGKILL)
 
@@ -170,7 +170,7 @@ class Program:
 
 
 class _Pipe(asyncio.Protocol):
-    """One end of ours; what it hears goes to the child under the descriptor's number."""
+    """Our end of a pipe; what it reads goes to the child under the descriptor's number."""
 
     def __init__(self, child: Listener, number: int) -> None:
         self._child = child

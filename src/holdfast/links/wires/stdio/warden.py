@@ -1,10 +1,10 @@
 """The warden: one small process beside ours that starts programs and kills what is left of them when we are gone.
 
-It owns the helper process, the leash of each program, and the cookies by which descendants are found that left their
-group where no keeper held them. `warden_main.py` is the other side.
+This side owns the helper process, the leash of each program, and the cookies by which descendants are found that left
+their group where no keeper held them. The other side is `warden_main.py`.
 
-Linux: keepers, groups and cookies. macOS: groups only, the system neither lets a process adopt the orphans below it nor
-shows it another one's environment. Windows: neither; there children end with their pipes.
+Linux: keepers, groups and cookies. macOS: groups only, since the system lets a process neither adopt the orphans below
+it nor read another one's environment. Windows: neither; there children end with their pipes.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class Warden:
         return {OURS: self._token}
 
     def start(self) -> None:
-        """Start it, or start it again if somebody killed it."""
+        """Start it, or start it again if it was killed."""
         if os.name != "posix":
             return
         with self._lock:
@@ -108,7 +108,7 @@ class Warden:
             control.close()
 
     def stop(self) -> None:
-        """Let it go; it kills what is still known and ends. For tests, and for whoever must leave nothing at all."""
+        """Stop it; it kills what is still known and ends. For tests, and for programs that must leave nothing."""
         with self._lock:
             process = self._process
             self._reap()

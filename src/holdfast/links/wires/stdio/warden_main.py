@@ -66,7 +66,7 @@ def main(token: str) -> None:
 
 
 def _fork(leash: int) -> int | None:
-    """Fork a keeper; where the system allows no more processes, the one who waits for it is told so."""
+    """Fork a keeper; if the system allows no more processes, report that."""
     try:
         return os.fork()
     except OSError as error:
@@ -117,7 +117,7 @@ def keep(files: list[int], prctl: Callable[..., object] | None) -> None:
     try:
         leash = socket.socket(fileno=files[0])
         null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(null, 0)  # else a dead warden would look alive to whoever writes to it
+        os.dup2(null, 0)  # else a dead warden would look alive to its writers
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if prctl is not None:
             prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -129,7 +129,7 @@ def keep(files: list[int], prctl: Callable[..., object] | None) -> None:
 
 
 def _request(leash: socket.socket) -> list[bytes] | None:
-    """The file, the folder, the number of arguments, the arguments, the environment; None if nobody waits any more."""
+    """The file, the folder, the number of arguments, the arguments, the environment; None at the end."""
     head = leash.recv(HEAD, socket.MSG_WAITALL)
     if len(head) < HEAD:
         return None
@@ -170,7 +170,7 @@ def _say(leash: socket.socket, word: bytes) -> None:
 
 
 def _hold(leash: socket.socket, pid: int | None, files: list[int]) -> None:
-    """Until Holdfast lets go, says `end SECONDS`, or is no more."""
+    """Wait until Holdfast closes the leash, sends `end SECONDS`, or is gone."""
     for file in files:
         os.close(file)
     if pid is None:
