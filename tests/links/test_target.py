@@ -52,7 +52,7 @@ async def test_a_bare_host_is_refused_with_the_url_that_was_probably_meant(host:
 @pytest.mark.promise("link.bad-input")
 async def test_something_that_is_no_target() -> None:
     for target in (42, object(), b"http://x/"):
-        with pytest.raises(holdfast.ConfigError, match="no target"):
+        with pytest.raises(holdfast.ConfigError, match="not a target"):
             Link(target)
     with pytest.raises(holdfast.ConfigError, match="era"):
         Options(era="legacy")  # type: ignore[arg-type]
