@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 from holdfast import ManualClock, NotFound, Principal, Record, Sessions, SessionState, Store, migrate, open_store
 from holdfast.cli import app
 from holdfast.core.values import members
-from holdfast.state import records
 from holdfast.state.log import KIND
+from holdfast.state.storage import records
 from holdfast.stores.sealing import new_key
 from holdfast.stores.sqlite.store import SqliteStore
 

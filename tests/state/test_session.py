@@ -188,7 +188,7 @@ async def test_limits_are_told_with_figures_and_the_state_stays() -> None:
 
 @pytest.mark.promise("state.updates")
 async def test_a_slow_write_is_not_given_up_and_never_called_unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.state.session_record.UPDATE_SECONDS", 0.0)  # over before it began
+    monkeypatch.setattr("holdfast.state.storage.session_record.UPDATE_SECONDS", 0.0)  # over before it began
     async with open_store("memory:") as store:
         session = await Sessions(Basket, store).begin(ALICE)
         commit = store.commit

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.core.models import Claim
 from holdfast.errors import Busy, HoldfastError
 from holdfast.state.log import KIND
-from holdfast.state.session_record import SessionRecord
+from holdfast.state.storage.session_record import SessionRecord
 from holdfast.stores.base import to_the_end
 from holdfast.stores.contract import CLOSE_SECONDS, Store
 

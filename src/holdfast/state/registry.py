@@ -9,14 +9,14 @@ from typing import Any, Generic, TypeVar
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.core.values import JSON
 from holdfast.errors import CorruptRecord, HoldfastError, NotFound, UsageError
-from holdfast.state import records
 from holdfast.state.identity import Chain, Found, Identity, Key, Named
 from holdfast.state.log import COMPANIONS, KIND, POINTERS
 from holdfast.state.model import SessionState
-from holdfast.state.pointers import DAY, Pointers
 from holdfast.state.session import Session
-from holdfast.state.session_record import SessionRecord
-from holdfast.state.table import SessionTable
+from holdfast.state.storage import records
+from holdfast.state.storage.pointers import DAY, Pointers
+from holdfast.state.storage.session_record import SessionRecord
+from holdfast.state.storage.table import SessionTable
 from holdfast.stores.contract import Store
 
 log = logging.getLogger(__name__)

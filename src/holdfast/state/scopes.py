@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from holdfast.core.events import ServerCounted, Sink
 from holdfast.errors import UsageError
-from holdfast.state.request import SCOPE, Scope
+from holdfast.state.calls.request import SCOPE, Scope
 
 T = TypeVar("T")
 

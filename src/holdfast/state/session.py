@@ -12,13 +12,13 @@ from typing import Any, Generic, TypeVar, cast
 from holdfast.core.models import Handle, LogEntry, Principal
 from holdfast.core.values import JSON, members
 from holdfast.errors import UsageError
-from holdfast.state import records
-from holdfast.state.draft import Draft
-from holdfast.state.idempotency import key_name
+from holdfast.state.calls.draft import Draft
+from holdfast.state.calls.idempotency import key_name
 from holdfast.state.lease import Lease
 from holdfast.state.log import KIND, PAGE, UNDO, Log
 from holdfast.state.model import SessionState
-from holdfast.state.session_record import SessionRecord
+from holdfast.state.storage import records
+from holdfast.state.storage.session_record import SessionRecord
 from holdfast.state.tool_errors import showing
 
 S = TypeVar("S", bound=SessionState)

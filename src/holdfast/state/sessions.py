@@ -9,9 +9,9 @@ from holdfast.state.frameworks.install import install
 from holdfast.state.frameworks.middleware import StateMiddleware
 from holdfast.state.identity import DEFAULT, Chain, IdentitySource
 from holdfast.state.model import SessionState
-from holdfast.state.pointers import DAY
-from holdfast.state.store_handle import StoreHandle
-from holdfast.state.table import HISTORY, SessionTable
+from holdfast.state.storage.pointers import DAY
+from holdfast.state.storage.store_handle import StoreHandle
+from holdfast.state.storage.table import HISTORY, SessionTable
 from holdfast.stores.contract import MAX_RECORD_BYTES, Store
 
 S = TypeVar("S", bound=SessionState)

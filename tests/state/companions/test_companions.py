@@ -252,7 +252,7 @@ async def test_a_helper_ends_with_its_session_also_by_expiry_and_its_use_keeps_t
                 pass
         with pytest.raises(holdfast.SessionExpired):
             await writer.undo()
-        from holdfast.state import records
+        from holdfast.state.storage import records
 
         await records.end_orphans(store)
         assert await store.count(kind=KIND) == 0

@@ -16,7 +16,7 @@ from holdfast.core.models import Handle, Record
 from holdfast.core.phases import PhaseTable
 from holdfast.core.values import JSON, members
 from holdfast.errors import Busy, Conflict, HoldfastError, UsageError, WrongPhase
-from holdfast.state.call_state import write_beside
+from holdfast.state.calls.call_state import write_beside
 from holdfast.state.companions import genealogy
 from holdfast.state.companions.insight import COUNTED, Convergence, Insight, default_judge, insight
 from holdfast.state.companions.needs import ToolNeeds
@@ -25,7 +25,7 @@ from holdfast.state.companions.reporter import CompanionReporter
 from holdfast.state.log import KIND, UNDO, HistoryEntry, Log
 from holdfast.state.model import SessionState
 from holdfast.state.session import Session
-from holdfast.state.table import SessionTable
+from holdfast.state.storage.table import SessionTable
 from holdfast.state.tool_errors import showing, shown
 
 S = TypeVar("S", bound=SessionState)

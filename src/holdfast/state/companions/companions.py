@@ -14,7 +14,7 @@ from holdfast.core.events import Sink
 from holdfast.core.models import Record
 from holdfast.core.values import JSON
 from holdfast.errors import Conflict, HoldfastError, NotFound, UsageError
-from holdfast.state import records
+from holdfast.state.calls.request import SCOPE
 from holdfast.state.companions.companion import Companion, CompanionContext
 from holdfast.state.companions.insight import Insight
 from holdfast.state.companions.needs import Needs, ToolNeeds
@@ -24,12 +24,12 @@ from holdfast.state.frameworks.injection import Context, current_identity
 from holdfast.state.frameworks.middleware import GuardMiddleware
 from holdfast.state.identity import Identity
 from holdfast.state.log import KIND
-from holdfast.state.request import SCOPE
 from holdfast.state.scopes import RequestScope
 from holdfast.state.session import Session
-from holdfast.state.session_record import SessionRecord
 from holdfast.state.sessions import Sessions
-from holdfast.state.table import SessionTable
+from holdfast.state.storage import records
+from holdfast.state.storage.session_record import SessionRecord
+from holdfast.state.storage.table import SessionTable
 from holdfast.state.tool_errors import showing, shown
 
 C = TypeVar("C", bound=Companion[Any, Any])

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.core.values import JSON, members
-from holdfast.state import records
 from holdfast.state.log import KIND, HistoryEntry
+from holdfast.state.storage import records
 from holdfast.stores.contract import Store
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.core.phases import PhaseTable
 from holdfast.errors import UsageError
-from holdfast.state.request import ENDS_SO, known_as
+from holdfast.state.calls.request import ENDS_SO, known_as
 
 
 @dataclass(frozen=True, slots=True)

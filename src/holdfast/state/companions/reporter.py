@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.core.events import CompanionRefused, CompanionStepped, Event, Sink
 from holdfast.state.companions.figures import Counting
 from holdfast.state.companions.record import CompanionRecord
-from holdfast.state.table import SessionTable
+from holdfast.state.storage.table import SessionTable
 
 log = logging.getLogger(__name__)
 

@@ -26,14 +26,14 @@ from mcp_types import INVALID_PARAMS
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.core.values import members
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.state.call_state import call_state_of
+from holdfast.state.calls.call_state import call_state_of
+from holdfast.state.calls.request import SCOPE
 from holdfast.state.identity import Chain, Identity
 from holdfast.state.model import SessionState
-from holdfast.state.records import new_handle
 from holdfast.state.registry import SessionRegistry
-from holdfast.state.request import SCOPE
 from holdfast.state.session import Session
-from holdfast.state.table import SessionTable
+from holdfast.state.storage.records import new_handle
+from holdfast.state.storage.table import SessionTable
 from holdfast.state.tool_errors import showing
 
 log = logging.getLogger(__name__)

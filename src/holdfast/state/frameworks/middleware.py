@@ -17,12 +17,12 @@ from pydantic import BaseModel
 
 from holdfast.core.values import JSON, members
 from holdfast.errors import Conflict, HoldfastError, NotFound, UsageError
-from holdfast.state.call_state import CALLS, CallState, call_state_of, holds_another
+from holdfast.state.calls.call_state import CALLS, CallState, call_state_of, holds_another
+from holdfast.state.calls.idempotency import digest
+from holdfast.state.calls.request import SCOPE, Scope
 from holdfast.state.frameworks.injection import Y2026, of_sdk
-from holdfast.state.idempotency import digest
 from holdfast.state.identity import Found, Identity
 from holdfast.state.registry import SessionRegistry
-from holdfast.state.request import SCOPE, Scope
 from holdfast.state.session import Session
 from holdfast.state.tool_errors import showing, shown
 

@@ -9,7 +9,7 @@ from holdfast.errors import Conflict, Ended, NotFound, SessionExpired
 from holdfast.state.identity import Key
 from holdfast.state.log import POINTERS
 from holdfast.state.model import SessionState
-from holdfast.state.table import SessionTable
+from holdfast.state.storage.table import SessionTable
 
 S = TypeVar("S", bound=SessionState)
 DAY = 86_400.0

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from holdfast.core.models import Handle
 from holdfast.core.values import JSON
 from holdfast.errors import UsageError
-from holdfast.state.draft import Draft
+from holdfast.state.calls.draft import Draft
 from holdfast.state.identity import Found
 
 

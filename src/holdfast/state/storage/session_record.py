@@ -9,12 +9,13 @@ from typing import Any, Generic, TypeVar, cast
 from holdfast.core.models import Handle, Record
 from holdfast.core.values import JSON, members
 from holdfast.errors import Busy, Conflict, NotFound
-from holdfast.state import model, records
-from holdfast.state.draft import Base
-from holdfast.state.idempotency import kept
+from holdfast.state import model
+from holdfast.state.calls.draft import Base
+from holdfast.state.calls.idempotency import kept
 from holdfast.state.log import differences, same
 from holdfast.state.model import SessionState
-from holdfast.state.table import SessionTable
+from holdfast.state.storage import records
+from holdfast.state.storage.table import SessionTable
 from holdfast.stores.update import UPDATE_SECONDS
 
 S = TypeVar("S", bound=SessionState)

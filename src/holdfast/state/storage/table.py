@@ -12,12 +12,13 @@ from holdfast.core.models import ANONYMOUS, Principal, Record, check_name, check
 from holdfast.core.records import ended, expired
 from holdfast.core.values import JSON, members
 from holdfast.errors import Ended, LimitReached, NotFound, SessionExpired, UnstorableValue, UsageError
-from holdfast.state import model, records
-from holdfast.state.call_state import call_state_of
+from holdfast.state import model
+from holdfast.state.calls.call_state import call_state_of
+from holdfast.state.calls.request import ENDS_SO, known_as
 from holdfast.state.log import KIND, POINTERS
 from holdfast.state.model import SessionState
-from holdfast.state.request import ENDS_SO, known_as
-from holdfast.state.store_handle import StoreHandle
+from holdfast.state.storage import records
+from holdfast.state.storage.store_handle import StoreHandle
 from holdfast.state.turns import Turns
 from holdfast.stores.contract import Store
 from holdfast.stores.update import UPDATE_SECONDS

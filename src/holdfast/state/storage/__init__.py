@@ -1,0 +1,1 @@
+"""Sessions as records of a store: opened, read, written, found by what they stand for."""
