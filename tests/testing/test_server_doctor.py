@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.state.sessions import new_handle
+from holdfast.state.storage.records import new_handle
 from holdfast.testing import Expiry, Finding, Report, ServerUnderTest, Verdict, server_doctor
 from holdfast.testing.server_doctor import REMEDIES, like
 from tests.state.replicas import FRAMEWORKS, ROOT
