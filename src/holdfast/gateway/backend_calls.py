@@ -1,7 +1,7 @@
 """Calls on their way to backends: their headers, what a backend says and asks meanwhile, and what an error becomes."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -54,9 +54,19 @@ class BackendCalls:
         self._choice = choice
         self._calls = calls
 
-    async def send(self, context: RequestContext, backend: Backend, request: BackendRequest) -> dict[str, Any]:
+    def send(
+        self, context: RequestContext, backend: Backend, request: BackendRequest
+    ) -> Coroutine[Any, Any, dict[str, Any]]:
         """One request to one backend, over the link that this caller's calls belong to."""
-        backend_link = self._choice.ready(context, backend) or await self._choice.for_call(context, backend)
+        ready = self._choice.ready(context, backend)
+        if ready is not None:
+            return self._send(context, backend, ready, request)
+        return self._send_by_choice(context, backend, request)
+
+    async def _send_by_choice(
+        self, context: RequestContext, backend: Backend, request: BackendRequest
+    ) -> dict[str, Any]:
+        backend_link = await self._choice.for_call(context, backend)
         if backend_link is None:
             return await self._send_in_new_session(context, backend, request)
         return await self._send(context, backend, backend_link, request)
