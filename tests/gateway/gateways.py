@@ -104,3 +104,12 @@ def written(folder: Path, text: str, name: str = "gateway.yaml") -> Path:
     file = folder / name
     file.write_text(text)
     return file
+
+
+def in_flight(gate: Any, name: str) -> int:
+    """Calls under way at a backend, on the links of all sessions."""
+    return sum(
+        session.links[name].link.statistics().in_flight
+        for session in gate.sessions.live.values()
+        if name in session.links
+    )

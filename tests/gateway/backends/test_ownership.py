@@ -2,9 +2,12 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from holdfast.core.clock import ManualClock
 from holdfast.core.models import Record
 from holdfast.core.values import JSON
 from holdfast.errors import RunsElsewhere, StoreDown
+from holdfast.gateway.auth import new_token
 from holdfast.gateway.backends import ownership
 from holdfast.gateway.backends.ownership import CLAIM_SECONDS, PROCESSES, Programs
 from holdfast.gateway.config.file import Config
@@ -19,6 +23,8 @@ from holdfast.gateway.config.settings import Settings
 from holdfast.gateway.gateway import Gateway
 from holdfast.stores import open_store
 from holdfast.stores.contract import Store
+from tests.gateway.clients import Raw
+from tests.gateway.gateways import NOTEBOOK, Process, gateway
 from tests.links.kit import until
 
 
@@ -219,3 +225,57 @@ async def test_while_the_store_is_away_only_a_process_that_stood_still_is_in_dou
     await mine.take()
     assert mine.held
     await mine.release()
+
+
+@pytest.mark.promise("gateway.one-owner")
+@pytest.mark.parametrize("reuse", ["session", "principal", "shared"])
+async def test_a_program_runs_in_one_gateway_and_another_refuses(
+    tmp_path: Path, reuse: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    token, hashed = new_token()
+    settings: dict[str, Any] = {
+        "store": f"sqlite:///{tmp_path}/s.db",
+        "auth": {"tokens": [{"hash": hashed, "principal": "alice"}]},
+    }
+    servers = {"notebook": {**NOTEBOOK, "reuse": reuse, "start": "lazy"}}
+    async with Raw("", token) as client:
+        async with gateway(tmp_path, servers, **settings) as one:
+            client.url = one.url
+            await until(lambda: one.gateway is not None and one.gateway.table.tools, 20)
+            await client.initialize()
+            assert (await client.call("notebook__write", text="a")).text == "noted, 1 so far"
+            async with gateway(tmp_path, servers, **settings) as other:
+                client.url = other.url
+                refused = await client.call("notebook__write", text="b")
+                assert refused.result["_meta"]["dev.holdfast/error"]["kind"] == "RunsElsewhere"
+                assert refused.result["_meta"]["dev.holdfast/error"]["family"] == "Unavailable"
+                assert one.url not in str(refused.last)
+                assert any(f"runs in another gateway process, {one.url}" in text for text in caplog.messages)
+                client.url = one.url
+                assert (await client.call("notebook__write", text="b")).text == "noted, 2 so far"
+        async with gateway(tmp_path, servers, **settings) as third:
+            client.url = third.url
+            told = await client.call("notebook__write", text="c")
+            assert told.result["_meta"]["dev.holdfast/error"]["kind"] == "SessionReplaced"
+            assert (await client.call("notebook__write", text="c")).text == "noted, 1 so far"
+
+
+@pytest.mark.promise("gateway.one-owner")
+async def test_the_program_of_a_killed_gateway_is_begun_elsewhere_and_told(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/s.db"
+    servers = {"notebook": {**NOTEBOOK, "reuse": "shared", "start": "lazy"}}
+    process = Process(tmp_path, servers)
+    async with Raw(await process.start(store)) as client:
+        await client.initialize()
+        async with asyncio.timeout(20):
+            while not await client.tools():
+                await asyncio.sleep(0.05)
+        assert (await client.call("notebook__write", text="a")).text == "noted, 1 so far"
+        async with gateway(tmp_path, servers, store=store) as other:
+            client.url = other.url
+            refused = await client.call("notebook__write", text="b")
+            assert refused.result["_meta"]["dev.holdfast/error"]["kind"] == "RunsElsewhere"
+            await process.stop(signal.SIGKILL)
+            told = await client.call("notebook__write", text="b")
+            assert told.result["_meta"]["dev.holdfast/error"]["kind"] == "SessionReplaced"
+            assert (await client.call("notebook__write", text="b")).text == "noted, 1 so far"
