@@ -89,15 +89,14 @@ class Announcements:
 
     def lists_changed(self) -> None:
         changed = self._offers.rebuild()
-        if not changed:
-            return
         for session in self._live.values():
-            if session.lists.differ:
+            if session.lists.differ:  # also where nothing changed for the others: a reload may have dropped its own
                 session.lists.rebuild()
             else:
                 session.announce(changed)
-        for listener in self.listeners:
-            listener.lists_changed(changed)
+        if changed:
+            for listener in self.listeners:
+                listener.lists_changed(changed)
 
     def lists_announced(self, kind: str) -> None:
         self._announce((kind,))
