@@ -113,15 +113,18 @@ class Link:
 
     @property
     def phase(self) -> LinkState:
+        """Where the link is between closed and ready."""
         return self._lifecycle.phase.state
 
     @property
     def era(self) -> Era | None:
+        """The era that was agreed on; None before the first handshake."""
         generation = self._lifecycle.generation
         return generation.era if generation is not None else None
 
     @property
     def session_id(self) -> str | None:
+        """The server's session id; None where there is none."""
         generation = self._lifecycle.generation
         return generation.session if generation is not None else None
 
@@ -132,6 +135,7 @@ class Link:
 
     @property
     def handshake(self) -> Handshake | None:
+        """What both sides said at the latest handshake; None before the first."""
         generation = self._lifecycle.generation
         return generation.handshake if generation is not None else None
 
@@ -155,6 +159,7 @@ class Link:
         return self._background
 
     def statistics(self) -> LinkStatistics:
+        """Counts since the link was made."""
         return self._reporter.statistics()
 
     def __repr__(self) -> str:

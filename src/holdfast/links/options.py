@@ -75,10 +75,12 @@ class Options:
 
     @property
     def pinned(self) -> Era | None:
+        """The era that must be used; None with era='auto'."""
         return None if self.era == "auto" else Era(self.era)
 
     @property
     def prefers(self) -> Era:
+        """The era to take where the server offers both."""
         return Era(self.prefer or ("2025" if self.stateful else "2026"))
 
 

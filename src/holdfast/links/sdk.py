@@ -210,6 +210,7 @@ class LinkDispatcher:
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
     ) -> dict[str, Any]:
+        """Send a request of the session over the link, and return its result."""
         opts = opts or {}
         id = opts.get("request_id")
         if id is not None:
@@ -230,6 +231,7 @@ class LinkDispatcher:
                 self._given.discard(id)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
+        """Send a notification of the session over the link."""
         with suppress(MCPError):  # fire and forget, by the SDK's contract; the link has reported it as an event
             await self._bridge.tell(method, params)
 
@@ -241,6 +243,7 @@ class LinkDispatcher:
         *,
         task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
+        """Serve the session until its block ends."""
         async with anyio.create_task_group() as tasks:
 
             async def answer(method: str, params: Params, id: str | int) -> dict[str, Any]:

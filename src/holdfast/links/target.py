@@ -104,6 +104,7 @@ class ObjectTarget:
 
     @property
     def name(self) -> str:
+        """The name in errors and statistics: that of the server object."""
         return str(getattr(self.server, "name", None) or type(self.server).__name__)
 
 
@@ -143,6 +144,7 @@ class CommandTarget:
 
     @property
     def name(self) -> str:
+        """The name in errors and statistics: that of the command."""
         return Path(self.command).name or self.command
 
 

@@ -49,6 +49,7 @@ class RequestScope(Generic[T]):
         return cast("T", values[self])
 
     def set(self, value: T) -> None:
+        """Keep a value until the request ends."""
         _scope().values[self] = value
 
     def __call__(self) -> T:
