@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.events import Sink
+from holdfast.events import Sink
 from holdfast.gateway.config.file import Config, ServerEntry, load_config
 from holdfast.gateway.server import Program
-from tests.links.kit import FAST, until
+from tests.links.quick_links import FAST, until
 
 PATIENT = replace(FAST, silence=20, handshake=20, start=30)
 

@@ -12,7 +12,7 @@ import pytest
 from holdfast.testing import FaultServer
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
-from tests.links.kit import until
+from tests.links.quick_links import until
 
 SECRET = "hunter2"
 PROGRAM = f"""

@@ -13,7 +13,7 @@ from holdfast.gateway.server import Program
 from holdfast.testing import FaultServer
 from tests.gateway.clients import Answer, Raw
 from tests.gateway.gateways import config_of, gateway
-from tests.links.kit import until
+from tests.links.quick_links import until
 
 
 @asynccontextmanager

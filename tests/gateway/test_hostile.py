@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from holdfast.testing import FaultServer
 from tests.gateway.clients import BOTH, Raw
 from tests.gateway.gateways import gateway
-from tests.links.kit import until
+from tests.links.quick_links import until
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),

@@ -10,6 +10,7 @@ class Clock(Protocol):
     def now(self) -> float:
         """Seconds since 1970, as clocks on the wall count them."""
         ...
+
     def monotonic(self) -> float:
         """Seconds that never go back, to measure spans with."""
         ...

@@ -70,6 +70,7 @@ class VerdictRule:
     step_up: bool | None = None
 
     def matches(self, seen: Seen) -> bool:
+        """Does the rule speak of what was seen?"""
         return (
             self.broke is seen.broke
             and self.era in (None, seen.era)

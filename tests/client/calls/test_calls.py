@@ -77,7 +77,7 @@ async def test_progress_extends_silence_and_not_the_timeout(era: Any, monkeypatc
             begun.clear()
             call = asyncio.ensure_future(server.call_tool("work", {"steps": 0}, **spans))
             await pass_time(1001)
-            with pytest.raises(holdfast.AnswerTimeout):
+            with pytest.raises(holdfast.errors.AnswerTimeout):
                 await call
 
 
@@ -117,7 +117,7 @@ async def test_a_server_may_be_silent_while_it_waits_for_our_answer(how: str, mo
 
         assert "4" in said(await (await after(900, silence=300)))
         for seconds, spans in ((900, {"silence": 300, "timeout": 800}), (ANSWER_SECONDS + 301, {"silence": 300})):
-            with pytest.raises(holdfast.AnswerTimeout):
+            with pytest.raises(holdfast.errors.AnswerTimeout):
                 await (await after(seconds, **spans))
 
 
@@ -137,7 +137,7 @@ async def test_the_time_that_a_person_takes_in_a_2026_input_round_counts_toward_
 
     server = Server("it", app=asking(), era="2026", limits=FASTER, callbacks=Callbacks(elicit=elicit))
     async with holdfast.run():
-        with pytest.raises(holdfast.AnswerTimeout, match="was not given within the call's timeout"):
+        with pytest.raises(holdfast.errors.AnswerTimeout, match="was not given within the call's timeout"):
             await asyncio.wait_for(server.call_tool("book", timeout=900), 1010)
         assert asked.is_set()
 

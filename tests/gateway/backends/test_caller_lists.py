@@ -9,7 +9,7 @@ from holdfast.testing import FaultServer
 from holdfast.testing.fault_server import Request
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
-from tests.links.kit import until
+from tests.links.quick_links import until
 
 TOOLS = {"moss": ("count", "echo"), "fern": ("count", "log")}
 

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from holdfast.core.clock import ManualClock
-from holdfast.core.events import BackendChanged, BackendFailed, Event
 from holdfast.core.values import members
 from holdfast.errors import ConnectFailed
+from holdfast.events import BackendChanged, BackendFailed, Event
 from holdfast.gateway.backends.health import BackendHealth
 from holdfast.gateway.backends.ownership import PROCESSES
 from holdfast.links.lifecycle.peer import peer_of
 from holdfast.testing import Fault, FaultServer
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
-from tests.links.kit import until
+from tests.links.quick_links import until
 
 
 @pytest.mark.promise("gateway.start")

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.events import BackendChanged, BackendClosed, BackendReplaced, BackendStarted, Event
+from holdfast.events import BackendChanged, BackendClosed, BackendReplaced, BackendStarted, Event
 from holdfast.testing import LOST_SESSION, Fault, FaultServer, Refusal
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway, in_flight
-from tests.links.kit import until
-from tests.links.real import RealServer
+from tests.links.quick_links import until
+from tests.links.server_process import RealServer
 
 
 @pytest.mark.promise("gateway.replaced")

@@ -9,7 +9,7 @@ import pytest
 from holdfast.testing import FaultServer
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import config_of, gateway, in_flight
-from tests.links.kit import until
+from tests.links.quick_links import until
 
 
 @pytest.mark.promise("gateway.redeployed")

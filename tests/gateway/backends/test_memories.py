@@ -17,7 +17,7 @@ from holdfast.gateway.auth import new_token
 from holdfast.testing import FaultServer
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import NOTEBOOK, Process, gateway
-from tests.links.kit import until
+from tests.links.quick_links import until
 
 
 async def lose_by_a_safe_call(http: FaultServer, client: Raw) -> None:

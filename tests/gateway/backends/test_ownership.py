@@ -25,7 +25,7 @@ from holdfast.stores import open_store
 from holdfast.stores.contract import Store
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import NOTEBOOK, Process, gateway
-from tests.links.kit import until
+from tests.links.quick_links import until
 
 
 @pytest.fixture

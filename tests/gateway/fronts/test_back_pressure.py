@@ -17,7 +17,7 @@ from holdfast.gateway.server import Program
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
 from tests.gateway.raw_wire import Wire, post, wire
-from tests.links.kit import until
+from tests.links.quick_links import until
 
 PIECE = 10_000  # bytes of one notification
 FLOOD = 1_200  # notifications of one call: twelve megabytes, more than the way to a client holds

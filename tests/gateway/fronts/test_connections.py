@@ -20,7 +20,7 @@ from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
 from tests.gateway.raw_backend import raw_http
 from tests.gateway.raw_wire import HOSTS, Wire, ping, post, wire
-from tests.links.kit import until
+from tests.links.quick_links import until
 
 EVENTS = b"accept: text/event-stream\r\n"
 

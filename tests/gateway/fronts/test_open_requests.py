@@ -17,7 +17,7 @@ from holdfast.gateway.config.file import load_config
 from holdfast.gateway.server import Program
 from holdfast.testing import FaultServer
 from tests.gateway.clients import Events, Raw
-from tests.links.kit import until
+from tests.links.quick_links import until
 
 LISTEN_2026: dict[str, Any] = {
     "jsonrpc": "2.0",

@@ -18,7 +18,7 @@ from holdfast.gateway.gateway import Gateway
 from holdfast.stores import open_store
 from holdfast.testing import FaultServer
 from tests.gateway.gateways import HOLDFAST, config_of, reaped
-from tests.links.kit import until
+from tests.links.quick_links import until
 
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
 META_2026 = {

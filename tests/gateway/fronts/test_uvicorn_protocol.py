@@ -14,7 +14,7 @@ from holdfast.testing import FaultServer
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
 from tests.gateway.raw_wire import HOSTS, ping, post, wire
-from tests.links.kit import until
+from tests.links.quick_links import until
 
 OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEA\r\n"
 STOLEN = json.dumps({"jsonrpc": "2.0", "id": "stolen", "method": "ping"}).encode()

@@ -13,7 +13,7 @@ from holdfast.gateway.sessions.lifetimes import Lifetimes, Usage, is_over
 from holdfast.testing import FaultServer
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
-from tests.links.kit import until
+from tests.links.quick_links import until
 
 
 @pytest.mark.promise("gateway.expiry")

@@ -7,7 +7,7 @@ import pytest
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
 from tests.gateway.raw_backend import raw_program
-from tests.links.kit import until
+from tests.links.quick_links import until
 
 
 @pytest.mark.promise("gateway.children")

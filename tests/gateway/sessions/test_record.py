@@ -9,8 +9,8 @@ import pytest
 from holdfast.testing import FaultServer
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import NOTEBOOK, Process, gateway
-from tests.links.kit import until
-from tests.links.real import RealServer
+from tests.links.quick_links import until
+from tests.links.server_process import RealServer
 
 
 @pytest.mark.promise("gateway.durable")

@@ -10,7 +10,7 @@ from holdfast.gateway.auth import new_token
 from holdfast.testing import FaultServer
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import Process, gateway
-from tests.links.kit import until
+from tests.links.quick_links import until
 
 
 @pytest.mark.promise("gateway.durable")

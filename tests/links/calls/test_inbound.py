@@ -13,7 +13,7 @@ from holdfast.links.calls.inbound import ANSWERS_BYTES, Inbound
 from holdfast.links.reporter import LinkReporter
 from holdfast.links.wires.base import Generation, Message, Reply
 from holdfast.testing import FaultServer
-from tests.links.kit import link_to, text_of, tool, until
+from tests.links.quick_links import link_to, text_of, tool, until
 
 pytestmark = pytest.mark.anyio
 
@@ -59,7 +59,7 @@ async def test_a_server_may_ask_in_the_middle_of_a_call(method: str) -> None:
 async def test_a_handler_that_fails_or_is_absent_answers_with_an_error_and_the_call_goes_on() -> None:
     async def answer(method: str, params: Any, id: str | int) -> dict[str, Any]:
         if params["how"] == "declined":
-            raise holdfast.ErrorAnswer("no", message="not today", code=-32042, data={"why": 1})
+            raise holdfast.errors.ErrorAnswer("no", message="not today", code=-32042, data={"why": 1})
         raise RuntimeError("a bug of ours")
 
     async with FaultServer(answers="sse") as server, link_to(server.url, on_request=answer) as link:

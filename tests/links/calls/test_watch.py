@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import HttpTarget, Limits
+from holdfast.links import HttpTarget, Limits
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import link_to, tool, until
+from tests.links.quick_links import link_to, tool, until
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +79,7 @@ async def test_a_watch_that_is_refused_says_so() -> None:
     async with FaultServer(era="2026") as server, link_to(server.url) as link:
         body = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"Method not found"}}'
         server.plan(Fault.STATUS, method="subscriptions/listen", status=404, body=body)
-        with pytest.raises(holdfast.ErrorAnswer):
+        with pytest.raises(holdfast.errors.ErrorAnswer):
             await link.watch(tools=True)
         await link.request("tools/list")
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Limits
 from holdfast.core.lifecycle import LinkState
+from holdfast.links import Limits
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import FAMILIES, FAST, link_to, text_of, tool, until
+from tests.links.quick_links import FAMILIES, FAST, link_to, text_of, tool, until
 
 pytestmark = pytest.mark.anyio
 
@@ -176,7 +176,7 @@ async def test_nothing_is_left_after_two_hundred_opens(era: Any) -> None:
 @pytest.mark.promise("link.idle-socket")
 async def test_an_event_loop_blocked_longer_than_keep_alive_sends_the_next_call_on_a_fresh_connection() -> None:
     """The real thing: uvicorn closes idle connections after a second, while our loop is blocked and can't see it."""
-    from tests.links.real import RealServer
+    from tests.links.server_process import RealServer
 
     async with RealServer("sdk", keep_alive=1) as server, link_to(server.url, stream=False) as link:
         await link.request("tools/call", tool("add", a=1, b=2))

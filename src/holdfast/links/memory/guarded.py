@@ -99,6 +99,6 @@ def guarded(memory: object, principal: Principal) -> Memory:
     if lacking:
         raise ConfigError(
             f"memory= got a {type(memory).__name__}, which lacks {', '.join(lacking)}",
-            remedy="give a holdfast.Memory, or holdfast.IdMemory(load, save) for two functions that keep an id",
+            remedy="give a Memory, or IdMemory(load, save) for two functions that keep an id (holdfast.links)",
         )
     return GuardedMemory(cast("Memory", memory), principal)

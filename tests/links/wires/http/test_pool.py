@@ -12,7 +12,7 @@ from holdfast.links.wires.http.connection import Body
 from holdfast.links.wires.http.failures import Broken, NotHttp
 from holdfast.links.wires.http.pool import Pool
 from holdfast.links.wires.http.route import Route
-from tests.links.kit import until
+from tests.links.quick_links import until
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from tests.links.kit import until
+from tests.links.quick_links import until
 
 
 class RealServer:

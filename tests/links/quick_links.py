@@ -9,7 +9,8 @@ import pytest
 import uvloop
 
 import holdfast
-from holdfast import Limits, Link, Options
+from holdfast import Link
+from holdfast.links import Limits, Options
 
 uvloop.new_event_loop().close()  # opens a pipe that stays for the whole process
 EVERY_LOOP = pytest.mark.parametrize(
