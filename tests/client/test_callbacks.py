@@ -17,7 +17,8 @@ from holdfast.client.calls import input_rounds
 from holdfast.client.runs.pool import pool
 from holdfast.testing import FaultServer
 from tests.client.servers import FASTER, at, said
-from tests.links.quick_links import FAST, until
+from tests.deadlines import patience, until
+from tests.links.quick_links import FAST
 from tests.links.server_process import RealServer
 
 pytestmark = pytest.mark.anyio
@@ -126,7 +127,7 @@ async def test_a_callback_whose_helper_was_cancelled_has_failed_and_leaves_nobod
         raise AssertionError
 
     server = Server("asks", app=asking(), era=era, limits=FASTER, callbacks=Callbacks(elicit=elicit))
-    async with holdfast.run(), asyncio.timeout(10):
+    async with holdfast.run(), asyncio.timeout(patience(10)):
         with pytest.raises(holdfast.errors.CallbackFailed):
             await server.call_tool("book")
         assert said(await server.call_tool("talk"))  # the session stands

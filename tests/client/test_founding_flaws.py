@@ -13,7 +13,7 @@ from holdfast import Server, events
 from holdfast.client.runs.pool import pool
 from holdfast.testing import Fault, FaultServer
 from tests.client.servers import FASTER, at, count, program, said
-from tests.links.quick_links import until
+from tests.deadlines import until
 from tests.links.wires.stdio.children import alive
 
 pytestmark = pytest.mark.anyio

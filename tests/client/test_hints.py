@@ -14,7 +14,7 @@ from holdfast.integrations.langchain import definitions, tools
 from holdfast.stores import ManualClock
 from holdfast.testing import Fault, FaultServer
 from tests.client.servers import FASTER, at
-from tests.links.quick_links import until
+from tests.deadlines import until
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,8 @@ import holdfast
 from holdfast import Link
 from holdfast.testing import LOST_SESSION, OTHER_REFUSALS, Fault, FaultServer, Refusal
 from holdfast.testing.fault_plan import error_body
-from tests.links.quick_links import FAMILIES, FAST, link_to, text_of, tool, until
+from tests.deadlines import until
+from tests.links.quick_links import FAMILIES, FAST, link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
 

@@ -8,6 +8,7 @@ import pytest
 import holdfast
 from holdfast.links import Limits
 from holdfast.testing import Fault, FaultServer
+from tests.deadlines import until
 from tests.links.quick_links import link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
@@ -72,7 +73,6 @@ async def test_an_answer_that_is_an_error_is_the_servers_word() -> None:
 async def test_hostile_messages_on_the_servers_stream_harm_nothing() -> None:
     async with FaultServer() as server, link_to(server.url) as link:
         await link.request("tools/list")
-        from tests.links.quick_links import until
 
         await until(lambda: server.streams == 1)
         hostile: list[Any] = [

@@ -10,7 +10,8 @@ from holdfast import events
 from holdfast.core.outcome import Verdict, VerdictRule
 from holdfast.links import Limits, Options
 from holdfast.testing import LOST_SESSION, Fault, FaultServer
-from tests.links.quick_links import FAST, link_to, text_of, tool, until
+from tests.deadlines import until
+from tests.links.quick_links import FAST, link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
 

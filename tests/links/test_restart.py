@@ -6,7 +6,8 @@ from typing import Any, Literal
 import pytest
 
 import holdfast
-from tests.links.quick_links import FAMILIES, link_to, text_of, tool, until
+from tests.deadlines import until
+from tests.links.quick_links import FAMILIES, link_to, text_of, tool
 from tests.links.server_process import RealServer
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,8 @@ from mcp.shared.exceptions import MCPError
 import holdfast
 from holdfast.links import LinkDispatcher, LinkTransport, sdk
 from holdfast.testing import Fault, FaultServer
-from tests.links.quick_links import link_to, until
+from tests.deadlines import patience, until
+from tests.links.quick_links import link_to
 from tests.links.server_process import RealServer
 
 pytestmark = pytest.mark.anyio
@@ -271,7 +272,7 @@ async def test_a_client_over_a_link_that_somebody_closes_gets_an_answer() -> Non
             await until(lambda: server.effects["w"])
             await link.close()
             with pytest.raises(MCPError):
-                await asyncio.wait_for(call, 5)
+                await asyncio.wait_for(call, patience(5))
             await client.call_tool("echo", {})
 
 

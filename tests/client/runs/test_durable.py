@@ -17,6 +17,7 @@ from holdfast.client.runs import run as runs
 from holdfast.client.runs.durable import RunRecord
 from holdfast.testing import FaultServer, stdio_target
 from tests.client.servers import FASTER, at, count, program
+from tests.deadlines import patience
 from tests.links.quick_links import FAST
 
 pytestmark = pytest.mark.anyio
@@ -70,7 +71,7 @@ async def test_a_store_that_fails_at_the_end_keeps_no_run_from_releasing_its_lin
 
     monkeypatch.setattr(runs, "STORE_SECONDS", 0.05)
     child = program()
-    async with FaultServer() as http, holdfast.open_store("memory:") as store, asyncio.timeout(20):
+    async with FaultServer() as http, holdfast.open_store("memory:") as store, asyncio.timeout(patience(20)):
         async with holdfast.run("talk", store=store):
             assert [await count(at(http)), await count(child)] == [1, 1]
             before = runs.pool.statistics().open_links

@@ -18,7 +18,8 @@ from holdfast.client.runs.pool import pool
 from holdfast.stores import ManualClock
 from holdfast.testing import FaultServer
 from tests.client.servers import FASTER, at, count, program, said
-from tests.links.quick_links import FAST, until
+from tests.deadlines import patience, until
+from tests.links.quick_links import FAST
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +36,7 @@ async def test_over_http_any_number_of_runs_use_one_server_at_once(monkeypatch: 
                 number = await count(server)
                 if len(http.sessions.sessions) == 40:
                     all_in.set()
-                await asyncio.wait_for(all_in.wait(), 20)
+                await asyncio.wait_for(all_in.wait(), patience(20))
                 return number
 
         assert await asyncio.gather(*(agent() for _ in range(40))) == [1] * 40

@@ -13,7 +13,8 @@ from holdfast import Server
 from holdfast.client.runs.pool import pool
 from holdfast.testing import Fault, FaultServer
 from tests.client.servers import at, count, program, said
-from tests.links.quick_links import FAST, until
+from tests.deadlines import until
+from tests.links.quick_links import FAST
 from tests.links.server_process import RealServer
 
 pytestmark = pytest.mark.anyio

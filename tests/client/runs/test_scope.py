@@ -18,7 +18,8 @@ from holdfast.client.runs.pool import pool
 from holdfast.integrations.langchain import tools
 from holdfast.testing import Fault, FaultServer
 from tests.client.servers import at, count, said
-from tests.links.quick_links import FAST, until
+from tests.deadlines import until
+from tests.links.quick_links import FAST
 from tests.links.server_process import RealServer
 
 pytestmark = pytest.mark.anyio

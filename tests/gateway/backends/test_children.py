@@ -11,9 +11,9 @@ import pytest
 
 from holdfast.events import BackendClosed, ChildStarted, Event
 from holdfast.gateway.auth import new_token
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import NOTEBOOK, gateway
-from tests.links.quick_links import until
 
 
 @pytest.mark.promise("gateway.children")

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.events import ChildStarted, Event
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import NOTEBOOK, gateway
-from tests.links.quick_links import until
 
 
 @pytest.mark.promise("gateway.children")

@@ -11,9 +11,9 @@ import pytest
 from holdfast.events import Event, GatewaySessionBegan, GatewaySessionEnded
 from holdfast.stores import open_store
 from holdfast.testing import FaultServer
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import Process, gateway
-from tests.links.quick_links import until
 
 
 @pytest.mark.promise("gateway.expiry")

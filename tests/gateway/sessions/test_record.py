@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing import FaultServer
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import NOTEBOOK, Process, gateway
-from tests.links.quick_links import until
 from tests.links.server_process import RealServer
 
 

@@ -7,7 +7,8 @@ import pytest
 
 import holdfast
 from holdfast.testing import Fault, FaultServer
-from tests.links.quick_links import FAST, link_to, tool, until
+from tests.deadlines import until
+from tests.links.quick_links import FAST, link_to, tool
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,8 @@ from holdfast.links.calls.inbound import ANSWERS_BYTES, Inbound
 from holdfast.links.reporter import LinkReporter
 from holdfast.links.wires.base import Generation, Message, Reply
 from holdfast.testing import FaultServer
-from tests.links.quick_links import link_to, text_of, tool, until
+from tests.deadlines import patience, until
+from tests.links.quick_links import link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -88,9 +89,9 @@ async def test_a_server_may_ask_on_its_own_stream_and_take_it_back() -> None:
         await link.request("tools/list")
         await until(lambda: server.streams == 1)
         server.push({"jsonrpc": "2.0", "id": 7, "method": "roots/list"})
-        await asyncio.wait_for(begun.wait(), 5)
+        await asyncio.wait_for(begun.wait(), patience(5))
         server.push({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}})
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), patience(5))
 
 
 @pytest.mark.promise("link.progress")

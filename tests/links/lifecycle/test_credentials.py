@@ -14,7 +14,8 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 import holdfast
 from holdfast.links import HttpTarget
 from holdfast.testing import Fault, FaultServer
-from tests.links.quick_links import link_to, text_of, tool, until
+from tests.deadlines import patience, until
+from tests.links.quick_links import link_to, text_of, tool
 from tests.links.web import WebAnswer, WebRequest, json_answer, web_server
 
 pytestmark = pytest.mark.anyio
@@ -224,7 +225,7 @@ async def test_a_person_may_take_minutes_to_sign_in_and_that_has_a_limit_of_its_
         async with link_to(HttpTarget(server.url, auth=auth)) as link:
             monkeypatch.setattr(loop, "time", lambda: real() + ahead)
             calls = [asyncio.ensure_future(link.request("tools/list")) for _ in range(2)]
-            await asyncio.wait_for(auth.asked.wait(), 10)
+            await asyncio.wait_for(auth.asked.wait(), patience(10))
             for minute in range(1, 10):  # past Limits(resolve=…) and Limits(start=…)
                 ahead = minute * 60.0
                 for _ in range(10):
@@ -236,7 +237,7 @@ async def test_a_person_may_take_minutes_to_sign_in_and_that_has_a_limit_of_its_
         nobody = SignIn()
         async with link_to(HttpTarget(server.url, auth=nobody)) as link:
             call = asyncio.ensure_future(link.request("tools/list"))
-            await asyncio.wait_for(nobody.asked.wait(), 10)
+            await asyncio.wait_for(nobody.asked.wait(), patience(10))
             ahead += 601.0
             with pytest.raises(holdfast.errors.StartTimeout, match="authorize") as caught:
                 await call

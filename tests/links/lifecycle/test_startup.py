@@ -11,7 +11,8 @@ import holdfast
 from holdfast import events
 from holdfast.links import CommandTarget, Limits
 from holdfast.testing import Fault, FaultServer, stdio_target
-from tests.links.quick_links import FAST, link_to, until
+from tests.deadlines import until
+from tests.links.quick_links import FAST, link_to
 from tests.links.wires.stdio.children import QUICK, ChildEvents, program
 
 pytestmark = pytest.mark.anyio

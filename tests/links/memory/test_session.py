@@ -14,8 +14,9 @@ from holdfast import Principal, events
 from holdfast.links import HttpMemory, Limits, Memory, StoreMemory
 from holdfast.stores import Record
 from holdfast.testing import Fault, FaultServer
+from tests.deadlines import patience, until
 from tests.links.memory.documents import Documents
-from tests.links.quick_links import FAST, link_to, text_of, tool, until
+from tests.links.quick_links import FAST, link_to, text_of, tool
 from tests.links.web import web_server
 
 pytestmark = pytest.mark.anyio
@@ -329,7 +330,7 @@ async def test_a_loss_that_one_link_has_reported_is_told_by_no_other(store: hold
             await first.request("tools/call", tool("count"))
         assert first.unreported_loss is not None
         first.loss_reported(first.unreported_loss)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience(5)):
             while "'unreported_loss': True" in str(await store.get("link", "one")):
                 continue  # until it is written down
         assert text_of(await first.request("tools/call", tool("count"))) == "1"

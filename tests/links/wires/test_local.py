@@ -12,7 +12,8 @@ from mcp.server.mcpserver import Context, MCPServer
 
 import holdfast
 from holdfast.core.lifecycle import LinkState
-from tests.links.quick_links import link_to, text_of, tool, until
+from tests.deadlines import patience, until
+from tests.links.quick_links import link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -120,7 +121,7 @@ async def test_a_run_that_ends_is_told_to_its_calls_and_begun_again(era: Any) ->
         [running] = [task for task in asyncio.all_tasks() if "Server.run" in repr(task.get_coro())]
         running.cancel()
         with pytest.raises(holdfast.errors.ConnectionLost):
-            await asyncio.wait_for(call, 5)
+            await asyncio.wait_for(call, patience(5))
         await until(lambda: link.phase is not LinkState.READY)
         # A 2025 run was a session, and an unsafe call had an unknown outcome in it.
         if era == "2025":

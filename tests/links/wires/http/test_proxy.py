@@ -11,6 +11,7 @@ from holdfast.links import TLS, HttpTarget, Limits
 from holdfast.links.wires.http.route import Proxy, Route, proxy_for
 from holdfast.links.wires.http.tunnel import HEAD_BYTES
 from holdfast.testing import FaultServer
+from tests.deadlines import patience
 from tests.links.quick_links import EVERY_LOOP, link_to
 from tests.links.wires.http.fronts import pipe_to, talking, tls_context, tls_front
 
@@ -143,7 +144,7 @@ async def test_a_proxy_that_never_answers_is_given_up_in_time() -> None:
         asked.clear()
         async with link_to(target, limits=ONCE) as link:  # and a caller who is cancelled leaves no socket behind
             call = asyncio.ensure_future(link.request("tools/list"))
-            await asyncio.wait_for(asked.wait(), 10)
+            await asyncio.wait_for(asked.wait(), patience(10))
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call

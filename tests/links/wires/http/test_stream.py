@@ -12,7 +12,8 @@ import holdfast
 from holdfast import events
 from holdfast.links.wires.http.stream import SHORTEST_PAUSE
 from holdfast.testing import Fault, FaultServer
-from tests.links.quick_links import FAST, link_to, text_of, tool, until
+from tests.deadlines import until
+from tests.links.quick_links import FAST, link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
 

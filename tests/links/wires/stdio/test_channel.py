@@ -17,7 +17,8 @@ from holdfast.links import CommandTarget, Limits
 from holdfast.links.wires.duplex import WORDS_BYTES
 from holdfast.links.wires.stdio.child import Child
 from holdfast.testing import stdio_target
-from tests.links.quick_links import EVERY_LOOP, link_to, text_of, tool, until
+from tests.deadlines import patience, until
+from tests.links.quick_links import EVERY_LOOP, link_to, text_of, tool
 from tests.links.wires.stdio.children import QUICK, ChildEvents, alive, program
 
 pytestmark = pytest.mark.anyio
@@ -112,7 +113,7 @@ async def test_a_program_that_closes_its_stdout_and_lives_on_is_noticed_on_every
     async with link_to(stdio_target("close-stdout"), limits=replace(QUICK, silence=60, replays=0)) as link:
         await link.request("tools/list")
         with pytest.raises(holdfast.OutcomeUnknown, match="ended: the program"):
-            await asyncio.wait_for(link.request("tools/call", tool("echo")), 20)
+            await asyncio.wait_for(link.request("tools/call", tool("echo")), patience(20))
 
 
 @pytest.mark.promise("stdio.close")
@@ -210,7 +211,7 @@ async def test_closing_leaves_nothing_grandchildren_included(fault: Any) -> None
     call.exception()
     pids = [*heard.pids, *(int(line.split()[1]) for line in heard.lines if line.startswith("grandchild"))]
     assert len(pids) == (2 if "grandchild" in fault else 1)
-    await asyncio.wait_for(link.close(), 10)
+    await asyncio.wait_for(link.close(), patience(10))
     await until(lambda: not any(alive(pid) for pid in pids), 2)
 
 
@@ -240,7 +241,7 @@ async def test_a_close_while_the_child_starts_slowly() -> None:
     link = link_to(stdio_target("slow-start"), limits=QUICK, on_event=heard)
     call = asyncio.ensure_future(link.request("tools/list"))
     await until(lambda: heard.pids)
-    await asyncio.wait_for(link.close(), 10)
+    await asyncio.wait_for(link.close(), patience(10))
     with pytest.raises(holdfast.Unavailable):
         await call
     assert not alive(heard.pids[0])

@@ -17,7 +17,8 @@ from holdfast.links.wires.stdio.child import Child
 from holdfast.links.wires.stdio.program import Program
 from holdfast.links.wires.stdio.warden import warden
 from holdfast.testing import stdio_target
-from tests.links.quick_links import link_to, tool, until
+from tests.deadlines import patience, until
+from tests.links.quick_links import link_to, tool
 from tests.links.wires.stdio.children import QUICK, ChildEvents, alive
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +53,7 @@ async def test_when_we_are_killed_every_child_and_grandchild_is_gone_in_two_seco
     pids: list[int] = []
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             while (line := (await process.stdout.readline()).decode().split()) != ["ready"]:
                 assert line, "it ended early"
                 pids.append(int(line[1]))
