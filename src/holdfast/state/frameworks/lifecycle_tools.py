@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from holdfast.core.models import ANONYMOUS
 from holdfast.core.values import JSON
 from holdfast.errors import Forbidden, UsageError
+from holdfast.state.calls.call_state import ignore_keys
 from holdfast.state.frameworks.injection import current_identity
 from holdfast.state.identity import FromArgument, Identity
 from holdfast.state.registry import SessionRegistry
@@ -42,6 +43,7 @@ class LifecycleTool:
 
         async def call(**given: Any) -> dict[str, Any]:
             caller, also = current_identity(given.pop("ctx", None), given)
+            ignore_keys()
             with showing(also):
                 return await self.run(caller, given)
 

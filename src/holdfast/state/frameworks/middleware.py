@@ -202,7 +202,9 @@ class _Call:
                 if not (holds_another(self.sessions.table) and taking.is_taken(name)):
                     await turns.enter_async_context(taking.turn(name, TURN_SECONDS))
 
-            call = CallState(self.request, means=found, take_turn=take_turn, is_keyed=self.key is not None)
+            call = CallState(
+                self.request, means=found, take_turn=take_turn, is_keyed=self.key is not None, also=self.also
+            )
             if self.key is not None and found is not None:
                 await call.wait_for_turn(found)
                 kept = await self._repeated(self.key, found, call)
@@ -222,6 +224,8 @@ class _Call:
         token = CALLS.set({**CALLS.get(), self.sessions.table: call})
         try:
             result = await run()
+            if not _unfinished(result):
+                self._check(call, found)
         finally:
             CALLS.reset(token)
             call.close()
@@ -242,6 +246,17 @@ class _Call:
         except HoldfastError as error:
             raise shown(error, self.also) from error.__cause__
         return result
+
+    def _check(self, call: CallState, found: Found | None) -> None:
+        """Refuse to save what can't be written as one, and to answer under a key that is kept nowhere."""
+        with showing(self.also):
+            call.check_alone(self.name)
+            if self.key is not None and found is not None and not call.needs_no_place:
+                raise UsageError(
+                    f"{self.name!r} took no session, so its answer was not kept under the idempotency key; it was "
+                    "executed",
+                    remedy="call it without a key, and look before you repeat it",
+                )
 
     async def _repeated(self, key: str, found: Found, call: CallState) -> dict[str, Any] | None:
         """What the same call answered before."""
