@@ -87,8 +87,15 @@ class GuardMiddleware:
         if ctx.method != "tools/call":
             return await call_next(ctx)
         if not isinstance(ctx, ServerRequestContext):
-            caller, name, also = _fastmcp_call(ctx, _request_of())
-            await self._guard(name, caller, also)
+            request = _request_of()
+            caller, name, also = _fastmcp_call(ctx, request)
+            scope = SCOPE.get() or Scope(request, {})
+            prefix = _prefix(ctx, request) or scope.prefix
+            token = SCOPE.set(Scope(scope.request, scope.values, scope.arguments, prefix))
+            try:
+                await self._guard(name, caller, also)
+            finally:
+                SCOPE.reset(token)
             return await call_next(ctx)
         request = cast("ServerRequestContext[Any, Any]", ctx)
         caller, also = of_sdk(request, {})
