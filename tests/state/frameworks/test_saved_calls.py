@@ -294,3 +294,46 @@ async def test_a_refused_save_says_what_stands() -> None:
             assert failed
             assert f"nothing of this one was written; what may stand of it: {stands}; do it again" in said
         assert "may stand" not in (await call("go", session_id=mine.handle, way=""))[1]
+
+
+@both_frameworks
+@pytest.mark.promise("state.once")
+async def test_a_key_for_ones_own_session_needs_nobody_authenticated_beside_everyones(framework: str) -> None:
+    """The session that is everyone's would keep no key of an unknown caller; who does not take it needs none there."""
+    async with holdfast.open_store("memory:") as store:
+        baskets = holdfast.Sessions(Basket, store)
+        everyones = holdfast.Sessions(Purse, store, identity=[holdfast.ForEveryone()])
+        server: Any = FastMCP("shop") if framework == "fastmcp" else MCPServer("shop")
+        baskets.install(server, save=True, noun="basket")
+        everyones.install(server, save=True, tools=False)
+        begun = await baskets.begin()
+
+        if framework == "fastmcp":
+
+            @server.tool(name="add")
+            async def add_here(session_id: str, basket: holdfast.Session[Basket] = Depends(baskets)) -> int:
+                basket.draft.items.append("x")
+                return len(basket.draft.items)
+
+            @server.tool(name="fill")
+            async def fill_here(purse: holdfast.Session[Purse] = Depends(everyones)) -> None:
+                purse.draft.items.append("x")
+
+        else:
+
+            @server.tool(name="add")
+            async def add(session_id: str, basket: Annotated[holdfast.Session[Basket], Resolve(baskets)]) -> int:
+                basket.draft.items.append("x")
+                return len(basket.draft.items)
+
+            @server.tool(name="fill")
+            async def fill(purse: Annotated[holdfast.Session[Purse], Resolve(everyones)]) -> None:
+                purse.draft.items.append("x")
+
+        async with calling(server) as call:
+            for _ in range(2):
+                assert await call("add", "k", session_id=begun.handle) == (False, "1")
+            failed, said = await call("fill", "k")
+            assert failed
+            assert "needs an authenticated caller" in said
+            assert (await call("fill"))[0] is False

@@ -53,6 +53,7 @@ class CallState:
         self._drafts: dict[str, Draft[Any]] = {}
         self.named: TakenSession | None = None
         """The session that a call with an idempotency key means: the key is kept in it."""
+        self._keeps_no_key: UsageError | None = None
         self.needs_no_place = False
         """A session was taken, which keeps the call's key; or the tool ignores keys."""
         self.is_late = False
@@ -79,6 +80,10 @@ class CallState:
         """This session, read already, is the one that the call means."""
         self.named = session
 
+    def refuse_key(self, error: UsageError) -> None:
+        """The session that the call means can't keep its key: raise this when a tool takes it."""
+        self._keeps_no_key = error
+
     def loaded(self, found: Found | None) -> TakenSession | None:
         """The session that was read before the call takes it."""
         return self.named if found is not None and found == self._means else None
@@ -87,6 +92,8 @@ class CallState:
         """Save this session after the call. The same one twice in one call is one."""
         if self.beside is not None:
             raise _not_as_one(self.beside)
+        if self._keeps_no_key is not None:
+            raise self._keeps_no_key
         if self._is_keyed and (self.named is None or self.named.handle != session.handle):
             raise UsageError(
                 "an idempotency key covers the session that the call names, and this tool takes another one",

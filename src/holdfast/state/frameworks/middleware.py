@@ -273,8 +273,12 @@ class _Call:
             except NotFound:
                 return None  # not this caller's: the error comes when the tool takes it
             call.keep_key_in(session)
-            kept = session.kept_answer(key)
             session.show_errors_as(self.also)
+            try:
+                kept = session.kept_answer(key)
+            except UsageError as error:  # raised when the tool takes it, if it does
+                call.refuse_key(error)
+                return None
             if kept is not None and kept.get("call") != self.digest:
                 raise UsageError(
                     f"the idempotency key {key!r:.80} was used for another call", remedy="use a new key for a new call"
