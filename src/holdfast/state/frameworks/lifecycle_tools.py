@@ -22,7 +22,7 @@ from holdfast.state.frameworks.injection import current_identity
 from holdfast.state.identity import FromArgument, Identity
 from holdfast.state.registry import SessionRegistry
 from holdfast.state.session import Session
-from holdfast.state.tool_errors import showing
+from holdfast.state.tool_errors import showing_ours
 
 LAST = 5  # steps that resuming shows
 
@@ -44,7 +44,7 @@ class LifecycleTool:
         async def call(**given: Any) -> dict[str, Any]:
             caller, also = current_identity(given.pop("ctx", None), given)
             ignore_keys()
-            with showing(also):
+            with showing_ours(also):
                 return await self.run(caller, given)
 
         kinds = dict(self.parameters)
