@@ -39,7 +39,7 @@ async def test_a_result_with_such_a_number_is_an_answer_that_nobody_can_read(tra
     said = {"era": "2025", "result": '{"content":[],"structuredContent":{"x":1e400}}'}
     async with backend(transport, said) as given, holdfast.run():
         server = holdfast.Server("z", **server_of(given), era="2025")
-        with pytest.raises(holdfast.BadAnswer):
+        with pytest.raises(holdfast.errors.BadAnswer):
             await server.call_tool("t", {})
 
 

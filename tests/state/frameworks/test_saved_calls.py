@@ -108,8 +108,8 @@ async def test_a_call_that_changes_two_kinds_of_saved_sessions_writes_neither(
     framework: str, order: str, key: str | None
 ) -> None:
     async with holdfast.open_store("memory:") as store:
-        baskets = holdfast.Sessions(Basket, store, identity=[holdfast.FromArgument("basket_id")])
-        purses = holdfast.Sessions(Purse, store, identity=[holdfast.FromArgument("purse_id")])
+        baskets = holdfast.Sessions(Basket, store, identity=[holdfast.state.FromArgument("basket_id")])
+        purses = holdfast.Sessions(Purse, store, identity=[holdfast.state.FromArgument("purse_id")])
         basket, purse = await baskets.begin(), await purses.begin()
         ids = {"basket_id": basket.handle, "purse_id": purse.handle}
         async with calling(of_two_kinds(framework, order, baskets, purses)) as call:
@@ -241,7 +241,7 @@ async def test_a_saving_call_ends_no_other_session(end: Any, is_other_kind: bool
         assert "is written at once" in said
         await other.read()  # lives
         assert await call("alone", session_id=mine.handle) == (False, "")
-        with pytest.raises(holdfast.Ended):
+        with pytest.raises(holdfast.errors.Ended):
             await other.read()
         failed, said = await call("first", session_id=mine.handle)
         assert failed
@@ -266,7 +266,7 @@ async def test_a_saving_call_may_end_the_session_that_it_has_taken() -> None:
         for way in ("own", "found", "handle"):
             begun = await sessions.begin()
             assert await call("close", session_id=begun.handle, way=way) == (False, "closed")
-            with pytest.raises(holdfast.Ended):
+            with pytest.raises(holdfast.errors.Ended):
                 await begun.read()
 
 
@@ -302,7 +302,7 @@ async def test_a_key_for_ones_own_session_needs_nobody_authenticated_beside_ever
     """The session that is everyone's would keep no key of an unknown caller; who does not take it needs none there."""
     async with holdfast.open_store("memory:") as store:
         baskets = holdfast.Sessions(Basket, store)
-        everyones = holdfast.Sessions(Purse, store, identity=[holdfast.ForEveryone()])
+        everyones = holdfast.Sessions(Purse, store, identity=[holdfast.state.ForEveryone()])
         server: Any = FastMCP("shop") if framework == "fastmcp" else MCPServer("shop")
         baskets.install(server, save=True, noun="basket")
         everyones.install(server, save=True, tools=False)
