@@ -8,7 +8,9 @@ from typing import Any
 import mcp_types as types
 import pytest
 from fastmcp import FastMCP
+from mcp.server import Server, ServerRequestContext
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.shared.exceptions import MCPError
 
 import holdfast
 from holdfast.core.lifecycle import LinkState
@@ -197,4 +199,30 @@ async def test_local_parameters_that_are_not_json_are_a_usage_error() -> None:
         with pytest.raises(holdfast.UsageError):
             await link.request("tools/call", {1: 2})  # type: ignore[dict-item]
         await link.request("tools/list")
+        assert link.statistics().opens == 1
+
+
+@pytest.mark.promise("link.values")
+@pytest.mark.parametrize("era", ["2025", "2026"])
+async def test_what_a_local_server_says_is_json_as_on_a_pipe(era: Any) -> None:
+    """The SDK writes infinity in a result as null; in the data of an error the link does."""
+    endless = {"x": float("inf"), "list": [float("nan"), 1.5]}
+
+    async def call(_: ServerRequestContext[Any], params: types.CallToolRequestParams) -> types.CallToolResult:
+        match params.name:
+            case "result":
+                return types.CallToolResult(content=[], structured_content=endless)
+            case "error":
+                raise MCPError(code=-32000, message="no", data=endless)
+            case _:
+                raise MCPError(code=-32000, message="no", data=object())
+
+    async with link_to(Server("local", on_call_tool=call), era=era) as link:
+        result = await link.request("tools/call", tool("result"))
+        assert result["structuredContent"] == {"x": None, "list": [None, 1.5]}
+        with pytest.raises(holdfast.errors.ErrorAnswer) as refused:
+            await link.request("tools/call", tool("error"))
+        assert refused.value.data == {"x": None, "list": [None, 1.5]}
+        with pytest.raises(holdfast.errors.BadAnswer):
+            await link.request("tools/call", tool("object"))
         assert link.statistics().opens == 1
