@@ -125,6 +125,11 @@ async def _call_tool(
 ) -> types.CallToolResult:
     tool = ListedTools.of(link).get(name)
     safe = idempotent if idempotent is not None else ListedTools.of(link).may_repeat(server, link, name, definition)
+    if safe and idempotent is None and link.handshake is None:  # the handshake tells which version will be called
+        began = time.monotonic()
+        await link.open(timeout=seconds)
+        seconds = None if seconds is None else max(0.0, seconds - (time.monotonic() - began))
+        safe = ListedTools.of(link).may_repeat(server, link, name, definition)
     listed = False
     while True:
         extra = headers
