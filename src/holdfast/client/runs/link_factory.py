@@ -54,9 +54,9 @@ def make_single_link(
     return make_link(server, principal, memory, merged, answer, merged.notify, sink)
 
 
-def make_link_outside_runs(server: ServerDeclaration) -> Link:
+def make_link_outside_runs(server: ServerDeclaration, principal: Principal = ANONYMOUS) -> Link:
     """A link for one call outside any run; a server with a memory of its own goes on with what that has."""
-    return make_single_link(server, ANONYMOUS, Callbacks(), make_memory(server, None, None, ANONYMOUS, None), None)
+    return make_single_link(server, principal, Callbacks(), make_memory(server, None, None, principal, None), None)
 
 
 def make_memory(
