@@ -50,3 +50,10 @@ async def until(condition: Callable[[], object], seconds: float = 5) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not become true in time"
         await asyncio.sleep(0.005)
+
+
+async def helper_is_cancelled(*_: Any) -> Any:
+    """An author's function that waits for a task, which is cancelled."""
+    task = asyncio.ensure_future(asyncio.Event().wait())
+    asyncio.get_running_loop().call_soon(task.cancel)
+    await task

@@ -10,7 +10,7 @@ from holdfast import Limits, Options
 from holdfast.core import events
 from holdfast.core.outcome import Verdict, VerdictRule
 from holdfast.testing import LOST_SESSION, Fault, FaultServer
-from tests.links.kit import FAST, link_to, text_of, tool, until
+from tests.links.kit import FAST, helper_is_cancelled, link_to, text_of, tool, until
 
 pytestmark = pytest.mark.anyio
 
@@ -381,3 +381,12 @@ async def test_a_hook_that_uses_the_link_itself_is_told() -> None:
         with pytest.raises(holdfast.SessionReplaced):
             await asyncio.wait_for(link.request("tools/call", tool("count")), 3)
         await link.close()
+
+
+@pytest.mark.promise("link.reseed")
+async def test_a_reseed_hook_whose_helper_was_cancelled_harms_no_call() -> None:
+    async with FaultServer() as http, link_to(http.url, reseed=helper_is_cancelled) as link:
+        await link.request("tools/list")
+        http.sessions.sessions.clear()
+        await link.request("tools/list")
+        assert link.statistics().replacements == 1

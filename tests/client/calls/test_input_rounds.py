@@ -1,4 +1,4 @@
-"""What a 2026 request carries and is asked in its answer: input rounds, bounded in number and time; a nested run's logs."""
+"""What a 2026 request carries and what its answer asks for: bounded in number and in time."""
 
 from contextlib import suppress
 from typing import Any

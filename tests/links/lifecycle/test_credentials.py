@@ -13,8 +13,9 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
 import holdfast
 from holdfast import HttpTarget
-from holdfast.testing import Fault, FaultServer
-from tests.links.kit import link_to, text_of, tool, until
+from holdfast.links.target import CommandTarget
+from holdfast.testing import Fault, FaultServer, stdio_target
+from tests.links.kit import helper_is_cancelled, link_to, text_of, tool, until
 from tests.links.web import WebAnswer, WebRequest, json_answer, web_server
 
 pytestmark = pytest.mark.anyio
@@ -271,3 +272,26 @@ async def test_the_stream_of_an_idle_link_renews_credentials() -> None:
         server.drop_streams()
         await until(lambda: server.streams == 1)
         assert link.session_id == session
+
+
+@pytest.mark.promise("link.credentials")
+@pytest.mark.parametrize("what", ["url", "headers", "env", "auth"])
+async def test_a_callable_whose_helper_was_cancelled_is_named_as_what_failed(what: str) -> None:
+    class Auth:
+        async def async_auth_flow(self, request: Any) -> Any:
+            await helper_is_cancelled()
+            yield request
+
+    async with FaultServer() as http:
+        child = stdio_target()
+        target: Any = {
+            "url": lambda: HttpTarget(helper_is_cancelled),
+            "headers": lambda: HttpTarget(http.url, helper_is_cancelled),
+            "env": lambda: CommandTarget(child.command, child.args, helper_is_cancelled),
+            "auth": lambda: HttpTarget(http.url, None, Auth()),
+        }[what]()
+        async with link_to(target) as link:
+            with pytest.raises((holdfast.ConnectFailed, holdfast.Unauthorized), match="CancelledError") as caught:
+                await link.request("tools/list")
+            assert caught.value.phase == "resolve"
+            assert isinstance(caught.value.__cause__, asyncio.CancelledError)

@@ -11,6 +11,7 @@ from typing import Any, cast
 from holdfast.core.eras import VERSIONS, Era
 from holdfast.core.outcome import Seen
 from holdfast.errors import ConfigError, ConnectFailed, HoldfastError, StartTimeout, Unauthorized
+from holdfast.links.background import cancelling
 from holdfast.links.limits import Limits
 from holdfast.links.target import (
     CommandTarget,
@@ -93,7 +94,9 @@ class Credentials:
                 headers = check_headers(self._a_mapping(await headers()))
         except (HoldfastError, TimeoutError):
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and cancelling():
+                raise  # else something that the callable waited for was cancelled
             raise ConnectFailed(
                 f"URL, headers or env of {self._name!r} were not resolved: {type(error).__name__}: {error}"[:400],
                 server=self._name,
@@ -157,7 +160,9 @@ class Credentials:
             ) from error
         except HoldfastError:
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and cancelling():
+                raise
             raise Unauthorized(
                 f"no authorization for {self._name!r}: {type(error).__name__}: {error}"[:400],
                 server=self._name,
