@@ -13,7 +13,7 @@ from inspect import CO_ASYNC_GENERATOR, currentframe
 from types import CodeType, FrameType, TracebackType
 
 from holdfast.client.callbacks import Callbacks, check_plain
-from holdfast.client.declaration import MemoryFactory, ServerDeclaration
+from holdfast.client.declaration import MemoryFactory, ServerDeclaration, check_memory
 from holdfast.client.runs.handlers import Handlers, OnReplaced
 from holdfast.client.runs.run import Run
 from holdfast.core.events import Sink
@@ -217,6 +217,8 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
                 f"run(callbacks=…) is a {type(callbacks).__name__}",
                 remedy="give Callbacks(elicit=…, sample=…, roots=…)",
             )
+        if memory is not None:
+            check_memory(memory, "run: memory=")
         if on_event is not None:
             check_plain(on_event, "run: on_event=", "event")
         if on_replaced is not None:
