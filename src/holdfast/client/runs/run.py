@@ -18,6 +18,7 @@ from holdfast.client.runs.leases import RunLeases
 from holdfast.client.runs.link_factory import make_link, make_memory, make_single_link
 from holdfast.client.runs.link_users import LinkUsers
 from holdfast.client.runs.pool import Lease, pool
+from holdfast.client.tracebacks import shortened
 from holdfast.core.clock import SYSTEM
 from holdfast.core.events import Event, MemoryFailed, Sink
 from holdfast.core.models import Principal, RunId
@@ -112,6 +113,7 @@ class Run:
         """Pass an event of a link that the run leases to the run's sinks."""
         self.handlers.on_event(server, event)
 
+    @shortened
     async def link(
         self, server: ServerDeclaration, reuse: Reuse | None = None, *, timeout: float | None = None
     ) -> Link:
@@ -207,6 +209,7 @@ class Run:
         if store is not None:
             await store.__aexit__(None, None, None)
 
+    @shortened
     async def end(self, *servers: ServerDeclaration) -> None:
         """End a durable run for good: its sessions, and its records. No call follows. A session that an earlier process
         left can only be ended at a server that is known here: one that this run has called, or that is given."""

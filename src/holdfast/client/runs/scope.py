@@ -16,6 +16,7 @@ from holdfast.client.callbacks import Callbacks, check_plain
 from holdfast.client.declaration import MemoryFactory, ServerDeclaration, check_memory
 from holdfast.client.runs.handlers import Handlers, OnReplaced
 from holdfast.client.runs.run import Run
+from holdfast.client.tracebacks import shortened
 from holdfast.core.events import Sink
 from holdfast.core.models import ANONYMOUS, Principal, RunId, check_name, check_seconds
 from holdfast.errors import UsageError
@@ -145,7 +146,9 @@ def _entering_generator() -> FrameType | None:
     """The async generator whose body enters the run. One behind `@asynccontextmanager` is meant to leave something
     behind, so its caller counts in its place; the same holds for `AsyncExitStack`."""
     here = currentframe()
-    frame = here.f_back.f_back if here is not None and here.f_back is not None else None  # past `run.__aenter__`
+    frame = here
+    for _ in range(3):  # past `run.__aenter__` and the wrapper of `shortened`
+        frame = frame.f_back if frame is not None else None
     while frame is not None:
         above = frame.f_back
         generator = bool(frame.f_code.co_flags & CO_ASYNC_GENERATOR)
@@ -246,6 +249,7 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
         self._covered: Scope | None = None
         self._root = False
 
+    @shortened
     async def __aenter__(self) -> Run:
         if self._scope is not None:
             raise UsageError("this run() was entered already", remedy="make a new one for each `async with`")
