@@ -82,10 +82,11 @@ class LinkLifecycle:
 
     # Up
 
-    async def ready(self, what: str, until: float | None) -> Generation:
-        """The current generation, or the next. All callers wait for one way up; each has its own deadline."""
+    async def ready(self, what: str, until: float | None, since: float | None = None) -> Generation:
+        """The current generation, or the next. All callers wait for one way up; each has its own deadline, counted from
+        `since` for one that tries again and again."""
         loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = loop.time() if since is None else since
         limit, authorizing = began + self._limits.start, self._startup.credentials.authorizing
         spent = authorizing()
 
