@@ -189,7 +189,9 @@ async def test_retry_after_is_honoured_within_the_deadline() -> None:
             await link.request("tools/call", tool("effect", call="y"), timeout=0.5)
         assert loop.time() - start < 0.5
         server.plan(Fault.STATUS, method="tools/call", status=429, times=3)
-        with pytest.raises(holdfast.Busy, match=r"3 of 3 tries in 0.\d s.*or raise Limits\(replays=…\), which is 2"):
+        with pytest.raises(
+            holdfast.Busy, match=r"3 of 3 tries in 0.\d s.*or in Python raise Limits\(replays=…\), which is 2"
+        ):
             await link.request("tools/call", tool("effect", call="y"))
         assert server.effects == {"x": 1}
 

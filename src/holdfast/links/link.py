@@ -216,7 +216,7 @@ class Link:
                 f"{method}: {in_flight} of {limit} calls to {self.name!r} are in flight",
                 server=self.name,
                 phase="call",
-                remedy="wait for some to end, or raise Limits(in_flight=…)",
+                remedy="wait for some to end, or in Python raise Limits(in_flight=…)",
             )
         self._reporter.call_began()
         try:

@@ -59,7 +59,7 @@ class Credentials:
                 f"URL, headers or env of {self._name!r} were not resolved within {self._limits.resolve:g} s",
                 server=self._name,
                 phase="resolve",
-                remedy="nothing was executed; see what the callable waits for, or raise Limits(resolve=…)",
+                remedy="nothing was executed; see what the callable waits for, or in Python raise Limits(resolve=…)",
             ) from error
         target = self._target
         if not isinstance(target, HttpTarget) or target.auth is None or resolved.url is None:
@@ -73,7 +73,7 @@ class Credentials:
                 f"the OAuth flow of {self._name!r} did not end within {self._limits.authorize:g} s",
                 server=self._name,
                 phase="resolve",
-                remedy="nothing was executed; call again and sign in sooner, or raise Limits(authorize=…)",
+                remedy="nothing was executed; call again and sign in sooner, or in Python raise Limits(authorize=…)",
             ) from error
         finally:
             self._authorized += asyncio.get_running_loop().time() - began

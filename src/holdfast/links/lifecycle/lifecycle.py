@@ -135,7 +135,8 @@ class LinkLifecycle:
             f"{what}: {self._startup.name!r} did not come up within {span} (phase {self.phase.state.value})",
             server=self._startup.name,
             phase=self.phase.state.value,
-            remedy=f"nothing was executed; try again, or raise {'timeout=' if own else 'Limits(start=…)'}",
+            remedy="nothing was executed; try again, or "
+            + ("raise timeout=" if own else "in Python raise Limits(start=…)"),
         )
 
     async def _rise(self) -> Generation | HoldfastError:

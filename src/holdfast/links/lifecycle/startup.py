@@ -237,8 +237,8 @@ class Startup:
                 f"{self.name!r} did not answer the handshake within {self._handshake_seconds:g} s",
                 server=self.name,
                 phase="handshake",
-                remedy="nothing was executed; see its stderr; pin era= if it speaks only '2025' or '2026', or raise "
-                f"Limits({self._handshake_limit}=…)",
+                remedy="nothing was executed; see its stderr; pin era= if it speaks only '2025' or '2026', or "
+                f"in Python raise Limits({self._handshake_limit}=…)",
             )
             late.stderr_tail = reply.stderr_tail
             return late
