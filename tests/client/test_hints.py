@@ -7,13 +7,14 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 
 import holdfast
-from holdfast import ManualClock, Server
+from holdfast import Server
 from holdfast.client import hints
 from holdfast.client.runs.pool import pool
 from holdfast.integrations.langchain import definitions, tools
+from holdfast.stores import ManualClock
 from holdfast.testing import Fault, FaultServer
 from tests.client.servers import FASTER, at
-from tests.links.kit import until
+from tests.deadlines import until
 
 pytestmark = pytest.mark.anyio
 CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
@@ -86,7 +87,7 @@ async def test_hints_end_when_the_server_says_that_its_tools_changed() -> None:
             await server.list_tools()
             assert await repeats(http, server)
             await until(lambda: http.push(CHANGED))
-            await until(lambda: hints.of(server, holdfast.ANONYMOUS, None, 0.0) is None)
+            await until(lambda: hints.of(server, holdfast.stores.ANONYMOUS, None, 0.0) is None)
             assert not await repeats(http, server)
 
 
@@ -116,9 +117,11 @@ def test_what_is_kept_of_listings_is_bounded() -> None:
     server = Server("many", url="http://127.0.0.1:1/", limits=FASTER)
     for number in range(hints.SERVERS + 1):
         one = server.with_(headers={"authorization": str(number)})
-        hints.learn(one, holdfast.ANONYMOUS, None, [("x" * 300, True), *((str(n), True) for n in range(2000))], 0.0)
+        hints.learn(
+            one, holdfast.stores.ANONYMOUS, None, [("x" * 300, True), *((str(n), True) for n in range(2000))], 0.0
+        )
     assert len(hints._kept) == hints.SERVERS
-    kept = hints.of(one, holdfast.ANONYMOUS, None, 0.0)
+    kept = hints.of(one, holdfast.stores.ANONYMOUS, None, 0.0)
     assert kept is not None
     assert len(kept.repeatable) == hints.TOOLS
     hints._kept.clear()
@@ -183,7 +186,7 @@ async def test_a_langchain_tools_hints_end_with_what_it_was_built_from(
             http.sessions.read_only.clear()
             if ends == "list_changed":
                 await until(lambda: http.push(CHANGED))
-                await until(lambda: hints.of(server, holdfast.ANONYMOUS, None, 0.0) is None)
+                await until(lambda: hints.of(server, holdfast.stores.ANONYMOUS, None, 0.0) is None)
             elif ends == "version":
                 http.sessions.version = "2"
                 await http.restart()
@@ -211,7 +214,7 @@ async def test_a_saved_definition_ends_when_its_server_changes_before_any_listin
             http.sessions.read_only.clear()
             if ends == "list_changed":
                 await until(lambda: http.push(CHANGED))
-                await until(lambda: not hints.saved_count(server, holdfast.ANONYMOUS, None))
+                await until(lambda: not hints.saved_count(server, holdfast.stores.ANONYMOUS, None))
             else:
                 http.sessions.version = "2"
                 await http.restart()
@@ -251,5 +254,5 @@ def test_what_is_kept_of_saved_definitions_is_bounded(monkeypatch: pytest.Monkey
     monkeypatch.setattr(hints, "MARKS", 3)
     server = Server("many", url="http://127.0.0.1:1/")
     for number in range(5):
-        hints.forget(server.with_(labels={"n": str(number)}), holdfast.ANONYMOUS)
+        hints.forget(server.with_(labels={"n": str(number)}), holdfast.stores.ANONYMOUS)
     assert len(hints._saved_version) == 3

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.events import BackendChanged, BackendClosed, BackendReplaced, BackendStarted, ChildStarted, Event
 from holdfast.core.values import members
+from holdfast.events import BackendChanged, BackendClosed, BackendReplaced, BackendStarted, ChildStarted, Event
 from holdfast.gateway.auth import new_token
 from holdfast.gateway.backends.ownership import PROCESSES
 from holdfast.links.lifecycle.peer import peer_of
 from holdfast.testing import LOST_SESSION, Fault, FaultServer, Refusal
+from tests.deadlines import patience, until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import Process, config_of, gateway
-from tests.links.kit import until
-from tests.links.real import RealServer
+from tests.links.server_process import RealServer
 
 NOTEBOOK = {"command": sys.executable, "args": ["-m", "holdfast.gateway.demo.notebook"], "era": "2025"}
 
@@ -73,7 +73,7 @@ async def test_with_all_down_a_session_still_opens_and_the_error_names_the_backe
             assert fields["kind"] == "NoBackend"
             await http.listen()
 
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(patience(20)):
                 while "down" in (text := (await client.call("counter__count")).text):
                     await asyncio.sleep(0.05)
             assert text == "1"
@@ -151,7 +151,7 @@ async def test_a_backend_killed_under_calls(tmp_path: Path) -> None:
             assert (await client.call("other__count")).text == "1"
             await real.start()
             texts: list[str] = []
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patience(30)):
                 while not texts or not texts[-1].isdigit():
                     texts.append((await client.call("real__count", name="a")).text)
                     await asyncio.sleep(0.05)
@@ -370,12 +370,12 @@ async def test_a_reload_does_not_join_a_fetch_that_began_before_it(
         monkeypatch.setattr(backend.lists, "_keep", slow)  # a store that takes its time
         http.sessions.tools = (*http.sessions.tools, "first")
         begun = asyncio.create_task(gate.checks.fetch_all())
-        await asyncio.wait_for(saving.wait(), 10)
+        await asyncio.wait_for(saving.wait(), patience(10))
         http.sessions.tools = (*http.sessions.tools, "second")
         reload = asyncio.create_task(gate.checks.fetch_all())
         await asyncio.sleep(0)
         may_end.set()
-        await asyncio.wait_for(asyncio.gather(begun, reload), 10)
+        await asyncio.wait_for(asyncio.gather(begun, reload), patience(10))
         assert "counter__second" in gate.table.tools
 
 
@@ -438,7 +438,7 @@ async def test_a_backend_that_fails_is_logged_once_a_change_and_shown_to_operato
             hangs.plan(Fault.HANG, times=1000)  # must not hold up the news of the other
 
             async def shown(state: str) -> dict[str, Any]:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(patience(10)):
                     while True:
                         record = await gate.store.get(PROCESSES, gate.sessions.owner)
                         assert record is not None
@@ -506,7 +506,7 @@ async def test_the_program_of_a_killed_gateway_is_begun_elsewhere_and_told(tmp_p
     process = Process(tmp_path, servers)
     async with Raw(await process.start(store)) as client:
         await client.initialize()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             while not await client.tools():
                 await asyncio.sleep(0.05)
         assert (await client.call("notebook__write", text="a")).text == "noted, 1 so far"

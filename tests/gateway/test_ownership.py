@@ -19,7 +19,7 @@ from holdfast.gateway.config.settings import Settings
 from holdfast.gateway.gateway import Gateway
 from holdfast.stores import open_store
 from holdfast.stores.contract import Store
-from tests.links.kit import until
+from tests.deadlines import patience, until
 
 
 @pytest.fixture
@@ -148,11 +148,11 @@ async def test_a_claim_that_ran_out_is_had_again_unless_another_began_the_progra
     clock.advance(CLAIM_SECONDS + 1)  # both happen in one turn of the loop: nothing was renewed
     if taken:
         claim = await store.claim("program", "p", owner="other", ttl=CLAIM_SECONDS)
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), patience(5))
         assert not mine.held
         assert await store.holder("program", "p") == claim
     else:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience(5)):
             while (now := await store.holder("program", "p")) is None or now == before:
                 await asyncio.sleep(0.005)
         assert mine.held
@@ -207,12 +207,12 @@ async def test_while_the_store_is_away_only_a_process_that_stood_still_is_in_dou
         patch.setattr(store, "renew", away)
         for _ in range(3):  # it is asked again and again, and goes on
             tried.clear()
-            await asyncio.wait_for(tried.wait(), 5)
+            await asyncio.wait_for(tried.wait(), patience(5))
             clock.advance(CLAIM_SECONDS / 2)
         await until(lambda: mine.held)
         patch.setattr(ownership, "RENEW_SECONDS", 60.0)
         tried.clear()
-        await asyncio.wait_for(tried.wait(), 5)
+        await asyncio.wait_for(tried.wait(), patience(5))
         clock.advance(CLAIM_SECONDS + 1)
         with pytest.raises(StoreDown):
             await mine.take()

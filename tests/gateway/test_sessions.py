@@ -15,20 +15,20 @@ from typing import Any
 import aiohttp
 import pytest
 
-from holdfast.core.events import Event, GatewaySessionBegan, GatewaySessionEnded
 from holdfast.core.models import Principal
 from holdfast.errors import ConfigError, StoreDown
+from holdfast.events import Event, GatewaySessionBegan, GatewaySessionEnded
 from holdfast.gateway.auth import new_token
 from holdfast.gateway.config.file import load_config
 from holdfast.gateway.server import Program
 from holdfast.stores import open_store
 from holdfast.stores.sealing import new_key
 from holdfast.testing import FaultServer
+from tests.deadlines import patience, until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import HOLDFAST, NOTEBOOK, Process, config_of, gateway
 from tests.gateway.raw_backend import raw_program
-from tests.links.kit import until
-from tests.links.real import RealServer
+from tests.links.server_process import RealServer
 
 
 @pytest.mark.promise("gateway.durable")
@@ -227,7 +227,7 @@ async def test_sessions_that_begin_together_are_counted_together_and_none_too_ma
                 nonlocal waited
                 if "principal" in query and waited < 20:
                     waited += 1
-                    async with asyncio.timeout(10):  # a lock would keep them apart
+                    async with asyncio.timeout(patience(10)):  # a lock would keep them apart
                         await together.wait()
                 return await count(**query)
 
@@ -361,7 +361,7 @@ async def test_a_sighup_and_an_edited_file_change_the_servers_and_keep_the_sessi
             async def has(name: str) -> bool:
                 return name in await client.tools()
 
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(patience(15)):
                 while not await has("more__count"):
                     await asyncio.sleep(0.05)
             assert (await client.call("counter__count")).text == "2"
@@ -371,7 +371,7 @@ async def test_a_sighup_and_an_edited_file_change_the_servers_and_keep_the_sessi
             process.hup()
             assert (await client.call("more__count")).text == "2"
             process.file.write_text(json.dumps({"mcpServers": {"counter": {"url": http.url}}}))
-            async with asyncio.timeout(15):  # found by itself
+            async with asyncio.timeout(patience(15)):  # found by itself
                 while await has("more__count"):
                     await asyncio.sleep(0.05)
             assert (await client.call("counter__count")).text == "3"
@@ -604,7 +604,7 @@ async def test_a_principals_session_lives_while_it_works_and_its_expiry_is_told(
             await client.delete()
             client.session = None
             used.used -= 3
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(patience(10)):
                 while gate.backends["mine"].links.has_principal("alice") or not await lost(gate):
                     await gate.reaper.reap()
                     await asyncio.sleep(0.05)
@@ -924,7 +924,7 @@ async def test_a_list_that_changes_in_a_call_is_fetched_anew_for_that_session(tm
         assert await client.tools() == ["r__reveal"]
         async with client.stream() as events:
             await client.call("r__reveal")
-            async with asyncio.timeout(20):  # an earlier change, of the start, may be told first
+            async with asyncio.timeout(patience(20)):  # an earlier change, of the start, may be told first
                 while await client.tools() != ["r__reveal", "r__secret"]:
                     assert (await events.next(20))["method"] == "notifications/tools/list_changed"
         assert (await client.call("r__secret")).text == "moss"

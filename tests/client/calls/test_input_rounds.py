@@ -52,7 +52,7 @@ async def _everything(server: Server) -> None:
         server.complete(types.PromptReference(type="ref/prompt", name="x"), "y"),
         server.ping(),
     ):
-        with suppress(holdfast.ErrorAnswer):
+        with suppress(holdfast.errors.ErrorAnswer):
             await one
 
 

@@ -7,7 +7,8 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 
 import holdfast
-from holdfast import IdMemory, Server, StoreMemory
+from holdfast import Server
+from holdfast.links import IdMemory, StoreMemory
 from holdfast.testing import FaultServer
 from tests.client.runs.test_durable import replacements
 from tests.client.servers import FASTER, at, count, program

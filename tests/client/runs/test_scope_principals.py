@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Options
 from holdfast.client.runs.pool import pool
+from holdfast.links import Options
 from holdfast.testing import FaultServer
 from tests.client.servers import at, count
 
@@ -109,7 +109,7 @@ async def test_tasks_of_a_run_that_a_generator_joins_or_that_ends_within_a_step_
 async def test_an_empty_principal_is_refused() -> None:
     with pytest.raises(holdfast.UsageError, match="is empty"):
         holdfast.run(principal="")
-    with pytest.raises(holdfast.ConfigError, match="is empty"):
+    with pytest.raises(holdfast.errors.ConfigError, match="is empty"):
         Options(principal=holdfast.Principal(""))
 
 

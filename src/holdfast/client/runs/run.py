@@ -20,9 +20,9 @@ from holdfast.client.runs.link_users import LinkUsers
 from holdfast.client.runs.pool import Lease, pool
 from holdfast.client.tracebacks import shortened
 from holdfast.core.clock import SYSTEM
-from holdfast.core.events import Event, MemoryFailed, Sink
 from holdfast.core.models import Principal, RunId
 from holdfast.errors import ConfigError, Ended, HoldfastError, LeaseClosed
+from holdfast.events import Event, MemoryFailed, Sink
 from holdfast.links.link import Link
 from holdfast.links.memory.guarded import guarded
 from holdfast.links.memory.store import Memory

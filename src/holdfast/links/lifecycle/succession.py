@@ -7,8 +7,8 @@ import asyncio
 from typing import Any
 
 from holdfast.core.eras import Era
-from holdfast.core.events import SessionWasReplaced
 from holdfast.errors import HoldfastError
+from holdfast.events import SessionWasReplaced
 from holdfast.links.background import cancelling
 from holdfast.links.calls.exchange import Exchanger
 from holdfast.links.calls.handlers import Params

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core import events
+from holdfast import events
 from holdfast.testing import Fault, FaultServer
 from holdfast.testing.fault_plan import Refusal, error_body
-from tests.links.kit import link_to, text_of, tool
+from tests.links.quick_links import link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -18,10 +18,10 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.promise("link.large")
 @pytest.mark.parametrize("form", ["json", "sse"])
 async def test_an_answer_of_five_megabytes(form: Any) -> None:
-    limits = holdfast.Limits(message_bytes=6_000_000, close=2)
+    limits = holdfast.links.Limits(message_bytes=6_000_000, close=2)
     async with FaultServer(answers=form) as server, link_to(server.url, limits=limits) as link:
         assert len(text_of(await link.request("tools/call", tool("large", bytes=5_000_000)))) == 5_000_000
-        with pytest.raises(holdfast.LimitReached):
+        with pytest.raises(holdfast.errors.LimitReached):
             await link.request("tools/call", tool("large", bytes=7_000_000))
         await link.request("tools/list")
 
@@ -99,7 +99,7 @@ async def test_another_error_without_an_id_of_ours_on_a_stream_is_the_servers_an
     async with FaultServer() as http, link_to(http.url) as link:
         await link.request("tools/list")
         http.plan(Fault.STATUS, method="tools/call", status=200, headers=STREAM, body=stream_of(refusal("no")))
-        with pytest.raises(holdfast.ErrorAnswer, match="no"):
+        with pytest.raises(holdfast.errors.ErrorAnswer, match="no"):
             await link.request("tools/call", tool("count"))
         assert link.generation == 1
 
