@@ -283,6 +283,8 @@ def test_a_remedy_names_arguments_settings_and_commands_that_exist() -> None:
             elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 known.add(node.target.id)  # a field
     for place, remedy in _remedies():
+        # A gateway's operator reads it in the log, and its file has no such key.
+        assert "Limits(" not in remedy or "in Python raise Limits(" in remedy, f"{place}: {remedy}"
         assert set(re.findall(r"(?<![-\w?&{])([a-z_]+)=", remedy)) <= known, f"{place}: {remedy}"
         for command in re.findall(r"`holdfast ([a-z ]+[a-z])", remedy):
             words = [word for word in command.split() if word.islower()]

@@ -6,6 +6,7 @@ import pytest
 
 import holdfast
 from holdfast import Server
+from holdfast.links import IdMemory, StoreMemory
 from holdfast.testing import FaultServer
 from tests.client.servers import at
 
@@ -74,3 +75,19 @@ async def test_bad_declarations_and_misuse_are_told() -> None:
         await scope.__aexit__(None, None, None)  # closed twice is fine
         with pytest.raises(holdfast.UsageError):
             await server.session()
+
+
+@pytest.mark.promise("run.bad-input")
+@pytest.mark.parametrize("what", ["server", "run"])
+async def test_what_makes_no_memory_is_refused_when_it_is_declared(what: str) -> None:
+    async def late(server: Any, run: Any, principal: Any) -> None: ...
+
+    wrong: list[Any] = [IdMemory(lambda: None, lambda _: None), IdMemory, StoreMemory, late, lambda: None, 7, "x"]
+    for memory in wrong:
+        with pytest.raises(holdfast.errors.ConfigError, match="memory=") as caught:
+            if what == "server":
+                Server("it", url="http://127.0.0.1:1/", memory=memory)
+            else:
+                holdfast.run("talk", memory=memory)
+        assert "memory=lambda server, run, principal: …" in str(caught.value)
+    assert Server("it", url="http://127.0.0.1:1/", memory=lambda *_: None).memory is not None

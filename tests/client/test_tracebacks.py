@@ -7,6 +7,7 @@ import pytest
 
 import holdfast
 from holdfast import Callbacks, Server
+from holdfast.client.runs.run import Run
 from holdfast.testing import Fault, FaultServer
 from tests.client.servers import FASTER, at
 from tests.client.test_callbacks import asking
@@ -94,3 +95,45 @@ async def test_a_late_answer_names_the_limit_that_was_passed() -> None:
         with pytest.raises(holdfast.errors.AnswerTimeout, match=r"0.2 s of silence \(silence=") as caught:
             await at(http).call_tool("wait", silence=0.2)
         assert "call_tool(…, idempotent=True)" in str(caught.value)
+
+
+@pytest.mark.promise("errors.traceback")
+@pytest.mark.parametrize("what", ["eager", "store", "link", "session", "watch", "end"])
+async def test_what_fails_of_a_run_shows_its_authors_line_and_one_of_ours(what: str) -> None:
+    async with holdfast.open_store("memory:") as store:
+        async with holdfast.run("ended", store=store) as gone:
+            await gone.end()
+        off = Server("off", url="http://127.0.0.1:1/mcp", disabled=True)
+
+        async def tried() -> Any:
+            if what == "eager":
+                async with holdfast.run(eager=[NOBODY]):  # the author's line
+                    raise AssertionError("not reached")
+            if what == "store":
+                async with holdfast.run("ended", store=store):  # the author's line
+                    raise AssertionError("not reached")
+            async with holdfast.run("talk", store=store) as run:
+                if what == "link":
+                    await run.link(off)  # the author's line
+                elif what == "session":
+                    await NOBODY.session()  # the author's line
+                elif what == "watch":
+                    await off.watch(tools=True)  # the author's line
+                else:
+                    await failing(run).end()  # the author's line
+
+        with pytest.raises(holdfast.HoldfastError) as caught:
+            await tried()
+        begun, ours = shown(caught.value)
+        assert begun == 1
+        assert len(ours) == 1, ours
+        assert "the author's line" in "".join(traceback.format_exception(caught.value))
+
+
+def failing(run: Run) -> Run:
+    async def down(*_: Any) -> Any:
+        raise holdfast.errors.StoreDown("as if")
+
+    assert run._record is not None
+    run._record.end = down  # type: ignore[method-assign]
+    return run

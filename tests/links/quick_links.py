@@ -1,5 +1,6 @@
-"""What the tests of links share: fast limits, waiting under a deadline, and a count of everything a link may leave."""
+"""What the tests of links share: fast limits, and a count of everything a link may leave."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -40,3 +41,10 @@ def tool(name: str, **arguments: Any) -> dict[str, Any]:
 
 def text_of(result: dict[str, Any]) -> str:
     return result["content"][0]["text"]
+
+
+async def helper_is_cancelled(*_: Any) -> Any:
+    """An author's function that waits for a task, which is cancelled."""
+    task = asyncio.ensure_future(asyncio.Event().wait())
+    asyncio.get_running_loop().call_soon(task.cancel)
+    await task

@@ -92,7 +92,7 @@ async def test_every_shape_of_a_lost_session_is_healed(refusal: Refusal, form: A
 
 
 @pytest.mark.promise("link.matrix")
-@pytest.mark.parametrize("code", [-32600, -32000])
+@pytest.mark.parametrize("code", [-32600, -32000, -32001])
 async def test_a_lost_session_told_under_http_200_is_healed_and_told(code: int) -> None:
     lost = Refusal("a proxy that always says 200", 200, error_body(code, "Session not found"))
     async with FaultServer(era="2025", lost=lost) as server, link_to(server.url) as link:

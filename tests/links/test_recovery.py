@@ -11,7 +11,7 @@ from holdfast.core.outcome import Verdict, VerdictRule
 from holdfast.links import Limits, Options
 from holdfast.testing import LOST_SESSION, Fault, FaultServer
 from tests.deadlines import until
-from tests.links.quick_links import FAST, link_to, text_of, tool
+from tests.links.quick_links import FAST, helper_is_cancelled, link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -193,7 +193,7 @@ async def test_retry_after_is_honoured_within_the_deadline() -> None:
         assert loop.time() - start < 0.5
         server.plan(Fault.STATUS, method="tools/call", status=429, times=3)
         with pytest.raises(
-            holdfast.errors.Busy, match=r"3 of 3 tries in 0.\d s.*or raise Limits\(replays=…\), which is 2"
+            holdfast.errors.Busy, match=r"3 of 3 tries in 0.\d s.*or in Python raise Limits\(replays=…\), which is 2"
         ):
             await link.request("tools/call", tool("effect", call="y"))
         assert server.effects == {"x": 1}
@@ -386,3 +386,12 @@ async def test_a_hook_that_uses_the_link_itself_is_told() -> None:
         with pytest.raises(holdfast.SessionReplaced):
             await asyncio.wait_for(link.request("tools/call", tool("count")), 3)
         await link.close()
+
+
+@pytest.mark.promise("link.reseed")
+async def test_a_reseed_hook_whose_helper_was_cancelled_harms_no_call() -> None:
+    async with FaultServer() as http, link_to(http.url, reseed=helper_is_cancelled) as link:
+        await link.request("tools/list")
+        http.sessions.sessions.clear()
+        await link.request("tools/list")
+        assert link.statistics().replacements == 1

@@ -12,6 +12,7 @@ from mcp.shared.exceptions import MCPError
 
 import holdfast
 from holdfast.links import LinkDispatcher, LinkTransport, sdk
+from holdfast.stores import ManualClock
 from holdfast.testing import Fault, FaultServer
 from tests.deadlines import patience, until
 from tests.links.quick_links import link_to
@@ -290,3 +291,39 @@ async def test_a_malformed_result_is_answered_and_kills_nothing() -> None:
                 await session.list_tools()
             link.request = real  # type: ignore[method-assign]
             assert (await session.list_tools()).tools
+
+
+async def repeats(http: FaultServer, session: ClientSession) -> bool:
+    http.plan(Fault.CLOSE, method="tools/call")
+    try:
+        await session.call_tool("echo", {"text": "x"})
+    except MCPError as error:
+        assert isinstance(error.__cause__, holdfast.OutcomeUnknown)
+        return False
+    return True
+
+
+@pytest.mark.promise("run.annotations")
+@pytest.mark.parametrize("ends", ["version", "version, found out by the call", "hour"])
+async def test_a_sessions_hints_end_with_another_version_or_an_hour(ends: str) -> None:
+    clock = ManualClock()
+    async with FaultServer() as http, link_to(http.url, stream=False, clock=clock) as link:
+        http.sessions.read_only.add("echo")
+        async with ClientSession(dispatcher=holdfast.links.LinkDispatcher(link)) as session:
+            await session.initialize()
+            await session.list_tools()
+            assert await repeats(http, session)
+            http.sessions.read_only.clear()
+            if ends == "hour":
+                clock.advance(3_601)
+            else:
+                http.sessions.version = "2"
+                if ends == "version":
+                    await http.restart()
+                    await session.send_ping()
+                else:
+                    await link.close()
+            assert not await repeats(http, session)
+            http.sessions.read_only.add("echo")
+            await session.list_tools()
+            assert await repeats(http, session)

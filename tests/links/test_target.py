@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast import Link
+from holdfast import Link, Server
 from holdfast.core.eras import Era
 from holdfast.core.handshake import Handshake, Ours, Saved
 from holdfast.core.models import BackendSessionId
@@ -111,3 +111,9 @@ def test_no_secret_is_in_the_refusal_of_a_url(wrong: str) -> None:
             make(wrong)  # type: ignore[operator]
         assert "hunter2" not in f"{refused.value} {refused.value!r}"
         assert refused.value.__suppress_context__ or refused.value.__context__ is None
+
+
+@pytest.mark.promise("run.bad-input")
+async def test_a_url_without_a_scheme_is_shown_as_it_was_written() -> None:
+    with pytest.raises(holdfast.errors.ConfigError, match=r"the URL '//x/mcp' does not begin with http"):
+        Server("it", url="//x/mcp")

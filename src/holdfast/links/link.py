@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, cast
 
+from holdfast.core.clock import Clock
 from holdfast.core.eras import Era
 from holdfast.core.handshake import Handshake, Ours, includes
 from holdfast.core.lifecycle import LinkState
@@ -110,6 +111,11 @@ class Link:
     @log_level.setter
     def log_level(self, level: str | None) -> None:
         self._settings.change(replace(self._settings.now, log_level=level))
+
+    @property
+    def clock(self) -> Clock:
+        """What its times are taken from."""
+        return self._options.clock
 
     @property
     def phase(self) -> LinkState:
@@ -215,7 +221,7 @@ class Link:
                 f"{method}: {in_flight} of {limit} calls to {self.name!r} are in flight",
                 server=self.name,
                 phase="call",
-                remedy="wait for some to end, or raise Limits(in_flight=…)",
+                remedy="wait for some to end, or in Python raise Limits(in_flight=…)",
             )
         self._reporter.call_began()
         try:

@@ -68,6 +68,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.era not in ("auto", "2025", "2026"):
             raise ConfigError(f"era must be 'auto', '2025' or '2026', not {self.era!r:.40}")
+        if not self.principal:
+            raise ConfigError("principal= is empty", remedy="give the caller's name, or leave it out")
         if self.memory is not None:
             object.__setattr__(self, "memory", guarded(self.memory, self.principal))
         if self.prefer not in (None, "2025", "2026"):

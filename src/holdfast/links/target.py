@@ -188,7 +188,8 @@ def public_url(url: str) -> str:
     if not host or "@" in path:
         # Not a URL as it was meant: a user and password may stand anywhere in it.
         return f"{parts.scheme if parts.scheme in ('http', 'https') else ''}://…"
-    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}{path}"
+    scheme = f"{parts.scheme}:" if parts.scheme else ""
+    return f"{scheme}//{f'[{host}]' if ':' in host else host}{port}{path}"
 
 
 _BARE = re.compile(r"(?P<host>localhost|\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+)(?::\d+)?(?:[/?#].*)?")

@@ -1,6 +1,7 @@
 """A watch: it begins again after drops and lost sessions, and reports refusals and gaps."""
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import holdfast
 from holdfast.links import HttpTarget, Limits
 from holdfast.testing import Fault, FaultServer
 from tests.deadlines import patience, until
-from tests.links.quick_links import link_to, tool
+from tests.links.quick_links import FAST, link_to, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -113,3 +114,21 @@ async def test_a_watch_heals_a_lost_session_and_a_401(era: Any) -> None:
                 [session] = server.sessions.sessions.values()
                 assert session.subscribed == {"a:1"}
             watch.close()
+
+
+@pytest.mark.promise("link.watch")
+@pytest.mark.parametrize("how", ["refuses", "hangs at subscribe"])
+async def test_a_watch_gives_up_when_its_link_should_have_come_up(how: str) -> None:
+    limits = dataclasses.replace(FAST, start=1, handshake=20, stream_retry=40)
+    async with FaultServer() as http, link_to(http.url, limits=limits) as link:
+        if how == "refuses":
+            await http.refuse()
+        else:
+            http.plan(Fault.HANG, method="resources/subscribe", times=100)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(holdfast.HoldfastError) as caught:
+            await link.watch(tools=True, uris=["note://x"])
+        assert 0.9 <= loop.time() - began < 6
+        assert caught.value.phase is not None
+        http.lift()

@@ -13,9 +13,10 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
 import holdfast
 from holdfast.links import HttpTarget
-from holdfast.testing import Fault, FaultServer
+from holdfast.links.target import CommandTarget
+from holdfast.testing import Fault, FaultServer, stdio_target
 from tests.deadlines import patience, until
-from tests.links.quick_links import link_to, text_of, tool
+from tests.links.quick_links import helper_is_cancelled, link_to, text_of, tool
 from tests.links.web import WebAnswer, WebRequest, json_answer, web_server
 
 pytestmark = pytest.mark.anyio
@@ -272,3 +273,28 @@ async def test_the_stream_of_an_idle_link_renews_credentials() -> None:
         server.drop_streams()
         await until(lambda: server.streams == 1)
         assert link.session_id == session
+
+
+@pytest.mark.promise("link.credentials")
+@pytest.mark.parametrize("what", ["url", "headers", "env", "auth"])
+async def test_a_callable_whose_helper_was_cancelled_is_named_as_what_failed(what: str) -> None:
+    class Auth:
+        async def async_auth_flow(self, request: Any) -> Any:
+            await helper_is_cancelled()
+            yield request
+
+    async with FaultServer() as http:
+        child = stdio_target()
+        target: Any = {
+            "url": lambda: HttpTarget(helper_is_cancelled),
+            "headers": lambda: HttpTarget(http.url, helper_is_cancelled),
+            "env": lambda: CommandTarget(child.command, child.args, helper_is_cancelled),
+            "auth": lambda: HttpTarget(http.url, None, Auth()),
+        }[what]()
+        async with link_to(target) as link:
+            with pytest.raises(
+                (holdfast.errors.ConnectFailed, holdfast.errors.Unauthorized), match="CancelledError"
+            ) as caught:
+                await link.request("tools/list")
+            assert caught.value.phase == "resolve"
+            assert isinstance(caught.value.__cause__, asyncio.CancelledError)

@@ -156,3 +156,12 @@ async def test_a_tenant_with_a_bad_token_shuts_out_no_other_and_the_circuit_says
     async with link_to(CommandTarget("sh", script, env={"TOKEN": "good"}), limits=limits) as good:
         with pytest.raises(holdfast.errors.StartTimeout):  # it is no server; but it was started
             await good.request("tools/list")
+
+
+@pytest.mark.promise("errors.tree")
+@pytest.mark.parametrize("command", [["sh", "-c", "exit 3"], ["sh", "-c", "sleep 60"]])
+async def test_a_program_that_does_not_start_says_that_nothing_was_executed(command: list[str]) -> None:
+    limits = replace(FAST, program_handshake=0.3, exit=0.2)
+    async with link_to(CommandTarget(command[0], command[1:]), limits=limits) as link:
+        with pytest.raises(holdfast.Unavailable, match="nothing was executed"):
+            await link.request("tools/call", {"name": "x"})

@@ -237,8 +237,8 @@ class Startup:
                 f"{self.name!r} did not answer the handshake within {self._handshake_seconds:g} s",
                 server=self.name,
                 phase="handshake",
-                remedy="see its stderr; pin era= if it speaks only '2025' or '2026', or raise "
-                f"Limits({self._handshake_limit}=…)",
+                remedy="nothing was executed; see its stderr; pin era= if it speaks only '2025' or '2026', or "
+                f"in Python raise Limits({self._handshake_limit}=…)",
             )
             late.stderr_tail = reply.stderr_tail
             return late
@@ -250,7 +250,10 @@ class Startup:
             self._ends_at = tried if self._ends_at is None else None
             self.peer.offers.passed.clear()
         started = ConnectFailed(
-            f"{self.name!r} did not start: {reply.what}", server=self.name, phase="handshake", remedy="see its stderr"
+            f"{self.name!r} did not start: {reply.what}",
+            server=self.name,
+            phase="handshake",
+            remedy="nothing was executed; see its stderr",
         )
         started.exit_code, started.stderr_tail = reply.exit_code, reply.stderr_tail
         self.peer.not_started(started)
