@@ -133,13 +133,15 @@ class BackendCalls:
                 phase="call",
             ) from None
         except (ConnectFailed, StartTimeout, CircuitOpen) as error:
-            backend.health.note(error, backend_link.session)
+            backend.link_failed(error, backend_link.session, backend_link.caller)
             raise backend.health.unavailable(error) from error
         except SessionReplaced as error:
             error.remedy = CALL_AGAIN
             if not request.safe and (loss := link.unreported_loss) is not None:
                 context.will_report(link, loss)
             raise
+        if backend.health.state != "up":
+            backend.answered()
         if (
             backend_link.refused is not None
             and (refused := backend_link.take_refusal()) is not None

@@ -14,7 +14,7 @@ from holdfast.core.eras import Era
 from holdfast.core.events import BackendReplaced, Event, HandshakeDone, SessionWasReplaced, Sink
 from holdfast.core.handshake import Handshake
 from holdfast.core.models import ANONYMOUS, Principal
-from holdfast.errors import HoldfastError, RunsElsewhere
+from holdfast.errors import HoldfastError, Rejected, RunsElsewhere
 from holdfast.gateway.backends.catalogue import Catalogue, told_in
 from holdfast.gateway.backends.children import Children
 from holdfast.gateway.backends.health import BackendHealth
@@ -193,18 +193,35 @@ class Backend:
         if told not in (None, self._told):
             self._listener.server_replaced(self.name)
 
+    def link_failed(self, error: HoldfastError, session: str | None, caller: Principal | None) -> None:
+        """A link did not come up. What a server answers to one caller's handshake shows that it is there, and nothing
+        of other callers."""
+        answered = isinstance(error, Rejected) or (self.is_per_caller and _is_answer(error.status))
+        if caller is None or not answered:
+            self.health.note(error, session)
+        else:
+            self.health.note_refusal(error, session, shows_up=self.is_per_caller)
+
+    def answered(self) -> None:
+        """A call was answered. That does not show that a server which is checked is up: it may still answer in old
+        sessions and begin no new ones."""
+        if self.is_per_caller or self.is_child:
+            self.health.note(None)
+
     # Checks
 
     def _is_due(self, fetch: bool) -> bool:
-        """A program is started for a check only while nothing is known of it, or while it is down. A server that wants
-        callers' headers would refuse a check: calls show how it is."""
-        if self.is_per_caller or self._closed or (self.health.resting and not fetch):
+        """A program is started for a check only while nothing is known of it, or while it is down."""
+        if self._closed or (self.health.resting and not fetch):
             return False
         known = self.catalogue is not None and not self.lists.borrowed
         return fetch or not self.is_child or not known or self.health.state == "down"
 
     async def check(self, *, fetch: bool = False) -> None:
         """Check its health once, and fetch its lists if they are too old. `fetch`: fetch them in any case."""
+        if self.is_per_caller:  # it would refuse a check, which has no caller's headers: calls show how it is
+            self.health.end_pause()
+            return
         if not self._is_due(fetch):
             return
         try:
@@ -237,3 +254,8 @@ class Backend:
         """Close the connections, after every link."""
         if self._pool is not None:
             await self._pool.close()
+
+
+def _is_answer(status: int | None) -> bool:
+    """Does this HTTP status come from a server that works, rather than from a proxy before one that is away?"""
+    return status is not None and status not in (502, 503, 504)

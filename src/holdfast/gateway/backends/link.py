@@ -54,6 +54,10 @@ class LinkOwner(Protocol):
         """The first handshake of a link."""
         ...
 
+    def link_failed(self, error: HoldfastError, session: str | None, caller: Principal | None) -> None:
+        """A link did not come up."""
+        ...
+
 
 class BackendLink:
     """One link to a backend: a session's, a principal's, all clients', or one call's."""
@@ -213,7 +217,7 @@ class BackendLink:
         try:
             handshake = await self.link.open()
         except HoldfastError as error:
-            backend.health.note(error, self.session)
+            backend.link_failed(error, self.session, self.caller)
             raise
         backend.health.note(None, self.session)
         await backend.link_came_up(self.link, handshake)
