@@ -10,16 +10,17 @@ import time
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
-from holdfast.core.eras import METHOD_NOT_FOUND, Era
+from holdfast.core.eras import Era
 from holdfast.core.events import BackendClosed, BackendStarted, Event
 from holdfast.core.handshake import Handshake
 from holdfast.core.models import Principal
-from holdfast.errors import ErrorAnswer, HoldfastError, QuestionRefused
+from holdfast.errors import HoldfastError
 from holdfast.gateway.backends.catalogue import Catalogue
 from holdfast.gateway.backends.children import Children
 from holdfast.gateway.backends.health import BackendHealth
 from holdfast.gateway.backends.memories import BackendMemory, SessionMemory
 from holdfast.gateway.backends.ownership import Ownership, Programs
+from holdfast.gateway.backends.refused_questions import RefusedQuestions
 from holdfast.gateway.config.file import ServerEntry
 from holdfast.gateway.config.settings import Policy
 from holdfast.links.calls.handlers import Params
@@ -67,12 +68,12 @@ class BackendLink:
         "backend",
         "begun",
         "caller",
+        "calls",
         "is_spare",
         "link",
         "memory",
         "owns",
         "passed",
-        "refused",
         "session",
         "used",
     )
@@ -97,8 +98,8 @@ class BackendLink:
         self.owns: Ownership | None = None
         self.passed: Mapping[str, str] = passed or {}
         """Headers of the caller's latest request, for servers that want them on every request."""
-        self.refused: str | None = None
-        """What the server asked of a client that can't be asked, until the call that failed for it is answered."""
+        self.calls: list[RefusedQuestions] = []
+        """Of the calls under way."""
         self.begun = self.used = time.monotonic()
         if program is not None and backend.is_child:
             self._claim(program)
@@ -114,24 +115,10 @@ class BackendLink:
             self.passed = passed
 
     async def refuse(self, method: str, params: Params, id: str | int) -> dict[str, Any]:
-        """Answer a question for a client that can't be asked: an error at once, or the server would wait."""
-        self.refused = method
-        raise ErrorAnswer(
-            f"{method}: the client can't be asked",
-            message="this client can't be asked during a call",
-            code=METHOD_NOT_FOUND,
-        )
-
-    def take_refusal(self) -> QuestionRefused | None:
-        """Why the call that has just failed did so, if a question was refused meanwhile."""
-        method, self.refused = self.refused, None
-        if method is None:
-            return None
-        return QuestionRefused(
-            f"{method} from {self.backend.name!r} was refused: 2026 clients can't be asked by a 2025 server",
-            server=self.backend.name,
-            phase="call",
-        )
+        """Refuse a question that came on no call's own stream. It belongs to the call under way, if there is one only;
+        else nobody knows whose it is."""
+        asked = self.calls[0] if len(self.calls) == 1 else RefusedQuestions(self.server)
+        return await asked.refuse(method, params, id)
 
     async def set_log_level(self, level: str | None) -> None:
         """The level for this server: now, if the server is there and takes one, else with its next handshake."""
