@@ -35,7 +35,7 @@ class PostReplyChannel:
     """The answer to one POST: JSON if nothing comes before the result, else an event stream. See `AnswerChannel`."""
 
     is_alone = False
-    __slots__ = ("_json", "_new", "_pump", "_request", "_stream", "can_ask")
+    __slots__ = ("_json", "_new", "_pump", "_request", "_stream", "_written", "can_ask")
 
     def __init__(self, request: Request, accepts: Accepts, stream: Callable[[], Stream]) -> None:
         self._request = request
@@ -43,6 +43,7 @@ class PostReplyChannel:
         self._new = stream
         self._pump: asyncio.Task[None] | None = None
         self._stream: Stream | None = None
+        self._written = 0
         self.can_ask = accepts.sse and (request.streams or not accepts.json)
 
     def say(self, message: Mapping[str, Any]) -> None:
@@ -67,6 +68,7 @@ class PostReplyChannel:
             await self._request.chunk(first)
         async for event in stream.after(0, until_whole=True):
             await self._request.chunk(event)
+            self._written += 1
         if stream.cut_off and stream.id is None:
             log.info("closed a client's connection: it does not keep up with the answer to its call")
             self._request.hang_up()
@@ -97,7 +99,9 @@ class PostReplyChannel:
         return REQUEST_CANCELLED
 
     async def was_read(self) -> bool:
-        return await self._request.was_read()
+        """Not if the stream was cut off, or if another request resumed it."""
+        whole = self._stream is None or self._written == self._stream.last
+        return whole and await self._request.was_read()
 
     def drop(self) -> None:
         """Give up: the client is gone."""
