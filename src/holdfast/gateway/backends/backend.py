@@ -5,13 +5,15 @@ It makes links, for sessions too, and keeps one backend's trouble from the other
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+import logging
+import time
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.eras import Era
-from holdfast.core.events import BackendReplaced, Event, HandshakeDone, SessionWasReplaced, Sink
+from holdfast.core.events import BackendItemLeftOut, BackendReplaced, Event, HandshakeDone, SessionWasReplaced, Sink
 from holdfast.core.handshake import Handshake
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import HoldfastError, Rejected, RunsElsewhere
@@ -33,6 +35,8 @@ from holdfast.links.options import CLIENT_INFO, EraChoice, Options
 from holdfast.links.target import CommandTarget, HttpTarget
 from holdfast.links.wires.http.pool import SharedPool
 from holdfast.stores.contract import Store
+
+log = logging.getLogger("holdfast.gateway")
 
 
 class Backend:
@@ -110,6 +114,13 @@ class Backend:
     def passed(self, headers: HasHeaders | None) -> dict[str, str]:
         """Those of a request's headers that go on to this server."""
         return passed(headers, self.policy.pass_headers)
+
+    def note_left_out(self, found: Catalogue, known: Collection[str]) -> None:
+        """Report what can't be offered of these lists. `known` was reported before."""
+        for what in found.left_out:
+            if what not in known:
+                log.warning("backend %r: left out of its lists: %s", self.name, what)
+                self.emit(BackendItemLeftOut(time.time(), self.name, what))
 
     # Links
 

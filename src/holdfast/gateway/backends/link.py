@@ -7,7 +7,7 @@ all clients'.
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
 from holdfast.core.eras import Era
@@ -51,6 +51,10 @@ class LinkOwner(Protocol):
     @property
     def health(self) -> BackendHealth: ...
     def emit(self, event: Event) -> None: ...
+    def note_left_out(self, found: Catalogue, known: Collection[str]) -> None:
+        """Report what can't be offered of its lists, but for what was known."""
+        ...
+
     async def link_came_up(self, link: Link, handshake: Handshake) -> None:
         """The first handshake of a link."""
         ...
