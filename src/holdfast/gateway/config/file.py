@@ -7,6 +7,7 @@ import difflib
 import hashlib
 import os
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from holdfast.gateway.auth import check_bind
 from holdfast.gateway.backends.routing import too_many_names
 from holdfast.gateway.backends.secret_files import PREFIX, FileHeaders
 from holdfast.gateway.config.reading import Mistake, Reading
-from holdfast.gateway.config.settings import POLICY_KEYS, SETTINGS_KEYS, Policy, Reuse, Settings
+from holdfast.gateway.config.settings import POLICY_KEYS, SETTINGS_KEYS, Auth, Policy, Reuse, Settings
 from holdfast.links.target import CommandTarget, HttpTarget, check_headers
 from holdfast.links.wires.http.route import proxy_for
 from holdfast.links.wires.stdio.command import Missing, environment, located
@@ -309,6 +310,9 @@ def _check_together(reading: Reading, place: str, settings: Settings, entries: d
     for name, entry in entries.items():
         if entry.policy.pass_headers and not isinstance(entry.server.target, HttpTarget):
             reading.add((place, name, "pass_headers"), "a program takes no headers", "use env instead")
+        elif entry.policy.pass_headers and entry.policy.reuse == "shared":
+            what = "reuse: shared is one session for all callers, so no caller's headers can go with it"
+            reading.add((place, name, "pass_headers"), what, "use reuse: session or principal, or leave it out")
         if entry.policy.warm and (entry.policy.reuse != "session" or entry.server.command is None):
             reading.add((place, name, "warm"), "spares are for programs with reuse: session", "leave it out")
     if settings.store is not None:
@@ -338,6 +342,9 @@ def _check_here(
         check_bind(settings, insecure)
     except ConfigError as error:
         reading.add(("listen", "host"), error.what, error.remedy)
+    tokens = settings.auth.tokens if isinstance(settings.auth, Auth) else ()
+    if tokens and all(token.expires is not None and token.expires.timestamp() <= time.time() for token in tokens):
+        reading.add(("auth", "tokens"), "every token has expired, so nobody may call", "`holdfast token new` makes one")
     for name, entry in entries.items():
         target = entry.server.target
         if isinstance(target, CommandTarget):
