@@ -19,7 +19,7 @@ from holdfast.links.lifecycle.peer import peer_of
 from holdfast.testing import Fault, FaultServer
 from tests.gateway.backends.test_caller_lists import TenantServer
 from tests.gateway.clients import Raw
-from tests.gateway.gateways import gateway
+from tests.gateway.gateways import NOTEBOOK, config_of, gateway
 from tests.links.kit import until
 
 
@@ -279,3 +279,45 @@ async def test_a_program_that_refuses_one_client_is_up_for_others(tmp_path: Path
         assert await is_ready(program.url)
         await client.initialize()
         assert (await client.call("picky__t")).text == "ok"
+
+
+@pytest.mark.promise("gateway.backend-state")
+async def test_a_check_that_finds_no_place_for_a_program_says_nothing_of_its_health(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with gateway(tmp_path, {"n": NOTEBOOK}, sessions={"children": 1}, health={"every": 0.2}) as program:
+        gate = program.gateway
+        assert gate is not None
+        backend = gate.backends["n"]
+        await until(lambda: gate.table.tools and gate.describe()["children"] == 0, 20)
+        async with Raw(program.url) as client:
+            await client.initialize()
+            assert (await client.call("n__write", text="a")).text == "noted, 1 so far"
+            fetched = backend.lists._fetched
+            await gate.checks.fetch_all()  # as SIGHUP does
+            assert backend.health.state == "up"
+            assert await is_ready(program.url)
+            (said,) = [text for text in caplog.messages if "needs a program" in text]
+            assert "1 of 1 run, idle: 1 of 'anonymous'" in said
+            second = await client.call("n__write", text="b")
+            assert second.text == "noted, 2 so far"  # no session loses its state for a check
+            assert backend.lists._fetched == fetched
+            await client.delete()
+            await until(lambda: backend.lists._fetched > fetched, 20)  # there is a place
+        assert backend.health.state == "up"
+
+
+@pytest.mark.promise("gateway.backend-state")
+async def test_a_program_of_which_nothing_is_known_gets_the_place_of_an_idle_one(tmp_path: Path) -> None:
+    servers = {"n": NOTEBOOK, "late": {**NOTEBOOK, "args": [*NOTEBOOK["args"], "late"], "start": "lazy"}}
+    settings: dict[str, Any] = {"sessions": {"children": 1}, "health": {"every": 0.2}}
+    async with gateway(tmp_path, {"n": NOTEBOOK}, **settings) as program, Raw(program.url) as client:
+        gate = program.gateway
+        assert gate is not None
+        await until(lambda: gate.table.tools and gate.describe()["children"] == 0, 20)
+        await client.initialize()
+        assert (await client.call("n__write", text="a")).text == "noted, 1 so far"
+        await gate.reload(config_of(tmp_path, servers, **settings))
+        await until(lambda: "late__write" in gate.table.tools and gate.describe()["children"] == 0, 20)
+        told = await client.call("n__write", text="b")
+        assert told.result["_meta"]["dev.holdfast/error"]["kind"] == "SessionReplaced"

@@ -16,7 +16,7 @@ from holdfast.core.eras import Era
 from holdfast.core.events import BackendItemLeftOut, BackendReplaced, Event, HandshakeDone, SessionWasReplaced, Sink
 from holdfast.core.handshake import Handshake
 from holdfast.core.models import ANONYMOUS, Principal
-from holdfast.errors import HoldfastError, Rejected, RunsElsewhere
+from holdfast.errors import HoldfastError, NoBackend, Rejected, RunsElsewhere
 from holdfast.gateway.backends.catalogue import Catalogue, told_in
 from holdfast.gateway.backends.children import Children
 from holdfast.gateway.backends.health import BackendHealth
@@ -72,6 +72,8 @@ class Backend:
         self.spares = Spares(name, self.policy.warm, children, lambda capabilities: self.new(capabilities=capabilities))
         self._told: str | None = None
         """What the server said of itself at the latest handshake, where its lists depend on the caller."""
+        self._fetch_due = False
+        """Its lists are to be fetched in any case, as soon as there is a place for its program."""
         self._closed = False
 
     def __repr__(self) -> str:
@@ -226,7 +228,7 @@ class Backend:
         if self._closed or (self.health.resting and not fetch):
             return False
         known = self.catalogue is not None and not self.lists.borrowed
-        return fetch or not self.is_child or not known or self.health.state == "down"
+        return fetch or self._fetch_due or not self.is_child or not known or self.health.state == "down"
 
     async def check(self, *, fetch: bool = False) -> None:
         """Check its health once, and fetch its lists if they are too old. `fetch`: fetch them in any case."""
@@ -235,9 +237,11 @@ class Backend:
             return
         if not self._is_due(fetch):
             return
+        fetch = fetch or self._fetch_due
         try:
             backend_link = self.links.common()
-            await backend_link.start()
+            await backend_link.start(for_first_look=self.catalogue is None)
+            self._fetch_due = False
             known = self.catalogue
             if known is None or fetch or self.lists.must_fetch or self.health.state != "up":
                 await self.lists.refresh(backend_link.link, anew=fetch)
@@ -248,6 +252,10 @@ class Backend:
         except RunsElsewhere:
             await self.lists.recall_from_owner()
             self.health.note(None)
+        except NoBackend as error:  # every place for programs is taken, which says nothing of this one
+            self.health.failures.add(error)
+            self.health.end_pause()
+            self._fetch_due = fetch
         except HoldfastError as error:
             self.health.note(error)
         finally:

@@ -68,6 +68,7 @@ class BackendLink:
     """One link to a backend: a session's, a principal's, all clients', or one call's."""
 
     __slots__ = (
+        "_for_first_look",
         "_starting",
         "backend",
         "begun",
@@ -99,6 +100,7 @@ class BackendLink:
         self.caller = caller
         self.is_spare = False
         self._starting = 0
+        self._for_first_look = False
         self.owns: Ownership | None = None
         self.passed: Mapping[str, str] = passed or {}
         """Headers of the caller's latest request, for servers that want them on every request."""
@@ -157,13 +159,16 @@ class BackendLink:
 
     @property
     def is_needed(self) -> bool:
-        return self.caller is not None or self.owns is not None
+        return self.caller is not None or self.owns is not None or self._for_first_look
+
+    @property
+    def in_call(self) -> bool:
+        return bool(self._starting or self.link.statistics().in_flight)
 
     @property
     def can_go(self) -> bool:
         """A program that is idle, and whose record says that it was there."""
-        quiet = not self._starting and not self.link.statistics().in_flight
-        return quiet and self.caller is not None and self.memory is not None
+        return not self.in_call and self.caller is not None and self.memory is not None
 
     async def reclaim(self) -> None:
         """Another program needs the place. The link stays: its next use starts the program and reports the loss."""
@@ -180,10 +185,12 @@ class BackendLink:
 
     # Up and down
 
-    async def start(self) -> None:
-        """Come up now; what this shows of the backend is noted."""
+    async def start(self, *, for_first_look: bool = False) -> None:
+        """Come up now; what this shows of the backend is noted. `for_first_look`: nothing is known of the backend, so
+        that it can't be called before: its program needs a place as one for a call does."""
         if self.is_up:
             return
+        self._for_first_look = for_first_look
         self._starting += 1
         try:
             await self._start()
