@@ -77,6 +77,9 @@ class PostReplyChannel:
 
     async def finish(self, message: dict[str, Any], status: int = 200) -> None:
         """Send the answer, after everything that was said before it."""
+        if self._request.revoked:  # the call took this cancellation for that of its session's end
+            self.drop()
+            raise asyncio.CancelledError
         if self._pump is None and self._json:
             await self._request.reply_json(status, message)
             return
