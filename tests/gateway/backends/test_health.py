@@ -149,7 +149,7 @@ async def test_a_tool_that_fails_takes_its_server_from_nobody_and_a_transport_do
                 for client in (one, other):
                     await client.initialize()
                     assert (await client.call("counter__count")).text == "1"
-                circuit = peer_of(gate.backends["counter"].entry.server.target).circuit
+                circuit = peer_of(gate.backends["counter"].entry.server.target, 3).circuit
                 assert circuit.threshold == 3
                 circuit.spacing = 0.0
                 http.plan(fault, method="tools/call", times=5)

@@ -8,7 +8,8 @@ import pytest
 import holdfast
 from holdfast import CommandTarget
 from holdfast.core.lifecycle import CircuitState
-from tests.links.kit import link_to
+from holdfast.testing import FaultServer
+from tests.links.kit import FAST, link_to
 from tests.links.wires.stdio.children import QUICK
 
 pytestmark = pytest.mark.anyio
@@ -45,3 +46,16 @@ async def test_a_call_that_kills_or_hangs_its_own_program_shuts_out_no_other_lin
         assert await well.request("x/well")
         async with link_to(target, limits=limits, era="2025") as third:
             assert await third.request("x/well")
+
+
+@pytest.mark.promise("link.circuit")
+async def test_each_link_keeps_the_threshold_that_it_was_given() -> None:
+    async with FaultServer() as server:
+        async with (
+            link_to(server.url, limits=replace(FAST, circuit=3)) as strict,
+            link_to(server.url, limits=replace(FAST, circuit=0)) as lenient,
+            link_to(server.url, limits=replace(FAST, circuit=3)) as other,
+        ):
+            assert [each._calls.peer.circuit.threshold for each in (strict, lenient)] == [3, 0]
+            assert strict._calls.peer is other._calls.peer
+            assert strict._calls.peer.offers is lenient._calls.peer.offers

@@ -64,8 +64,8 @@ class Backend:
         self.is_child = isinstance(target, CommandTarget)
         self.at = hashlib.sha256(repr(entry.server.url or entry.server.command).encode()).hexdigest()[:12]
         """Which server this is: nothing is taken over that was kept of another one under the same name."""
-        limits = self._limits = replace(entry.server.limits, circuit=entry.policy.circuit)
-        self._pool = SharedPool(target, name, limits.connect) if isinstance(target, HttpTarget) else None
+        connect = entry.server.limits.connect
+        self._pool = SharedPool(target, name, connect) if isinstance(target, HttpTarget) else None
         self.health = BackendHealth(name, clock, emit=self.emit, on_change=listener.state_changed)
         self.links = SharedLinks(self, store)
         self.lists = BackendLists(self, self.at, store, self.links, listener)
@@ -161,7 +161,7 @@ class Backend:
             client_info=info or CLIENT_INFO,
             principal=principal,
             memory=memory,
-            limits=self._limits,
+            limits=replace(server.limits, circuit=self.policy.circuit),  # since a reload, the policy may be another
             verdict_rules=server.verdict_rules,
             confirm_losses=True,
             stream=stream,
