@@ -197,7 +197,7 @@ def test_check_refuses_tokens_that_have_all_expired(tmp_path: Path) -> None:
             1
         ]
 
-    assert "every token has expired" in str(checked(2020, 2021)[0])
+    assert "every token in auth.tokens has expired" in str(checked(2020, 2021)[0])
     assert checked(2020, 9000) == []
 
 

@@ -7,7 +7,6 @@ import difflib
 import hashlib
 import os
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +18,11 @@ from holdfast.client.files import KEYS, Servers, server_from
 from holdfast.client.server import Server
 from holdfast.core.values import members
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.gateway.auth import check_bind
+from holdfast.gateway.auth import check_bind, check_tokens
 from holdfast.gateway.backends.routing import too_many_names
 from holdfast.gateway.backends.secret_files import PREFIX, FileHeaders
 from holdfast.gateway.config.reading import Mistake, Reading
-from holdfast.gateway.config.settings import POLICY_KEYS, SETTINGS_KEYS, Auth, Policy, Reuse, Settings
+from holdfast.gateway.config.settings import POLICY_KEYS, SETTINGS_KEYS, Policy, Reuse, Settings
 from holdfast.links.target import CommandTarget, HttpTarget, check_headers
 from holdfast.links.wires.http.route import proxy_for
 from holdfast.links.wires.stdio.command import Missing, environment, located
@@ -342,9 +341,10 @@ def _check_here(
         check_bind(settings, insecure)
     except ConfigError as error:
         reading.add(("listen", "host"), error.what, error.remedy)
-    tokens = settings.auth.tokens if isinstance(settings.auth, Auth) else ()
-    if tokens and all(token.expires is not None and token.expires.timestamp() <= time.time() for token in tokens):
-        reading.add(("auth", "tokens"), "every token has expired, so nobody may call", "`holdfast token new` makes one")
+    try:
+        check_tokens(settings)
+    except ConfigError as error:
+        reading.add(("auth", "tokens"), error.what, error.remedy)
     for name, entry in entries.items():
         target = entry.server.target
         if isinstance(target, CommandTarget):
