@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, cast
 
+from holdfast.core.clock import Clock
 from holdfast.core.eras import Era
 from holdfast.core.handshake import Handshake, Ours, includes
 from holdfast.core.lifecycle import LinkState
@@ -111,16 +112,24 @@ class Link:
         self._settings.change(replace(self._settings.now, log_level=level))
 
     @property
+    def clock(self) -> Clock:
+        """What its times are taken from."""
+        return self._options.clock
+
+    @property
     def phase(self) -> LinkState:
+        """Where the link is between closed and ready."""
         return self._lifecycle.phase.state
 
     @property
     def era(self) -> Era | None:
+        """The era that was agreed on; None before the first handshake."""
         generation = self._lifecycle.generation
         return generation.era if generation is not None else None
 
     @property
     def session_id(self) -> str | None:
+        """The server's session id; None where there is none."""
         generation = self._lifecycle.generation
         return generation.session if generation is not None else None
 
@@ -131,6 +140,7 @@ class Link:
 
     @property
     def handshake(self) -> Handshake | None:
+        """What both sides said at the latest handshake; None before the first."""
         generation = self._lifecycle.generation
         return generation.handshake if generation is not None else None
 
@@ -154,6 +164,7 @@ class Link:
         return self._background
 
     def statistics(self) -> LinkStatistics:
+        """Counts since the link was made."""
         return self._reporter.statistics()
 
     def __repr__(self) -> str:
@@ -209,7 +220,7 @@ class Link:
                 f"{method}: {in_flight} of {limit} calls to {self.name!r} are in flight",
                 server=self.name,
                 phase="call",
-                remedy="wait for some to end, or raise Limits(in_flight=…)",
+                remedy="wait for some to end, or in Python raise Limits(in_flight=…)",
             )
         self._reporter.call_began()
         try:

@@ -68,10 +68,12 @@ class FaultServer:
 
     @property
     def url(self) -> str:
+        """Where it is served."""
         return f"http://127.0.0.1:{self.port}{self.path}"
 
     @property
     def effects(self) -> Mapping[str, int]:
+        """How often each tool was executed, by the key of its call."""
         return self.sessions.effects
 
     async def __aenter__(self) -> Self:
@@ -110,6 +112,7 @@ class FaultServer:
         await self.listen()
 
     async def close(self) -> None:
+        """Stop serving; every connection is cut."""
         self.sessions.release.set()
         await self.refuse()
 
@@ -147,6 +150,7 @@ class FaultServer:
 
     @property
     def streams(self) -> int:
+        """How many streams are open."""
         return len(self._streams)
 
     # One connection

@@ -74,10 +74,12 @@ class Report:
 
     @property
     def ill(self) -> tuple[Finding, ...]:
+        """What is wrong with the server."""
         return self._with(Verdict.ILL)
 
     @property
     def skipped(self) -> tuple[Finding, ...]:
+        """What could not be checked, and why."""
         return self._with(Verdict.SKIPPED)
 
     def _with(self, verdict: Verdict) -> tuple[Finding, ...]:

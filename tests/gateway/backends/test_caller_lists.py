@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.events import BackendItemLeftOut, Event
+from holdfast.events import BackendItemLeftOut, Event
 from holdfast.testing import FaultServer
 from holdfast.testing.fault_server import Request
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
 from tests.gateway.raw_backend import raw_http
-from tests.links.kit import until
 
 TOOLS = {"moss": ("count", "echo"), "fern": ("count", "log")}
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
-from tests.links.kit import until
 
 ASKS = """
 import json, pathlib, sys

@@ -9,9 +9,9 @@ import pytest
 
 from holdfast.gateway.dispatch import Methods
 from holdfast.gateway.request_context import RequestContext
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
-from tests.links.kit import until
 
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x"}}
 SAID = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x" * 500_000}}

@@ -9,9 +9,9 @@ import pytest
 
 from holdfast.errors import StoreDown
 from holdfast.testing import FaultServer
+from tests.deadlines import until
 from tests.gateway.clients import Answer, Raw
 from tests.gateway.gateways import gateway
-from tests.links.kit import until
 
 
 @pytest.mark.promise("gateway.counts")

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 import holdfast
-from holdfast import CommandTarget
 from holdfast.core.lifecycle import CircuitState
+from holdfast.links import CommandTarget
 from holdfast.testing import FaultServer
-from tests.links.kit import FAST, link_to
+from tests.links.quick_links import FAST, link_to
 from tests.links.wires.stdio.children import QUICK
 
 pytestmark = pytest.mark.anyio

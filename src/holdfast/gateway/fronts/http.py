@@ -116,10 +116,8 @@ class HttpFront:
         if principal is None:
             raise _unauthorized()
         request.is_of(principal)
-        most = most_of_one_caller(self._gateway.settings.clients)
-        if principal != ANONYMOUS and self.open.of(principal) >= most:
-            what = f"{most} requests and streams of yours are open, which is the most (clients.per_principal)"
-            raise Refused.for_now(what)
+        if principal != ANONYMOUS:
+            self._check_share(principal)
         if request.doubled:
             self._refuse_doubles(request.doubled)
         with self.open.keep(request, principal, authorization):
@@ -136,6 +134,13 @@ class HttpFront:
                 if not request.begun:
                     raise _unauthorized() from None
                 request.hang_up()
+
+    def _check_share(self, principal: Principal) -> None:
+        """Refuse a caller who has too many requests and streams open already."""
+        most = most_of_one_caller(self._gateway.settings.clients)
+        if self.open.of(principal) >= most:
+            what = f"{most} requests and streams of yours are open, which is the most (clients.per_principal)"
+            raise Refused.for_now(what)
 
     def _refuse_doubles(self, doubled: frozenset[bytes]) -> None:
         """A header that is passed to a backend, or names a session, must have one value."""

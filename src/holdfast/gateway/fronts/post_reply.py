@@ -21,14 +21,18 @@ class Accepts(NamedTuple):
 
     @classmethod
     def of(cls, accept: bytes | None) -> "Accepts":
-        if accept is None:
-            return cls(json=True, sse=True)
+        if accept is None or accept == _USUAL:
+            return _BOTH
         json = sse = False
         for part in accept.lower().split(b","):
             kind = part.partition(b";")[0].strip()
             json = json or kind in (b"application/json", b"application/*", b"*/*")
             sse = sse or kind in (b"text/event-stream", b"text/*", b"*/*")
         return cls(json, sse)
+
+
+_USUAL = b"application/json, text/event-stream"  # what SDKs send
+_BOTH = Accepts(json=True, sse=True)
 
 
 class PostReplyChannel:

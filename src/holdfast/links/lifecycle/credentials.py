@@ -11,6 +11,7 @@ from typing import Any, cast
 from holdfast.core.eras import VERSIONS, Era
 from holdfast.core.outcome import Seen
 from holdfast.errors import ConfigError, ConnectFailed, HoldfastError, StartTimeout, Unauthorized
+from holdfast.links.background import cancelling
 from holdfast.links.limits import Limits
 from holdfast.links.target import (
     CommandTarget,
@@ -58,7 +59,7 @@ class Credentials:
                 f"URL, headers or env of {self._name!r} were not resolved within {self._limits.resolve:g} s",
                 server=self._name,
                 phase="resolve",
-                remedy="nothing was executed; see what the callable waits for, or raise Limits(resolve=…)",
+                remedy="nothing was executed; see what the callable waits for, or in Python raise Limits(resolve=…)",
             ) from error
         target = self._target
         if not isinstance(target, HttpTarget) or target.auth is None or resolved.url is None:
@@ -72,7 +73,7 @@ class Credentials:
                 f"the OAuth flow of {self._name!r} did not end within {self._limits.authorize:g} s",
                 server=self._name,
                 phase="resolve",
-                remedy="nothing was executed; call again and sign in sooner, or raise Limits(authorize=…)",
+                remedy="nothing was executed; call again and sign in sooner, or in Python raise Limits(authorize=…)",
             ) from error
         finally:
             self._authorized += asyncio.get_running_loop().time() - began
@@ -93,7 +94,9 @@ class Credentials:
                 headers = check_headers(self._a_mapping(await headers()))
         except (HoldfastError, TimeoutError):
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and cancelling():
+                raise  # else something that the callable waited for was cancelled
             raise ConnectFailed(
                 f"URL, headers or env of {self._name!r} were not resolved: {type(error).__name__}: {error}"[:400],
                 server=self._name,
@@ -157,7 +160,9 @@ class Credentials:
             ) from error
         except HoldfastError:
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and cancelling():
+                raise
             raise Unauthorized(
                 f"no authorization for {self._name!r}: {type(error).__name__}: {error}"[:400],
                 server=self._name,

@@ -8,11 +8,11 @@ import asyncio
 import random
 from contextvars import Context
 
-from holdfast.core.events import LinkClosed, LinkFailed, LinkOpened
 from holdfast.core.lifecycle import LinkEvent, LinkState
 from holdfast.core.outcome import Seen, Verdict
 from holdfast.core.retry import backoff
 from holdfast.errors import ConnectFailed, HoldfastError, LeaseClosed, StartTimeout, UsageError
+from holdfast.events import LinkClosed, LinkFailed, LinkOpened
 from holdfast.links.background import BackgroundTasks
 from holdfast.links.calls.errors import closed, not_started
 from holdfast.links.calls.inbound import Inbound
@@ -82,10 +82,11 @@ class LinkLifecycle:
 
     # Up
 
-    async def ready(self, what: str, until: float | None) -> Generation:
-        """The current generation, or the next. All callers wait for one way up; each has its own deadline."""
+    async def ready(self, what: str, until: float | None, since: float | None = None) -> Generation:
+        """The current generation, or the next. All callers wait for one way up; each has its own deadline, counted from
+        `since` for one that tries again and again."""
         loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = loop.time() if since is None else since
         limit, authorizing = began + self._limits.start, self._startup.credentials.authorizing
         spent = authorizing()
 
@@ -134,7 +135,8 @@ class LinkLifecycle:
             f"{what}: {self._startup.name!r} did not come up within {span} (phase {self.phase.state.value})",
             server=self._startup.name,
             phase=self.phase.state.value,
-            remedy=f"nothing was executed; try again, or raise {'timeout=' if own else 'Limits(start=…)'}",
+            remedy="nothing was executed; try again, or "
+            + ("raise timeout=" if own else "in Python raise Limits(start=…)"),
         )
 
     async def _rise(self) -> Generation | HoldfastError:

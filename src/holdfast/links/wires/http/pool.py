@@ -39,7 +39,7 @@ class Pool:
         lines.extend(f"{name}: {value}\r\n" for name, value in headers.items())
         lines.append(f"content-length: {len(body.value)}\r\n\r\n" if body is not None else "\r\n")
         head = "".join(lines).encode("latin-1", "strict")
-        breaks = route.begin.count("\n") + len(headers) + 1 + (body is not None)
+        breaks = route.lines + len(headers) + 1 + (body is not None)
         if head.count(b"\n") != breaks or head.count(b"\r") != breaks or b"\0" in head:
             raise ValueError("a header has a line break or a NUL")
         connection = self._take(route.key)

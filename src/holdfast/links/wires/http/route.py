@@ -87,6 +87,11 @@ class Route:
             lines.append(f"proxy-authorization: {self.proxy.authorization}")
         return "".join(f"{line}\r\n" for line in lines)
 
+    @cached_property
+    def lines(self) -> int:
+        """How many lines `begin` has."""
+        return self.begin.count("\n")
+
 
 def bracketed(host: str) -> str:
     """The host as it stands before a port."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from tests.links.kit import until
+from tests.deadlines import until
 
 
 class RealServer:
