@@ -18,7 +18,7 @@ from holdfast.gateway.server import Program
 from tests.deadlines import patience, until
 from tests.links.quick_links import FAST
 
-PATIENT = replace(FAST, silence=20, handshake=20, start=30)
+PATIENT = replace(FAST, silence=20, handshake=20, program_handshake=20, start=30)
 
 
 def config_of(folder: Path, servers: Mapping[str, Any], **settings: Any) -> Config:

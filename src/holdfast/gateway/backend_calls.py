@@ -23,11 +23,12 @@ from holdfast.errors import (
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.backends.lists import LISTS
+from holdfast.gateway.backends.refused_questions import RefusedQuestions
 from holdfast.gateway.backends.routing import Route
 from holdfast.gateway.drain import CallsInProgress
 from holdfast.gateway.link_choice import LinkChoice
 from holdfast.gateway.request_context import RequestContext
-from holdfast.gateway.results import OWN_SESSION, with_notice, with_refusal
+from holdfast.gateway.results import OWN_SESSION, error_with_refusal, with_notice, with_refusal
 from holdfast.gateway.sessions.questions import ReplyChannel
 from holdfast.links.calls.handlers import CallHandlers, RawProgress
 
@@ -100,13 +101,15 @@ class BackendCalls:
         backend_link.mark_used(backend.passed(context.headers) if backend.is_per_caller else None)
         headers = _headers(context, backend_link, request)
         reply_channel, handlers, on_progress = context.reply_channel, None, None
+        refused = RefusedQuestions(backend.name)
         if reply_channel is not None:
             meta = members(params.get("_meta"))
-            handlers = _handlers(context, backend, reply_channel, meta)
+            handlers = _handlers(context, backend, reply_channel, meta, refused)
             token = meta.get("progressToken")
             if token is not None:
                 on_progress = _progress(reply_channel, token)
         server = backend.entry.server
+        backend_link.calls.append(refused)
         try:
             result = await link.request(
                 request.method,
@@ -121,9 +124,9 @@ class BackendCalls:
             if result.get("resultType") == "input_required" and context.era is Era.Y2025:
                 result = await self._answer_questions(context, backend_link, request, result, headers)
         except ErrorAnswer as error:
-            if (refused := backend_link.take_refusal()) is not None:
-                raise refused from error
-            raise
+            if (refusal := refused.error()) is None:
+                raise
+            return error_with_refusal(request.method, error, refusal)
         except asyncio.CancelledError:
             if not (self._calls.was_cut() or (session is not None and session.was_cut())):
                 raise
@@ -133,19 +136,19 @@ class BackendCalls:
                 phase="call",
             ) from None
         except (ConnectFailed, StartTimeout, CircuitOpen) as error:
-            backend.health.note(error, backend_link.session)
+            backend.link_failed(error, backend_link.session, backend_link.caller)
             raise backend.health.unavailable(error) from error
         except SessionReplaced as error:
             error.remedy = CALL_AGAIN
             if not request.safe and (loss := link.unreported_loss) is not None:
                 context.will_report(link, loss)
             raise
-        if (
-            backend_link.refused is not None
-            and (refused := backend_link.take_refusal()) is not None
-            and result.get("isError") is True
-        ):
-            result = with_refusal(result, refused)
+        finally:
+            backend_link.calls.remove(refused)
+        if backend.health.state != "up":
+            backend.answered()
+        if refused.method is not None and result.get("isError") is True and (refusal := refused.error()) is not None:
+            result = with_refusal(result, refusal)
         if context.era is Era.Y2025 and "resultType" in result:
             return {key: value for key, value in result.items() if key not in _ONLY_2026}
         return result
@@ -212,7 +215,11 @@ def _headers(context: RequestContext, backend_link: BackendLink, request: Backen
 
 
 def _handlers(
-    context: RequestContext, backend: Backend, reply_channel: ReplyChannel, meta: Mapping[str, Any]
+    context: RequestContext,
+    backend: Backend,
+    reply_channel: ReplyChannel,
+    meta: Mapping[str, Any],
+    refused: RefusedQuestions,
 ) -> CallHandlers:
     session, era = context.session, context.era
     # A program's pipe is for all its calls, which may be of several clients.
@@ -231,7 +238,7 @@ def _handlers(
         reply_channel.say({"jsonrpc": "2.0", "method": method, "params": dict(params or {})})
 
     if session is None or era is Era.Y2026:
-        return CallHandlers(on_notification=heard, keep_up=keep_up)
+        return CallHandlers(refused.refuse, heard, keep_up)
     return CallHandlers(lambda method, params, _: session.questions.ask(method, params, reply_channel), heard, keep_up)
 
 

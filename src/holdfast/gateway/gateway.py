@@ -143,7 +143,9 @@ class Gateway:
             "address": self.address,
             "sessions": len(self.sessions.live),
             "children": self._children.count,
-            "backends": {name: described(backend) for name, backend in self.backends.items()},
+            "backends": {
+                name: described(backend, self.caller_lists.left_out(name)) for name, backend in self.backends.items()
+            },
         }
 
     def report(self, error: HoldfastError) -> None:

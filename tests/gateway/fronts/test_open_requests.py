@@ -157,3 +157,23 @@ async def test_a_call_that_has_begun_to_stream_is_cut_and_its_backend_hears_of_i
                 assert await place.program.reload()
                 await ended(events)
             await until(lambda: any(request.method == "notifications/cancelled" for request in http.requests))
+
+
+@pytest.mark.promise("gateway.revoked")
+async def test_a_call_of_a_session_that_is_ending_is_cut_with_its_token(tmp_path: Path) -> None:
+    async with FaultServer() as http, office(tmp_path, http.url) as place:
+        place.document["sessions"] = {"drain": 60}
+        place.write("alice", "bob")
+        assert await place.program.reload()
+        async with Raw(place.program.url, place.tokens["alice"]) as alice:
+            await alice.initialize()
+            assert place.program.gateway is not None
+            (session,) = place.program.gateway.sessions.live.values()
+            before = waits(http)
+            calling = asyncio.create_task(alice.call("counter__wait"))
+            await until(lambda: waits(http) == before + 1)
+            ending = asyncio.create_task(alice.delete())
+            await until(lambda: not session.goes_on)
+            place.write("bob")
+            assert await place.program.reload()
+            assert [answer.status for answer in await asyncio.gather(calling, ending)] == [401, 401]

@@ -255,7 +255,11 @@ class Call:
     def _account(self, verdict: Verdict, seen: Seen, generation: Generation) -> None:
         circuit, loop = self._context.peer.circuit, asyncio.get_running_loop()
         silent = seen.broke is Broke.NO_ANSWER_IN_TIME
-        if verdict in (Verdict.NOT_SENT, Verdict.UNKNOWN) and is_transport_fault(seen, circuit.answers > self._answers):
+        if generation.wire.owns_server and (silent or seen.broke in _TRANSPORT_ENDED):
+            circuit.gave_up()  # says nothing of other links' processes, as a failed start would
+        elif verdict in (Verdict.NOT_SENT, Verdict.UNKNOWN) and is_transport_fault(
+            seen, circuit.answers > self._answers
+        ):
             if circuit.failed(self._started, loop.time()):
                 self._context.reporter.event(CircuitChanged, state=circuit.state.value)
         elif silent:

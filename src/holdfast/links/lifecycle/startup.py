@@ -8,7 +8,7 @@ import random
 import time
 
 from holdfast.core.eras import Era
-from holdfast.core.outcome import Broke, Seen, Verdict, judge
+from holdfast.core.outcome import Broke, Seen, Verdict, is_transport_fault, judge
 from holdfast.core.retry import Circumstances, RetryStep, decide, wait_for
 from holdfast.errors import ConnectFailed, HoldfastError, StartTimeout
 from holdfast.events import CircuitChanged
@@ -201,9 +201,8 @@ class Startup:
                 generation = await handshaker.handshake(self._settings.now.pinned, self._first(), self.peer.offers)
             except HandshakeFailed as failure:
                 verdict = judge(failure.seen)
-                if verdict in (Verdict.NOT_SENT, Verdict.UNKNOWN) and self.peer.circuit.failed(
-                    started, asyncio.get_running_loop().time()
-                ):
+                fault = verdict in (Verdict.NOT_SENT, Verdict.UNKNOWN) and is_transport_fault(failure.seen, False)
+                if fault and self.peer.circuit.failed(started, asyncio.get_running_loop().time()):
                     self._reporter.event(CircuitChanged, state=self.peer.circuit.state.value)
                 error = error_for(self.name, "handshake", "handshake", verdict, failure.reply, attempts)
                 if failure.seen.broke is Broke.AFTER_SEND and (self.resolved.url or "").startswith("http://"):
