@@ -287,3 +287,44 @@ async def test_a_malformed_result_is_answered_and_kills_nothing() -> None:
                 await session.list_tools()
             link.request = real  # type: ignore[method-assign]
             assert (await session.list_tools()).tools
+
+
+@pytest.mark.promise("link.sdk")
+async def test_the_listen_of_an_mcp_client_over_a_link_is_acknowledged_and_gets_changes() -> None:
+    async with FaultServer(era="2026") as server:
+        async with Client(LinkTransport(link_to(server.url, stateful=False))) as client:
+            async with asyncio.timeout(10), client.listen(tools_list_changed=True) as subscription:
+                server.push({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+                assert await anext(subscription) is not None
+            await until(lambda: not server.streams)  # leaving it ends it at the server
+            assert (await client.list_tools()).tools
+
+
+@pytest.mark.promise("link.reverse")
+@pytest.mark.parametrize("over", ["dispatcher", "transport"])
+async def test_a_question_that_the_server_takes_back_is_taken_from_the_sessions_callback(over: str) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def wait(context: Any, params: Any) -> types.ElicitResult:
+        begun.set()
+        try:
+            return await asyncio.get_running_loop().create_future()
+        finally:
+            ended.set()
+
+    async with FaultServer() as server, link_to(server.url) as link:
+        if over == "dispatcher":
+            context: Any = ClientSession(dispatcher=LinkDispatcher(link), elicitation_callback=wait)
+        else:
+            context = Client(LinkTransport(link), elicitation_callback=wait)
+        async with context as client:
+            if over == "dispatcher":
+                await client.initialize()
+            await client.list_tools()
+            await until(lambda: server.streams == 1)
+            server.push({"jsonrpc": "2.0", "id": 7, "method": "elicitation/create", **ASK})
+            await asyncio.wait_for(begun.wait(), 5)
+            server.push({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}})
+            await asyncio.wait_for(ended.wait(), 5)
+            assert said(await client.call_tool("echo", {"text": "alive"})) == "alive"
+            assert not any((request.message or {}).get("id") == 7 for request in server.requests)  # nor answered
