@@ -378,6 +378,7 @@ class Link:
                     remedy="use one link per event loop, or close it first",
                 )
             self._lifecycle.abandon()
+            self._exchanger.abandon()
         self._loop = loop
 
     def _until(self, timeout: float | None) -> float | None:
