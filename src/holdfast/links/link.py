@@ -87,7 +87,7 @@ class Link:
             self._exchanger,
             peer,
             reporter,
-            startup.credentials.renewable,
+            startup.credentials,
         )
 
     # What it is

@@ -16,6 +16,7 @@ from holdfast.errors import CircuitOpen, HoldfastError
 from holdfast.links.calls.errors import TimeSpent, answered, closed, error_for, replaced
 from holdfast.links.calls.exchange import Exchanger
 from holdfast.links.calls.handlers import CallHandlers, OnProgress, Params
+from holdfast.links.lifecycle.credentials import Credentials
 from holdfast.links.lifecycle.lifecycle import LinkLifecycle
 from holdfast.links.lifecycle.peer import Peer
 from holdfast.links.memory.saver import Saver
@@ -63,7 +64,7 @@ class CallContext:
         exchanger: Exchanger,
         peer: Peer,
         reporter: LinkReporter,
-        renewable: bool,
+        credentials: Credentials,
     ) -> None:
         self.name = name
         self.options = options
@@ -72,7 +73,7 @@ class CallContext:
         self.exchanger = exchanger
         self.peer = peer
         self.reporter = reporter
-        self.renewable = renewable
+        self.credentials = credentials
 
 
 class Call:
@@ -91,7 +92,7 @@ class Call:
         "_method",
         "_on_progress",
         "_params",
-        "_renewed",
+        "_renewed_for",
         "_safe",
         "_sharer",
         "_silence",
@@ -127,7 +128,7 @@ class Call:
         self._answers = 0
         self._attempts = 0
         self._began = asyncio.get_running_loop().time()
-        self._renewed = False
+        self._renewed_for: tuple[int | None, ...] = ()
         self._closings = context.lifecycle.phase.closings
         self._started = 0.0
         self._credentials_version = 0
@@ -223,7 +224,7 @@ class Call:
             if (
                 generation.credentials_version == self._credentials_version
             ):  # else another call has had them renewed meanwhile
-                self._renewed = True
+                self._renewed_for += (seen.status,)
                 context.lifecycle.lose(generation, LinkEvent.AUTH_NEEDED, seen)
         elif step is RetryStep.REPLACE:
             await self._replace(generation)
@@ -274,8 +275,8 @@ class Call:
             self._safe,
             self._attempts,
             self._context.options.limits.replays,
-            self._renewed,
-            self._context.renewable,
+            not self._context.credentials.may_renew(seen, self._renewed_for),
+            self._context.credentials.renewable,
             seen.retry_after,
             left,
         )
