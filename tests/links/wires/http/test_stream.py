@@ -234,3 +234,37 @@ async def test_events_of_other_types_and_a_byte_order_mark_are_no_trouble() -> N
     events = parser.feed(b"\xef\xbb\xbfdata: {}\n\nevent: ping\ndata: keepalive\n\nid: 7\ndata: {")
     assert [event.is_message for event in events] == [True, False]
     assert parser.last_id is None  # the event with the id was cut
+
+
+@pytest.mark.promise("link.server-stream")
+async def test_a_batch_on_the_server_stream_is_taken_message_by_message() -> None:
+    """2025-03-26, which we negotiate, allows them."""
+    handlers = CallHandlers()
+
+    async def answer(method: str, params: Any, id: str | int) -> dict[str, Any]:
+        return {"roots": []}
+
+    async with FaultServer() as server, link_to(server.url, on_notification=handlers, on_request=answer) as link:
+        await link.request("tools/list")
+        await until(lambda: server.streams == 1)
+        asked = {"jsonrpc": "2.0", "id": 7, "method": "roots/list"}
+        server.push([CHANGED, asked, 17, CHANGED])  # type: ignore[arg-type]
+        await until(lambda: handlers.count("notifications/tools/list_changed") == 2)
+        await until(
+            lambda: {"jsonrpc": "2.0", "id": 7, "result": {"roots": []}} in [r.message for r in server.requests]
+        )
+        assert link.statistics().strays == 1
+
+
+@pytest.mark.promise("link.server-stream")
+@pytest.mark.parametrize("form", ["json", "sse"])
+async def test_a_batch_with_the_answer_of_a_call_answers_it(form: str) -> None:
+    handlers = CallHandlers()
+    async with FaultServer() as server, link_to(server.url, on_notification=handlers) as link:
+        await link.request("tools/list")
+        body = json.dumps([CHANGED, {"jsonrpc": "2.0", "id": "x", "result": {"content": []}}])
+        kind = {"content-type": "application/json" if form == "json" else "text/event-stream"}
+        sent = body if form == "json" else f"data: {body}\n\n"
+        server.plan(Fault.STATUS, method="tools/call", status=200, headers=kind, body=sent.encode())
+        assert await link.request("tools/call", tool("echo"), id="x") == {"content": []}
+        assert handlers.count("notifications/tools/list_changed") == 1
