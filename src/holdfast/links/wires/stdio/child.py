@@ -156,7 +156,8 @@ class Child(asyncio.SubprocessProtocol):
             self._take_message(cast("Message", message), len(line))
             return
         if isinstance(message, list):  # a batch, which 2025-03-26 allowed
-            parts = [part for part in cast("list[Any]", message) if isinstance(part, dict) and "jsonrpc" in part]
+            listed = cast("list[Any]", message)
+            parts = [cast("Message", part) for part in listed if isinstance(part, dict) and "jsonrpc" in part]
             for part in parts:
                 self._take_message(part, len(line) // len(parts))
             if parts:
