@@ -47,6 +47,9 @@ NAMED_BY: Mapping[str, str] = {
 }
 """Methods whose `Mcp-Name` header repeats one of their parameters, for routing."""
 
+INPUT_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
+"""Methods in the middle of which a server may ask its client for something."""
+
 CACHEABLE = frozenset(
     {
         "server/discover",

@@ -88,6 +88,7 @@ class Link:
             peer,
             reporter,
             startup.credentials,
+            self._settings,
         )
 
     # What it is

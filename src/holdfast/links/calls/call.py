@@ -8,6 +8,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.core.eras import INPUT_METHODS
 from holdfast.core.events import CallReplayed, CircuitChanged
 from holdfast.core.lifecycle import CircuitState, LinkEvent
 from holdfast.core.outcome import Broke, Seen, Verdict, is_transport_fault, judge
@@ -22,6 +23,7 @@ from holdfast.links.lifecycle.peer import Peer
 from holdfast.links.memory.saver import Saver
 from holdfast.links.options import Options
 from holdfast.links.reporter import LinkReporter
+from holdfast.links.settings import CurrentSettings
 from holdfast.links.wires.base import Generation, Patience, Reply
 
 LISTEN = "subscriptions/listen"  # its answer is a stream that may say nothing for days
@@ -65,6 +67,7 @@ class CallContext:
         peer: Peer,
         reporter: LinkReporter,
         credentials: Credentials,
+        settings: CurrentSettings,
     ) -> None:
         self.name = name
         self.options = options
@@ -74,6 +77,7 @@ class CallContext:
         self.peer = peer
         self.reporter = reporter
         self.credentials = credentials
+        self.settings = settings
 
 
 class Call:
@@ -153,6 +157,16 @@ class Call:
                     lifecycle.loss_raised()
                     lifecycle.losses.sharers.reported(self._sharer)
                     raise replaced(self._context.name, self._method, loss, generation, self._attempts)
+            if (
+                lifecycle.stream.opening is generation
+                and self._method in INPUT_METHODS
+                and self._context.settings.now.ours.capabilities
+            ):
+                await lifecycle.stream.before_questions(generation, self._until)
+                if lifecycle.phase.closings != self._closings:
+                    raise closed(self._context.name, self._method, False)
+                if lifecycle.generation is not generation:
+                    continue
             self._attempts += 1
             reply = await self._try(generation)
             if reply.seen is None:

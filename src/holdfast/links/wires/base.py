@@ -66,7 +66,7 @@ class Generation:
     """Its session was lost and replaced by another link, whose caller knows."""
     successor: "Generation | None" = None
     listening: asyncio.Event = field(default_factory=asyncio.Event)
-    """The server has answered the request for its own stream, whatever it said."""
+    """The server has answered the request for its own stream, whatever it said; or another process has the stream."""
 
     @property
     def held_state(self) -> bool:

@@ -13,6 +13,7 @@ from holdfast.core import events
 from holdfast.links.wires.http.stream import SHORTEST_PAUSE
 from holdfast.testing import Fault, FaultServer
 from tests.links.kit import FAST, link_to, text_of, tool, until
+from tests.links.real import RealServer
 
 pytestmark = pytest.mark.anyio
 
@@ -268,3 +269,88 @@ async def test_a_batch_with_the_answer_of_a_call_answers_it(form: str) -> None:
         server.plan(Fault.STATUS, method="tools/call", status=200, headers=kind, body=sent.encode())
         assert await link.request("tools/call", tool("echo"), id="x") == {"content": []}
         assert handlers.count("notifications/tools/list_changed") == 1
+
+
+class LateStream(FaultServer):
+    """Its own stream opens when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opens = asyncio.Event()
+
+    async def _get(self, request: Any, writer: asyncio.StreamWriter) -> bool:
+        await self.opens.wait()
+        return await super()._get(request, writer)
+
+
+async def _accept(method: str, params: Any, id: str | int) -> dict[str, Any]:
+    return {"action": "accept"}
+
+
+@pytest.mark.promise("link.reverse")
+async def test_a_call_in_which_the_server_may_ask_waits_for_the_server_stream() -> None:
+    """A server that asks there while it is not open loses the question, and its call hangs."""
+    async with (
+        LateStream() as server,
+        link_to(server.url, capabilities={"elicitation": {}}, on_request=_accept) as link,
+    ):
+        await link.request("tools/list")  # in a listing nothing is asked
+        calls = [asyncio.ensure_future(link.request("tools/call", tool("effect", call="x"))) for _ in range(3)]
+        await until(lambda: [request.verb for request in server.requests].count("GET") == 1)
+        for _ in range(20):
+            await link.request("tools/list")
+        assert not server.effects
+        server.opens.set()
+        await asyncio.wait_for(asyncio.gather(*calls), 5)
+        assert server.effects["x"] == 3
+        assert server.streams == 1
+
+
+@pytest.mark.promise("link.reverse")
+@pytest.mark.parametrize("why", ["no capability", "no stream", "slow", "closed"])
+async def test_a_call_waits_for_a_server_stream_only_where_that_helps_and_not_for_long(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capabilities = {} if why == "no capability" else {"elicitation": {}}
+    monkeypatch.setattr("holdfast.links.lifecycle.stream.OPEN_SECONDS", 0.3 if why == "slow" else 1000.0)
+    async with (
+        LateStream() as server,
+        link_to(server.url, capabilities=capabilities, on_request=_accept, stream=why != "no stream") as link,
+    ):
+        if why == "closed":
+            call = asyncio.ensure_future(link.request("tools/call", tool("effect", call="x")))
+            await until(lambda: link.era is not None)
+            await link.close()
+            with pytest.raises(holdfast.Unavailable):
+                await asyncio.wait_for(call, 5)
+            assert not server.effects
+        else:
+            await asyncio.wait_for(link.request("tools/call", tool("effect", call="x")), 5)
+        server.opens.set()
+
+
+@pytest.mark.promise("link.reverse")
+async def test_a_call_with_a_deadline_waits_half_of_it_for_the_stream() -> None:
+    async with (
+        LateStream() as server,
+        link_to(server.url, capabilities={"elicitation": {}}, on_request=_accept) as link,
+    ):
+        await link.open()
+        with pytest.raises(holdfast.AnswerTimeout):
+            await asyncio.wait_for(link.request("tools/call", tool("wait"), timeout=0.2), 5)
+        server.opens.set()
+
+
+@pytest.mark.promise("link.reverse")
+@pytest.mark.parametrize("kind", ["sdk", "fastmcp"])
+async def test_the_first_call_of_a_real_server_may_ask_on_its_stream(kind: Any) -> None:
+    async def answer(method: str, params: Any, id: str | int) -> dict[str, Any]:
+        return {"roots": [{"uri": "file:///here"}]}
+
+    async def ask(url: str) -> str:
+        async with link_to(url, era="2025", capabilities={"roots": {}}, on_request=answer) as link:
+            return text_of(await link.request("tools/call", tool("roots"), timeout=5))
+
+    async with RealServer(kind) as server:
+        said = [await ask(server.url) for _ in range(10)]
+        assert all("file:///here" in each for each in said)
