@@ -328,3 +328,39 @@ async def test_a_question_that_the_server_takes_back_is_taken_from_the_sessions_
             await asyncio.wait_for(ended.wait(), 5)
             assert said(await client.call_tool("echo", {"text": "alive"})) == "alive"
             assert not any((request.message or {}).get("id") == 7 for request in server.requests)  # nor answered
+
+
+@pytest.mark.promise("link.sdk")
+@pytest.mark.parametrize("prior", [True, False])
+async def test_a_client_that_knows_its_server_costs_no_discover(prior: bool) -> None:
+    async with FaultServer(era="2026") as server:
+        saved = None
+        if prior:
+            async with link_to(server.url) as first:
+                saved = types.DiscoverResult.model_validate(await first.request("server/discover"))
+        server.requests.clear()
+        link = link_to(server.url)
+        async with Client(LinkTransport(link), mode="2026-07-28", prior_discover=saved) as client:
+            assert said(await client.call_tool("echo", {"text": "hi"})) == "hi"
+            assert {request.method for request in server.requests} <= {"tools/call", "tools/list"}
+            with pytest.raises(MCPError):  # a refusal of one call is none of the era
+                await client.get_prompt("x")
+            assert link.statistics().why == "the client knows the server"
+            handshake = await link.open()  # somebody wants to know after all
+            assert handshake.server_info == {"name": "faulty", "version": "1"}
+            assert "tools" in handshake.capabilities
+
+
+@pytest.mark.promise("link.sdk")
+@pytest.mark.parametrize("refusal", ["400", "404", "words"])
+async def test_a_client_that_is_wrong_about_its_server_is_served_in_the_other_era(refusal: str) -> None:
+    async with FaultServer(era="2025") as server:
+        if refusal != "words":
+            server.plan(Fault.STATUS, method="tools/call", status=int(refusal), body=b"what?")
+        link = link_to(server.url)
+        async with Client(LinkTransport(link), mode="2026-07-28") as client:
+            assert said(await client.call_tool("effect", {"call": "x"})) == ""
+            assert (await client.list_tools()).tools
+            assert link.era is not None
+            assert link.era.value == "2025"
+        assert server.effects["x"] == 1

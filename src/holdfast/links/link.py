@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, cast
 
-from holdfast.core.eras import Era
+from holdfast.core.eras import VERSIONS, Era
 from holdfast.core.handshake import Handshake, Ours, includes
 from holdfast.core.lifecycle import LinkState
 from holdfast.core.models import Principal
@@ -179,11 +179,17 @@ class Link:
         self._enter_loop()
         if self._lifecycle.generation is None:
             pass_circuit(self._calls.peer, self._reporter, "open")
+        until = self._until(timeout)
         try:
-            return (await self._lifecycle.ready("open", self._until(timeout))).handshake
+            generation = await self._lifecycle.ready("open", until)
         except BaseException:
             self._calls.peer.circuit.gave_up()
             raise
+        if generation.assumed:
+            left = None if until is None else max(0.0, until - asyncio.get_running_loop().time())
+            generation.discovered(await self.request("server/discover", timeout=left))
+            generation = self._lifecycle.generation or generation
+        return generation.handshake
 
     async def request(
         self,
@@ -356,6 +362,13 @@ class Link:
         """Which era to take where the server offers both; without effect after the first handshake."""
         if not self._lifecycle.numbers:
             self._settings.change(replace(self._settings.now, prefers=era))
+
+    def assume(self, version: str) -> None:
+        """The server speaks this version of 2026, as far as the user knows: over HTTP, the first use needs no
+        handshake. If it turns out not to, one is made. Without effect after the first handshake."""
+        self.prefer(Era.Y2026)
+        if not self._lifecycle.numbers and version in VERSIONS[Era.Y2026]:
+            self._settings.change(replace(self._settings.now, assumed=version))
 
     def retire(self) -> None:
         """Close for good, with the `close()` that follows: from then on its use raises `LeaseClosed`."""

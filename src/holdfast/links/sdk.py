@@ -89,8 +89,8 @@ class Bridge:
                 return await self._initialize(params or {}, timeout)
             if method == "server/discover":
                 return await self._discover(params or {}, timeout)
-            if self.link.generation == 0 and PROTOCOL_VERSION in _members(params and params.get("_meta")):
-                self.link.prefer(Era.Y2026)  # a client with a pinned era, which makes no handshake
+            if self.link.generation == 0 and PROTOCOL_VERSION in (meta := _members(params and params.get("_meta"))):
+                self.link.assume(str(meta[PROTOCOL_VERSION]))  # a client with a pinned era, which makes no handshake
             extra = {name: value for name, value in (headers or {}).items() if name.lower() not in _OURS}
             result = await self.link.request(
                 method,

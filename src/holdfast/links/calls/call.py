@@ -27,6 +27,8 @@ from holdfast.links.settings import CurrentSettings
 from holdfast.links.wires.base import Generation, Patience, Reply
 
 LISTEN = "subscriptions/listen"  # its answer is a stream that may say nothing for days
+_NOT_2026 = (None, -32600, -32601, -32000, -32001)
+"""Codes by which a server, or the router before it, refuses a request of the other era: nothing was executed."""
 _TRANSPORT_ENDED = (Broke.CONNECT, Broke.AFTER_SEND, Broke.CHILD_DIED)
 
 
@@ -222,6 +224,9 @@ class Call:
         """Raise, or return when the call may be tried again."""
         context = self._context
         verdict = judge(seen, context.options.verdict_rules)
+        refused = verdict in (Verdict.ANSWER, Verdict.REJECTED) and 400 <= (seen.status or 0) < 500
+        if generation.assumed and refused and seen.code in _NOT_2026:
+            verdict = Verdict.SESSION_LOST  # the server may be of 2025 after all: a handshake decides
         self._account(verdict, seen, generation)
         if context.lifecycle.phase.closings != self._closings:
             raise closed(context.name, self._method, verdict is not Verdict.NOT_SENT)
