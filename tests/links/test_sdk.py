@@ -327,3 +327,80 @@ async def test_a_sessions_hints_end_with_another_version_or_an_hour(ends: str) -
             http.sessions.read_only.add("echo")
             await session.list_tools()
             assert await repeats(http, session)
+
+
+@pytest.mark.promise("link.sdk")
+async def test_the_listen_of_an_mcp_client_over_a_link_is_acknowledged_and_gets_changes() -> None:
+    async with FaultServer(era="2026") as server:
+        async with Client(LinkTransport(link_to(server.url, stateful=False))) as client:
+            async with asyncio.timeout(patience(10)), client.listen(tools_list_changed=True) as subscription:
+                server.push({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+                assert await anext(subscription) is not None
+            await until(lambda: not server.streams)  # leaving it ends it at the server
+            assert (await client.list_tools()).tools
+
+
+@pytest.mark.promise("link.reverse")
+@pytest.mark.parametrize("over", ["dispatcher", "transport"])
+async def test_a_question_that_the_server_takes_back_is_taken_from_the_sessions_callback(over: str) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def wait(context: Any, params: Any) -> types.ElicitResult:
+        begun.set()
+        try:
+            return await asyncio.get_running_loop().create_future()
+        finally:
+            ended.set()
+
+    async with FaultServer() as server, link_to(server.url) as link:
+        if over == "dispatcher":
+            context: Any = ClientSession(dispatcher=LinkDispatcher(link), elicitation_callback=wait)
+        else:
+            context = Client(LinkTransport(link), elicitation_callback=wait)
+        async with context as client:
+            if over == "dispatcher":
+                await client.initialize()
+            await client.list_tools()
+            await until(lambda: server.streams == 1)
+            server.push({"jsonrpc": "2.0", "id": 7, "method": "elicitation/create", **ASK})
+            await asyncio.wait_for(begun.wait(), patience(5))
+            server.push({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}})
+            await asyncio.wait_for(ended.wait(), patience(5))
+            assert said(await client.call_tool("echo", {"text": "alive"})) == "alive"
+            assert not any((request.message or {}).get("id") == 7 for request in server.requests)  # nor answered
+
+
+@pytest.mark.promise("link.sdk")
+@pytest.mark.parametrize("prior", [True, False])
+async def test_a_client_that_knows_its_server_costs_no_discover(prior: bool) -> None:
+    async with FaultServer(era="2026") as server:
+        saved = None
+        if prior:
+            async with link_to(server.url) as first:
+                saved = types.DiscoverResult.model_validate(await first.request("server/discover"))
+        server.requests.clear()
+        link = link_to(server.url)
+        async with Client(LinkTransport(link), mode="2026-07-28", prior_discover=saved) as client:
+            assert said(await client.call_tool("echo", {"text": "hi"})) == "hi"
+            assert {request.method for request in server.requests} <= {"tools/call", "tools/list"}
+            with pytest.raises(MCPError):  # a refusal of one call is none of the era
+                await client.get_prompt("x")
+            assert link.statistics().why == "the client knows the server"
+            handshake = await link.open()  # somebody wants to know after all
+            assert handshake.server_info == {"name": "faulty", "version": "1"}
+            assert "tools" in handshake.capabilities
+
+
+@pytest.mark.promise("link.sdk")
+@pytest.mark.parametrize("refusal", ["400", "404", "words"])
+async def test_a_client_that_is_wrong_about_its_server_is_served_in_the_other_era(refusal: str) -> None:
+    async with FaultServer(era="2025") as server:
+        if refusal != "words":
+            server.plan(Fault.STATUS, method="tools/call", status=int(refusal), body=b"what?")
+        link = link_to(server.url)
+        async with Client(LinkTransport(link), mode="2026-07-28") as client:
+            assert said(await client.call_tool("effect", {"call": "x"})) == ""
+            assert (await client.list_tools()).tools
+            assert link.era is not None
+            assert link.era.value == "2025"
+        assert server.effects["x"] == 1

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from holdfast.core.clock import Clock
-from holdfast.core.eras import Era
+from holdfast.core.eras import VERSIONS, Era
 from holdfast.core.handshake import Handshake, Ours, includes
 from holdfast.core.lifecycle import LinkState
 from holdfast.core.models import Principal
@@ -87,7 +87,8 @@ class Link:
             self._exchanger,
             peer,
             reporter,
-            startup.credentials.renewable,
+            startup.credentials,
+            self._settings,
         )
 
     # What it is
@@ -188,11 +189,17 @@ class Link:
         self._enter_loop()
         if self._lifecycle.generation is None:
             pass_circuit(self._calls.peer, self._reporter, "open")
+        until = self._until(timeout)
         try:
-            return (await self._lifecycle.ready("open", self._until(timeout))).handshake
+            generation = await self._lifecycle.ready("open", until)
         except BaseException:
             self._calls.peer.circuit.gave_up()
             raise
+        if generation.assumed:
+            left = None if until is None else max(0.0, until - asyncio.get_running_loop().time())
+            generation.discovered(await self.request("server/discover", timeout=left))
+            generation = self._lifecycle.generation or generation
+        return generation.handshake
 
     async def request(
         self,
@@ -366,6 +373,13 @@ class Link:
         if not self._lifecycle.numbers:
             self._settings.change(replace(self._settings.now, prefers=era))
 
+    def assume(self, version: str) -> None:
+        """The server speaks this version of 2026, as far as the user knows: over HTTP, the first use needs no
+        handshake. If it turns out not to, one is made. Without effect after the first handshake."""
+        self.prefer(Era.Y2026)
+        if not self._lifecycle.numbers and version in VERSIONS[Era.Y2026]:
+            self._settings.change(replace(self._settings.now, assumed=version))
+
     def retire(self) -> None:
         """Close for good, with the `close()` that follows: from then on its use raises `LeaseClosed`."""
         self._lifecycle.retire()
@@ -388,6 +402,7 @@ class Link:
                     remedy="use one link per event loop, or close it first",
                 )
             self._lifecycle.abandon()
+            self._exchanger.abandon()
         self._loop = loop
 
     def _until(self, timeout: float | None) -> float | None:

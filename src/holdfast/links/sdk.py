@@ -53,9 +53,11 @@ from holdfast.errors import (
     Unavailable,
     UsageError,
 )
+from holdfast.links.calls.call import LISTEN
 from holdfast.links.calls.handlers import OnProgress, Params
 from holdfast.links.link import Link
 
+CANCELLED = "notifications/cancelled"
 BACKLOG = 256  # messages for the session that it has not read yet
 _OURS = frozenset({"mcp-protocol-version", "mcp-method", "mcp-name", "mcp-session-id"})
 
@@ -89,8 +91,8 @@ class Bridge:
                 return await self._initialize(params or {}, timeout)
             if method == "server/discover":
                 return await self._discover(params or {}, timeout)
-            if self.link.generation == 0 and PROTOCOL_VERSION in _members(params and params.get("_meta")):
-                self.link.prefer(Era.Y2026)  # a client with a pinned era, which makes no handshake
+            if self.link.generation == 0 and PROTOCOL_VERSION in (meta := _members(params and params.get("_meta"))):
+                self.link.assume(str(meta[PROTOCOL_VERSION]))  # a client with a pinned era, which makes no handshake
             safe, timeout = await self._is_safe(method, params, timeout)
             extra = {name: value for name, value in (headers or {}).items() if name.lower() not in _OURS}
             result = await self.link.request(
@@ -374,7 +376,7 @@ class LinkTransport:
                     waiting.set_result(message)
 
     def _told(self, message: JSONRPCNotification) -> None:
-        if message.method == "notifications/cancelled":
+        if message.method == CANCELLED:
             task = self._calls.get((message.params or {}).get("requestId", ""))
             if task is not None:
                 task.cancel()  # the link notifies the server in the way of its era
@@ -394,6 +396,8 @@ class LinkTransport:
                 message.params,
                 headers=headers,
                 on_progress=self._progress(token) if token is not None else None,
+                # The server names a subscription by the id of its request, and the session finds it by that.
+                id=message.id if message.method == LISTEN else None,
             )
         except MCPError as error:
             await self._send(JSONRPCError(jsonrpc="2.0", id=message.id, error=error.error))
@@ -430,6 +434,9 @@ class LinkTransport:
             request = JSONRPCRequest(jsonrpc="2.0", id=id, method=method, params=dict(params) if params else None)
             await self._send(request)
             answer = await waiting
+        except asyncio.CancelledError:
+            self._hear(CANCELLED, {"requestId": id, "reason": "the server takes it back"})
+            raise
         finally:
             self._asked.pop(id, None)
         if isinstance(answer, JSONRPCError):

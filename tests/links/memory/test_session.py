@@ -508,3 +508,31 @@ async def test_two_links_share_one_session_and_every_caller_gets_its_own_answer(
         await first.close()
         await second.close(end=True)
         assert server.sessions.deletes == 1
+
+
+@pytest.mark.promise("link.memory")
+async def test_the_era_that_another_link_pinned_is_not_adopted_where_none_is_pinned(memories: Any) -> None:
+    async with FaultServer(era="both") as server:
+        for pinned, stateful, expected in (("2026", True, "2025"), ("2025", False, "2026")):
+            server.sessions.gives_sessions = pinned == "2026"  # else nothing is saved that could be lost
+            async with link_to(server.url, memory=memories(), era=pinned, stream=False) as first:
+                await first.request("tools/list")
+            async with link_to(server.url, memory=memories(), stateful=stateful, stream=False) as second:
+                await second.request("tools/list")
+                assert second.era is not None
+                assert second.era.value == expected
+                await second.close(end=True)
+
+
+@pytest.mark.promise("link.memory")
+async def test_a_link_whose_stream_another_one_reads_does_not_wait_for_it(
+    store: holdfast.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.links.lifecycle.stream.OPEN_SECONDS", 1000.0)
+    shared = {"capabilities": {"elicitation": {}}, "era": "2025"}
+    async with FaultServer() as server:
+        async with link_to(server.url, memory=StoreMemory(store, "one"), **shared) as first:
+            await first.request("tools/call", tool("count"), timeout=5)
+            async with link_to(server.url, memory=StoreMemory(store, "one"), **shared) as second:
+                assert text_of(await asyncio.wait_for(second.request("tools/call", tool("count")), patience(5))) == "2"
+                assert server.streams == 1

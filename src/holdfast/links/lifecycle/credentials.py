@@ -5,7 +5,7 @@ off the hot path, and only the header that they produce goes with requests. No s
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from holdfast.core.eras import VERSIONS, Era
@@ -25,6 +25,7 @@ from holdfast.links.target import (
 from holdfast.links.wires.base import Resolved
 from holdfast.links.wires.http.route import proxy_for
 
+RENEWALS = 3  # for one call or start: a refresh, a sign-in where its token is refused too, and a missing scope
 REQUESTS = 20  # of one OAuth flow: discovery at several places, registration, token
 
 
@@ -37,12 +38,22 @@ class Credentials:
         self._limits = limits
         self._authorized = 0.0
         self._authorizing_since: float | None = None
+        self._given: str | None = None
+        """What the OAuth provider gave last."""
+        self._refreshed = False
+        """It gave that without having learned that the one before was refused."""
 
     @property
     def renewable(self) -> bool:
         """Can resolving again bring other credentials?"""
         target = self._target
         return isinstance(target, HttpTarget) and (callable(target.headers) or target.auth is not None)
+
+    def may_renew(self, refused: Seen, before: Sequence[int | None]) -> bool:
+        """May one call, or one start, have its credentials renewed for this refusal, after others with these statuses?
+        Once for each status, and for a token that was only refreshed again."""
+        again = refused.status in before and not self._refreshed
+        return self.renewable and not again and len(before) < RENEWALS
 
     def authorizing(self) -> float:
         """Seconds spent in OAuth flows so far. They may wait for a person, so they do not count as start-up time."""
@@ -134,6 +145,7 @@ class Credentials:
         # The version tells the provider whether tokens are asked for by resource; they are in both eras.
         request = httpx2.Request("POST", url, headers={"mcp-protocol-version": VERSIONS[Era.Y2025][0]})
         flow = target.auth.async_auth_flow(request)
+        given, self._refreshed = self._given, False
         verify: Any = True if target.tls is None else target.tls.context(self._name)
         try:
             async with httpx2.AsyncClient(verify=verify, proxy=proxy_for(url, target.proxy), trust_env=False) as client:
@@ -143,7 +155,11 @@ class Credentials:
                         answer = await client.send(outgoing)
                         await answer.aread()
                     elif refused is None:
-                        return _authorization(request)
+                        return self._authorization(request)
+                    elif refused.status == 401 and request.headers.get("authorization") not in (None, given):
+                        # Refreshed, here or by another link of the provider: the server has not seen this one.
+                        self._refreshed = True
+                        return self._authorization(request)
                     else:
                         # The server has already answered this one: the flow learns of that, and gets what is missing.
                         challenge = {"www-authenticate": refused.challenge} if refused.challenge else {}
@@ -151,7 +167,7 @@ class Credentials:
                         refused = None
                     outgoing = await flow.asend(answer)
         except StopAsyncIteration:
-            return _authorization(request)
+            return self._authorization(request)
         except httpx2.TransportError as error:
             raise ConnectFailed(
                 f"the authorization server of {self._name!r} could not be reached: {error}"[:400],
@@ -177,7 +193,6 @@ class Credentials:
             phase="resolve",
         )
 
-
-def _authorization(request: Any) -> dict[str, str]:
-    value = request.headers.get("authorization")
-    return {"authorization": value} if value is not None else {}
+    def _authorization(self, request: Any) -> dict[str, str]:
+        self._given = request.headers.get("authorization")
+        return {"authorization": self._given} if self._given is not None else {}

@@ -141,7 +141,8 @@ class LinkLifecycle:
 
     async def _rise(self) -> Generation | HoldfastError:
         """Go up from the state that we are in to READY. The only task that does so."""
-        old, renewed, starts = self._last, False, 0
+        old, starts = self._last, 0
+        refusals: tuple[int | None, ...] = ()
         slow = asyncio.get_running_loop().call_later(self._limits.slow_start, self._still_starting)
         try:
             while True:
@@ -159,9 +160,9 @@ class LinkLifecycle:
                     self._discard(self._startup.drop())
                     await asyncio.sleep(backoff(starts, random.random(), base=self._limits.backoff))
                 except AuthNeeded as needed:
-                    if renewed or not self._startup.credentials.renewable:
+                    if not self._startup.credentials.may_renew(needed.seen, refusals):
                         raise needed.error from None
-                    renewed, self._refused = True, needed.seen
+                    refusals, self._refused = (*refusals, needed.seen.status), needed.seen
                     self.phase.step(LinkEvent.AUTH_NEEDED)
         except HoldfastError as error:
             error = not_started(error)

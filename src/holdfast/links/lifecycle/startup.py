@@ -197,6 +197,9 @@ class Startup:
                 number,
                 self._begins,
             )
+            assumed = self._settings.now.assumed
+            if assumed is not None and number == 1 and self._saved.memory is None and not self.wire.owns_server:
+                return handshaker.assume(assumed)
             try:
                 generation = await handshaker.handshake(self._settings.now.pinned, self._first(), self.peer.offers)
             except HandshakeFailed as failure:

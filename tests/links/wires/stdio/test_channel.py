@@ -377,3 +377,18 @@ async def test_a_close_during_a_failing_handshake_is_told_as_one() -> None:
             await call
         assert "AssertionError" not in str(caught.value)
         await link.close()
+
+
+@pytest.mark.promise("stdio.framing")
+async def test_a_batch_in_one_line_is_taken_message_by_message() -> None:
+    """2025-03-26, which we negotiate, allows them."""
+    heard: list[str] = []
+
+    def take(method: str, params: Any) -> None:
+        heard.append(method)
+
+    async with link_to(program("batch"), limits=QUICK, on_notification=take) as link:
+        answers = await asyncio.gather(link.request("first"), link.request("second"))
+        assert answers == [{"n": 1}, {"n": 2}]
+        assert heard == ["notifications/tools/list_changed"]
+        assert link.statistics().strays == 0
