@@ -15,7 +15,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from benchmarks.links import echo_server
+from benchmarks.sections.links import echo_server
 from holdfast.gateway.config.file import load_config
 from holdfast.gateway.server import Program
 

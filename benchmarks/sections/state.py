@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 import holdfast
-from benchmarks.stores import markdown
+from benchmarks.sections.stores import markdown
 from tests.servers import Valkey
 
 ROUNDS = 9

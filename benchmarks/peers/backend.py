@@ -1,4 +1,4 @@
-"""`python benchmarks/peer_backend.py`: the server behind every peer, in a process of its own: 2025, JSON, sessions.
+"""`python benchmarks/peers/backend.py`: the server behind every peer, in a process of its own: 2025, JSON, sessions.
 
 It owns what the comparison counts: requests, sessions opened, sessions that served a call, a counter a session. Its
 tools are `echo` (the `text` argument back, or 64 bytes) and `count`. It can be told, at `/control/…` on the same port

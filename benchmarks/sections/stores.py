@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 import holdfast
-from benchmarks.raw import DATA, TASKS, Operation, Subject, raw_postgres, raw_redis, raw_sqlite
+from benchmarks.sections.raw import DATA, TASKS, Operation, Subject, raw_postgres, raw_redis, raw_sqlite
 from holdfast import JSON, Record
 from tests.servers import Postgres, Valkey
 

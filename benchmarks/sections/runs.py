@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 import holdfast
-from benchmarks.idle import resident
-from benchmarks.links import CALL, MODES, ROUNDS, Operation, cpu, echo_server
-from benchmarks.stdio import SDK_CHILD
+from benchmarks.sections.idle import resident
+from benchmarks.sections.links import CALL, MODES, ROUNDS, Operation, cpu, echo_server
+from benchmarks.sections.stdio import SDK_CHILD
 from holdfast import Link, Options, Server
 
 LEGEND = (

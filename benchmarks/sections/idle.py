@@ -1,4 +1,4 @@
-"""What an idle link costs in memory, in a process of its own. `python -m benchmarks.idle URL ERA NUMBER`."""
+"""What an idle link costs in memory, in a process of its own. `python -m benchmarks.sections.idle URL ERA NUMBER`."""
 
 import asyncio
 import gc

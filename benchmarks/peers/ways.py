@@ -21,10 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks import gateway, peer_probe
+from benchmarks.peers import probe
+from benchmarks.sections import gateway
 
 HERE = Path(__file__).parent
-PEERS = HERE.parent / ".venv" / "peers"
+PEERS = HERE.parent.parent / ".venv" / "peers"
 START_SECONDS, BUILD_SECONDS = 120, 600
 KEY = "sk-peers-of-a-benchmark-on-loopback-0123456789"
 
@@ -135,7 +136,7 @@ def ready(running: Running, log: Path) -> Running:
         if not Path(f"/proc/{running.pid}").exists() or _gone(running.pid):
             break
         try:
-            asyncio.run(asyncio.wait_for(peer_probe.opened(running.url, running.headers), 20))
+            asyncio.run(asyncio.wait_for(probe.opened(running.url, running.headers), 20))
         except Exception as error:
             last = str(error) or type(error).__name__
             time.sleep(0.5)
@@ -192,7 +193,7 @@ def nginx_version() -> str:
 
 @contextmanager
 def bare(backend: str, folder: Path) -> Iterator[Running]:
-    with program([sys.executable, str(HERE / "bare_proxy.py"), backend], folder) as (pid, log):
+    with program([sys.executable, str(HERE.parent / "servers" / "bare_proxy.py"), backend], folder) as (pid, log):
         until = time.monotonic() + START_SECONDS
         while not (said := log.read_text()).endswith("\n") and time.monotonic() < until:
             time.sleep(0.05)
@@ -215,9 +216,7 @@ def holdfast(backend: str, folder: Path) -> Iterator[Running]:
 def holdfast_named(backend: str, folder: Path) -> Iterator[Running]:
     file, port = folder / "gateway.json", free_port()
     entry = {"echo": {"url": backend, "era": "2025"}}
-    file.write_text(
-        json.dumps({"mcpServers": entry, "store": "memory:", "sessions": {"header": peer_probe.NAMING_HEADER}})
-    )
+    file.write_text(json.dumps({"mcpServers": entry, "store": "memory:", "sessions": {"header": probe.NAMING_HEADER}}))
     with program([gateway.HOLDFAST, "serve", str(file), "--port", str(port)], folder) as (pid, log):
         yield ready(Running(f"http://127.0.0.1:{port}/mcp", pid), log)
 
@@ -233,7 +232,7 @@ def fastmcp(way: str) -> Start:
     @contextmanager
     def start(backend: str, folder: Path) -> Iterator[Running]:
         python, port = environment("fastmcp", *FASTMCP) / "bin" / "python", free_port()
-        command = [str(python), str(HERE / "peer_fastmcp.py"), way, backend, str(port)]
+        command = [str(python), str(HERE / "fastmcp_proxy.py"), way, backend, str(port)]
         with program(command, folder, {"FASTMCP_CHECK_FOR_UPDATES": "off"}) as (pid, log):
             yield ready(Running(f"http://127.0.0.1:{port}/mcp", pid), log)
 
@@ -284,7 +283,12 @@ def contextforge(**settings: str) -> Start:
         }
         command = [str(bin / "mcpgateway"), "--host", "127.0.0.1", "--port", str(port)]
         with program(command, folder, env) as (pid, log):
-            registering = [str(bin / "python"), str(HERE / "peer_contextforge.py"), f"http://127.0.0.1:{port}", backend]
+            registering = [
+                str(bin / "python"),
+                str(HERE / "contextforge_setup.py"),
+                f"http://127.0.0.1:{port}",
+                backend,
+            ]
             done = subprocess.run(
                 registering, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, timeout=180
             )
@@ -307,7 +311,14 @@ ALL = (
         nginx_version,
         mcp=False,
     ),
-    Peer("bare", "bare aiohttp proxy", bare, "`bare_proxy.py` on uvicorn, uvloop", bare_version, mcp=False),
+    Peer(
+        "bare",
+        "bare aiohttp proxy",
+        bare,
+        "`benchmarks/servers/bare_proxy.py` on uvicorn, uvloop",
+        bare_version,
+        mcp=False,
+    ),
     Peer(
         "holdfast",
         "**Holdfast**",

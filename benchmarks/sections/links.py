@@ -35,7 +35,7 @@ Operation = Callable[[], Awaitable[Any]]
 @contextmanager
 def echo_server() -> Iterator[str]:
     process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).parent / "echo.py")],
+        [sys.executable, str(Path(__file__).parent.parent / "servers" / "echo.py")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -105,7 +105,7 @@ async def recovery() -> tuple[int, float, float]:
 
 def idle_memory(url: str, era: str, number: int) -> float:
     """Kilobytes of its process an idle link, after one call; in 2025 with the server's stream open."""
-    command = [sys.executable, "-m", "benchmarks.idle", url, era, str(number)]
+    command = [sys.executable, "-m", "benchmarks.sections.idle", url, era, str(number)]
     return float(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
 
 

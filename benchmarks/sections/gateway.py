@@ -17,9 +17,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.links import echo_server
+from benchmarks.sections.links import echo_server
 
-HERE = Path(__file__).parent
+BENCHMARKS = Path(__file__).parent.parent
 HOLDFAST = str(Path(sys.executable).parent / "holdfast")
 CONNECTIONS = (1, 8, 32)
 SESSIONS = 5_000
@@ -64,7 +64,7 @@ def holdfast(backend: str, folder: Path) -> Iterator[tuple[str, int]]:
 @contextmanager
 def bare(backend: str) -> Iterator[tuple[str, int]]:
     process = subprocess.Popen(
-        [sys.executable, str(HERE / "bare_proxy.py"), backend], stdout=subprocess.PIPE, text=True
+        [sys.executable, str(BENCHMARKS / "servers" / "bare_proxy.py"), backend], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:
@@ -121,7 +121,7 @@ def cpu_seconds(pid: int) -> float:
 
 def measure(url: str, connections: int, seconds: float, size: int = 64, pid: int = 0) -> dict[str, float]:
     before = cpu_seconds(pid) if pid else 0.0
-    command = [sys.executable, str(HERE / "load.py"), url, str(connections), str(seconds), str(size)]
+    command = [sys.executable, str(BENCHMARKS / "load.py"), url, str(connections), str(seconds), str(size)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds * 4 + 60)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
@@ -137,9 +137,9 @@ def rss(pid: int) -> int:
 
 def per_session(url: str, pid: int, count: int) -> float:
     """KB of the gateway's memory an idle session."""
-    subprocess.run([sys.executable, str(HERE / "load.py"), "sessions", url, "200"], check=True, timeout=300)
+    subprocess.run([sys.executable, str(BENCHMARKS / "load.py"), "sessions", url, "200"], check=True, timeout=300)
     before = rss(pid)
-    subprocess.run([sys.executable, str(HERE / "load.py"), "sessions", url, str(count)], check=True, timeout=600)
+    subprocess.run([sys.executable, str(BENCHMARKS / "load.py"), "sessions", url, str(count)], check=True, timeout=600)
     return (rss(pid) - before) / count / 1024
 
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peer_load URL CONNECTIONS SECONDS BYTES HEADERS`: `load.py` for peers that want a key.
+"""`python -m benchmarks.peers.load URL CONNECTIONS SECONDS BYTES HEADERS`: `load.py` for peers that want a key.
 
 HEADERS is a JSON object that goes with every request. Nothing else is added: the load and its checks are `load.py`'s.
 """

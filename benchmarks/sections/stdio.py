@@ -14,10 +14,10 @@ from mcp.client.stdio import StdioServerParameters
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.links import MODES, ROUNDS, Operation, cpu
+from benchmarks.sections.links import MODES, ROUNDS, Operation, cpu
 from holdfast import CommandTarget, Link, Options
 
-CHILD = ["-I", "-S", str(Path(__file__).parent / "echo_child.py")]
+CHILD = ["-I", "-S", str(Path(__file__).parent.parent / "servers" / "echo_child.py")]
 ARGUMENTS = {"text": "hello"}
 CALL = {"name": "echo", "arguments": ARGUMENTS}
 
