@@ -235,10 +235,10 @@ class FaultServer:
             case Fault.BAD_SESSION_ID:
                 self.sessions.bad_session_id = "böse id"
             case _:
-                return self._write(writer, 200, *self._nonsense(planned.fault, message))
+                return self._write(writer, 200, *self._nonsense(planned.fault))
         return None
 
-    def _nonsense(self, fault: Fault, message: Message) -> tuple[dict[str, str], bytes]:
+    def _nonsense(self, fault: Fault) -> tuple[dict[str, str], bytes]:
         json = {"content-type": "application/json"}
         match fault:
             case Fault.OVERSIZE:
@@ -310,7 +310,7 @@ class FaultServer:
             if method == "notifications/cancelled":
                 self.sessions.cancelled.append(members(message.get("params")).get("requestId"))
             return self._write(writer, 202)
-        return await self._answer(request, message, session, writer)
+        return await self._answer(message, session, writer)
 
     async def _post_2026(self, request: Request, message: Message, writer: asyncio.StreamWriter) -> bool:
         meta = members(members(message.get("params")).get("_meta"))
@@ -325,11 +325,9 @@ class FaultServer:
             return self._write_json(writer, self.sessions.discover(message), {})
         if message["method"] == "subscriptions/listen":
             return await self._listen(message, writer)
-        return await self._answer(request, message, None, writer)
+        return await self._answer(message, None, writer)
 
-    async def _answer(
-        self, request: Request, message: Message, session: Session | None, writer: asyncio.StreamWriter
-    ) -> bool:
+    async def _answer(self, message: Message, session: Session | None, writer: asyncio.StreamWriter) -> bool:
         if self.answers == "json":
             answer: Message = {}
             async for part in self.sessions.answer(message, session):
