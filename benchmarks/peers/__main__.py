@@ -1,8 +1,8 @@
-"""`make bench-peers [ARGS="--quick --only NAME,NAME"]`: Holdfast beside other gateways, one table, one run, one machine.
+"""`make bench-peers [ARGS="--quick --only NAME,NAME"]`: compare Holdfast with other gateways in one run.
 
-It owns the order of the questions and the table. Each peer runs alone, in front of a fresh `backend.py`: once for
-speed and counters, once for memory and a backend that forgets. What fails is written as the reason, never as a figure.
-With `--quick` or `--only` nothing is written; else docs/benchmarks.md and docs/peers.svg are.
+Each peer runs alone, in front of a fresh `backend.py`: once for speed and counters, once for memory and for a backend that
+loses its sessions. Where a measurement fails, the table shows the reason. The results are written to docs/benchmarks.md and
+docs/peers.svg, except with `--quick` or `--only`.
 """
 
 import argparse
@@ -44,7 +44,7 @@ FIGURES = {
 }
 
 LEGEND = (
-    "Every gateway alone in front of the same backend (`benchmarks/peers/backend.py`: raw, 2025, JSON, sessions), each in an "
+    "Each gateway runs alone in front of the same backend (`benchmarks/peers/backend.py`: raw, 2025, JSON, sessions), each in an "
     "environment of its own. Tool calls a second on one session over 1, 8 and 32 connections, and over 8 with 64 KB there "
     "and back; load from a process of its own, {rounds}; every answer's body is checked, "
     "and a round with one wrong answer is no result. *Requests a call*: at the backend, on a session in use. *Backend "
@@ -55,7 +55,7 @@ LEGEND = (
 
 
 class Row:
-    """What was found of one peer: figures, and words where there are none."""
+    """The results of one peer: figures, and texts where there are none."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -81,7 +81,7 @@ def backend() -> Iterator[str]:
 
 @contextmanager
 def running(start: ways.Start) -> Iterator[tuple[Running, probe.Backend]]:
-    """A peer, its backend and a folder, all gone afterwards."""
+    """Run a peer, its backend and a folder until the end of the block."""
     with tempfile.TemporaryDirectory() as folder, backend() as url, start(url, Path(folder)) as peer:
         yield peer, probe.Backend(url)
 
@@ -100,7 +100,7 @@ def measure(peer: Running, connections: int, size: int, seconds: float) -> dict[
 
 
 def ask(row: Row, key: str, question: Callable[[], Awaitable[str]], deadline: float = 60) -> None:
-    """Put a question's answer, or the reason that there is none, into the row."""
+    """Put the result of a measurement, or the reason why it failed, into the row."""
 
     async def bounded() -> str:
         return await asyncio.wait_for(question(), deadline)
@@ -226,7 +226,7 @@ def _speed(row: Row, name: str) -> str:
 
 
 def _verdict(rows: list[Row]) -> list[str]:
-    """Our figures beside the goals, and every figure in which an MCP-aware peer is ahead."""
+    """Our figures compared with the goals, and every figure in which an MCP-aware peer is better."""
     by = {row.peer.name: row for row in rows}
     if "holdfast" not in by or (ours := by["holdfast"].figure("8", "rps")) is None:
         return []

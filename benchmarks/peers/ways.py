@@ -1,7 +1,7 @@
 """How each peer is built, started and stopped: its pinned package, its settings, its environment under `.venv/peers`.
 
-It owns the processes of a comparison. It refuses to guess: what does not build or start raises `NotStarted` with the
-reason, and the table says it. Peers listen on loopback and are told to reach for nothing else.
+A peer that can't be built or started raises `NotStarted` with the reason, which the table shows. Peers listen on loopback and
+are configured to make no other connections.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ KEY = "sk-peers-of-a-benchmark-on-loopback-0123456789"
 
 
 class NotStarted(Exception):
-    """A peer that could not be built or started, with the reason in words."""
+    """A peer that could not be built or started, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A started peer: where it answers, its process (0: none of its own), what its clients have to say."""
+    """A started peer: its URL, its process (0: none of its own), the headers that its clients send."""
 
     url: str
     pid: int = 0
@@ -65,7 +65,7 @@ class Peer:
 
 
 def environment(name: str, *pins: str) -> Path:
-    """The folder of an environment with the first of these that the package index resolves."""
+    """The folder of an environment with the first of these requirements that can be installed."""
     folder = PEERS / name
     done = folder / "pins.txt"
     if done.exists() and done.read_text() == "\n".join(pins):
@@ -92,7 +92,7 @@ def environment(name: str, *pins: str) -> Path:
 
 
 def version(name: str, package: str) -> str:
-    """What an environment holds of a package."""
+    """The version of a package in an environment."""
     for file in PEERS.glob(f"{name}/lib/python3*/site-packages/{package.replace('-', '_')}-*.dist-info"):
         return file.name.removesuffix(".dist-info").rpartition("-")[2]
     return "not installed"
@@ -106,7 +106,7 @@ def free_port() -> int:
 
 @contextmanager
 def program(command: list[str], folder: Path, env: dict[str, str] | None = None) -> Iterator[tuple[int, Path]]:
-    """A program in a process group and a folder of its own; yields its id and its log."""
+    """Run a program in a process group and a folder of its own; yields its id and its log."""
     log = folder / "log.txt"
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "VIRTUAL_ENV"))}
     with log.open("w") as out:
@@ -178,7 +178,7 @@ def nginx(backend: str, folder: Path) -> Iterator[Running]:
     if (nginx := shutil.which("nginx")) is None:
         raise NotStarted("nginx is not installed")
     port, file = free_port(), folder / "nginx.conf"
-    folder.chmod(0o711)  # its worker is of another user when root starts it
+    folder.chmod(0o711)  # its worker runs as another user if root starts it
     file.write_text(NGINX.format(folder=folder, host=urlsplit(backend).netloc, port=port))
     with program([nginx, "-c", str(file)], folder) as (pid, log):
         yield ready(Running(f"http://127.0.0.1:{port}/mcp", pid), log)
@@ -225,7 +225,7 @@ def holdfast_version() -> str:
     return importlib.metadata.version("holdfast")
 
 
-FASTMCP = ("fastmcp==4.1.4", "fastmcp==4.1.2")  # the second where the index does not have what the first needs
+FASTMCP = ("fastmcp==4.1.4", "fastmcp==4.1.2")  # the second if the first can't be resolved
 
 
 def fastmcp(way: str) -> Start:

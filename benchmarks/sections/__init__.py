@@ -1,1 +1,1 @@
-"""The sections of `make bench`, one a file: each compares ours with the raw thing or with another library in one run."""
+"""The sections of `make bench`, one in each file; each compares Holdfast with raw drivers or another library in one run."""

@@ -1,4 +1,4 @@
-"""Runs beside the SDK's client held open, beside the bare link, and beside a session per call; and a thousand runs."""
+"""Runs compared with the SDK's client held open, with the bare link and with a session per call; and a thousand runs."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""The link to a program beside the SDK's client: client CPU a call, reuse beside a child per call, a megabyte."""
+"""The link to a program compared with the SDK's client: CPU of the client, reuse and a child per call, a megabyte."""
 
 import json
 import statistics

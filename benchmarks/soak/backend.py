@@ -54,7 +54,7 @@ def sdk_server(port: int, file: Path) -> None:
 
 
 class Sdk:
-    """That server, killed, stopped and started again."""
+    """The process of that server, which can be killed, stopped and started again."""
 
     def __init__(self, folder: Path) -> None:
         self.port = free_port()

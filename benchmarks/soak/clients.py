@@ -14,7 +14,7 @@ from benchmarks.soak.world import World
 
 
 async def raw_2025(world: World, number: int) -> None:
-    """Sessions by hand: ended, abandoned, left to expire."""
+    """Raw sessions, which are ended, abandoned or left to expire."""
     import aiohttp
 
     from tests.gateway.clients import Raw
@@ -78,7 +78,7 @@ async def _leave(world: World, client: Any) -> None:
 
 
 async def _call_2025(world: World, client: Any, holding: Holding, notes: bool) -> bool:
-    """False: the session is over, or nobody is there."""
+    """Call once. False: the session is over, or the gateway is down."""
     import aiohttp
 
     kind, ledger = "raw 2025", world.ledger
@@ -108,7 +108,7 @@ async def _call_2025(world: World, client: Any, holding: Holding, notes: bool) -
 
 
 def _take(ledger: Ledger, kind: str, call: Call, holding: Holding | None, answer: Any) -> None:
-    """A raw answer with status 200."""
+    """Record an answer with status 200."""
     last = answer.last if answer.messages else {}
     result = last.get("result")
     if isinstance(result, dict):
@@ -129,7 +129,7 @@ def _stuck(ledger: Ledger, kind: str, call: Call, holding: Holding | None) -> No
 
 
 async def _hang_up(asking: Awaitable[Any]) -> None:
-    """In the middle of the call."""
+    """Cancel a call while it runs."""
     task = asyncio.ensure_future(asking)
     await asyncio.wait((task,), timeout=random.uniform(0.0005, 0.02))
     task.cancel()
@@ -139,7 +139,7 @@ async def _hang_up(asking: Awaitable[Any]) -> None:
 
 
 async def raw_2026(world: World, number: int) -> None:
-    """Calls that stand by themselves."""
+    """Single calls without a session."""
     import aiohttp
 
     from tests.gateway.clients import Raw
@@ -172,7 +172,7 @@ async def raw_2026(world: World, number: int) -> None:
 
 
 async def library(world: World, number: int, kind: str) -> None:
-    """Clients that others wrote. They are no good after their connection has failed, so each turn has a new one."""
+    """Clients of other libraries. They can't be used after their connection has failed, so each turn has a new one."""
     import fastmcp
     import mcp
 

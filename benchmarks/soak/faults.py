@@ -1,4 +1,4 @@
-"""The faults: what is killed, stopped, cut and made to forget, and when."""
+"""The faults: what is killed, stopped, cut and made to lose sessions, and when."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from benchmarks.soak.world import World
 
 
 async def trouble_faulty(world: World, server: Any, done: Counter[str]) -> None:
-    """A scripted server: forgets, refuses, hangs, breaks answers."""
+    """A scripted server: it loses sessions, refuses, hangs and breaks answers."""
     from holdfast.testing import Fault
 
     effectful = (Fault.CLOSE, Fault.RESET, Fault.CLOSE_IN_BODY, Fault.BROKEN_JSON, Fault.NOT_JSON_RPC, Fault.WRONG_ID)
@@ -78,7 +78,7 @@ async def trouble_children(world: World, done: Counter[str]) -> None:
 
 
 async def trouble_gateway(world: World, seconds: float, began: float) -> None:
-    """The gateway itself: often at first, later seldom enough for a memory curve that says something."""
+    """The gateway itself: often at first, later rarely enough for a useful memory curve."""
     while True:
         early = began + seconds / 3 - time.monotonic()
         gap = random.uniform(0.15, 0.3) * seconds

@@ -51,7 +51,7 @@ class Gateway:
             self.down[-1][1] = time.monotonic()
 
     async def stop(self, number: signal.Signals) -> int:
-        """Its exit code. Its descendants must be gone soon after it, however it went."""
+        """Stop it; returns its exit code. Its descendants must end soon after it in any case."""
         assert self.process is not None
         process, self.process = self.process, None
         born = set(descendants(process.pid))

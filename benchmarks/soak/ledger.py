@@ -15,7 +15,7 @@ from benchmarks.soak.settings import ANY, ERROR, EXAMPLES, IDLE, KEEPS, TOUCHED
 
 @dataclass
 class Call:
-    """One tool call. Its id is at the backend, too, wherever the backend can count."""
+    """One tool call. Backends that count effects get its id."""
 
     id: str
     backend: str
@@ -30,7 +30,7 @@ class Call:
 
 @dataclass
 class Holding:
-    """What one session must remember, as its client sees it: by backend, the last number it was told."""
+    """What one session must keep, as its client sees it: the last number from each backend."""
 
     label: str
     last: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KEEPS, 0))
@@ -45,7 +45,7 @@ class Holding:
 
 
 class Ledger:
-    """Everything that is known of every call."""
+    """What is known about every call."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -82,7 +82,7 @@ class Ledger:
         self.told[call.id] = "unknown"
 
     def unknown(self, call: Call, holding: Holding | None) -> None:
-        """It may have happened, and what it changed may have gone since."""
+        """The call may have been executed, and its effects may be lost since."""
         if holding is not None and call.backend in holding.last:
             holding.last[call.backend] = ANY
             holding.late[call.backend] += call.tool in ("count", "write")
@@ -146,7 +146,7 @@ class Ledger:
         return ("silent" if number <= last else "wrong"), f"the last was {last}"
 
     def disconnected(self, kind: str, call: Call | None, holding: Holding | None, since: float, error: object) -> None:
-        """A connection that failed is the gateway's right only while it is down."""
+        """A connection may fail only while the gateway is down."""
         if call is not None:
             if _refused(error):
                 self.told[call.id] = "not done"
@@ -172,7 +172,7 @@ class Ledger:
             self.fault("untyped", f"{kind}: {call.name if call else 'begin'}: HTTP {status}: {body!r:.2000}")
 
     def compare(self, effects: Mapping[str, int]) -> None:
-        """Hold what callers were told against what was done."""
+        """Compare what callers were told with what was executed."""
         for id, count in effects.items():
             if count > 1:
                 self.fault("double", f"{id} was told as {self.told.get(id)}, and happened {count} times")
@@ -186,6 +186,6 @@ class Ledger:
 
 
 def _refused(error: object) -> bool:
-    """Did nobody take the connection? Then nothing was sent."""
+    """Whether the connection was refused, so that nothing was sent."""
     own = getattr(error, "os_error", error)
     return isinstance(own, OSError) and own.errno == errno.ECONNREFUSED

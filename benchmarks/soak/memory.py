@@ -34,7 +34,7 @@ class Curve:
             await asyncio.sleep(SAMPLE)
 
     def slope(self) -> tuple[float | None, float]:
-        """MB a minute over the last two thirds, within processes that had warmed up; and the seconds it stands on."""
+        """MB a minute over the last two thirds, within processes that had warmed up; and the seconds of samples behind it."""
         if not self.samples:
             return None, 0.0
         start = self.samples[-1].at / 3

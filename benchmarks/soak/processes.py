@@ -1,4 +1,4 @@
-"""What the operating system says about processes, ports, open files and memory."""
+"""Processes, ports, open files and memory, as the operating system reports them."""
 
 import asyncio
 import contextlib
@@ -53,7 +53,7 @@ def command(pid: int) -> str:
 
 
 def alive(pid: int) -> bool:
-    """A zombie is not."""
+    """Whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -61,7 +61,7 @@ def alive(pid: int) -> bool:
 
 
 def opened(pid: int, ports: Mapping[int, str]) -> Iterable[str]:
-    """What each open file is: for connections, to whom."""
+    """The kind of each open file; for connections, the other end."""
     ends: dict[str, str] = {}
     for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()

@@ -144,7 +144,7 @@ class Run:
             )
 
     async def _fresh_start(self) -> None:
-        """From here on what the backends keep is the gateway's to end: they forget, and one more process dies."""
+        """Let the backends lose their sessions and kill the gateway once more: it must end all later sessions."""
         self.world.may_begin.clear()
         with contextlib.suppress(AssertionError):
             await until(lambda: not self.world.beginning, PATIENCE)
@@ -156,7 +156,7 @@ class Run:
         self.world.may_begin.set()
 
     async def _find_leaks(self, files: int) -> None:
-        """What is left once every session was ended or has expired."""
+        """What is left after every session was ended or has expired."""
         gateway, leaks = self.gateway, self.leaks
         own = 2  # sessions for lists: of this process, and of the one that was killed last
 

@@ -1,4 +1,4 @@
-"""The numbers of a soak: how long things may take, and what is still good."""
+"""The time limits of a soak, and the thresholds of its verdict."""
 
 import sys
 from pathlib import Path
@@ -12,11 +12,11 @@ TOUCHED = IDLE / 10 + 1.0  # seconds by which a session's last use is older in t
 PATIENCE = 20.0  # seconds that a client waits: no outage here lasts a quarter of that
 DRAIN = 3.0  # seconds that the gateway gives calls when it is told to stop
 SETTLE = 16.0  # seconds after the last call in which everything must be gone
-SAMPLE = 2.0  # seconds between two looks at the gateway's memory
+SAMPLE = 2.0  # seconds between two samples of the gateway's memory
 WARM_UP = (
     90.0  # seconds of a process's life in which memory may grow: SQLite's cache and the allocator fill up that long
 )
-JUDGED = 60.0  # seconds of samples without which a slope means nothing
+JUDGED = 60.0  # seconds of samples that a slope needs
 SLOPE = 1.0  # MB a minute
 FILES = 4  # open files that may be left over those of a gateway that nobody has used
 STALE = 2.0  # seconds after a restart in which a client may still find a dead connection

@@ -23,7 +23,7 @@ class World:
 
     @contextlib.asynccontextmanager
     async def begins(self) -> AsyncGenerator[None]:
-        """Something begins at the backends: not while we count what is there."""
+        """A block that starts something at the backends; it waits while their sessions are counted."""
         await self.may_begin.wait()
         self.beginning += 1
         try:
