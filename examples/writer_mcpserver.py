@@ -95,7 +95,7 @@ async def revise(
 
 @server.tool()
 async def progress(
-    known: Annotated[holdfast.Insight, Resolve(writers.insight)], session_id: str = ""
+    known: Annotated[holdfast.state.Insight, Resolve(writers.insight)], session_id: str = ""
 ) -> dict[str, object]:
     """The phase and the progress of the work."""
     return {"phase": known.phase, "iteration": known.iteration, "converged": known.convergence.reached}
