@@ -1,7 +1,7 @@
 """The client that the official conformance suite drives: a link of ours under the SDK's `mcp.Client`.
 
 `client.py URL`, with MCP_CONFORMANCE_SCENARIO, MCP_CONFORMANCE_CONTEXT (JSON) and MCP_CONFORMANCE_PROTOCOL_VERSION in the
-environment. It does what any agent would: greet, list everything, call every tool. It knows no scenario's server.
+environment. It does what an agent does: initialize, list everything, call every tool. It has no code for the server of a particular scenario.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Tokens:
 
 
 class Browser:
-    """Follows the authorization URL as a person's browser would, and takes the code from where it is sent."""
+    """Follows the authorization URL like a browser, and takes the code from the redirect."""
 
     def __init__(self) -> None:
         self.location = ""
@@ -72,7 +72,7 @@ class Browser:
 
 
 def auth_for(url: str) -> httpx2.Auth | None:
-    """The SDK's provider that the scenario asks for."""
+    """The SDK's OAuth provider for the scenario."""
     if not SCENARIO.startswith("auth/"):
         return None
     if SCENARIO == "auth/client-credentials-basic":

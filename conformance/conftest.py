@@ -1,4 +1,4 @@
-"""What interoperation tests share: npm's folder, an environment with the SDK's 1.x line, and the gateway's stage."""
+"""What interoperation tests share: npm's folder, an environment with the SDK's 1.x line, and a gateway with servers."""
 
 import os
 import subprocess

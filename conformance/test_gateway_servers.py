@@ -1,4 +1,4 @@
-"""Servers that nobody here wrote, behind the gateway: npm's, the SDK's two lines, FastMCP, and a browser that stays."""
+"""Servers of other projects behind the gateway: from npm, on both lines of the SDK, on FastMCP, and a browser."""
 
 import asyncio
 import os

@@ -1,6 +1,6 @@
 """Four processes edit one session at once, one is killed in the middle, and nothing is lost.
 
-Run it with `make run`. It uses a SQLite file in a temporary folder and takes a few seconds.
+Run it with `python examples/four_writers.py`. It uses a SQLite file in a temporary folder and takes a few seconds.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ def main() -> int:
         asyncio.run(create(url))
         context = multiprocessing.get_context("spawn")
         start = context.Barrier(WRITERS)
-        # A pipe each: a queue has a lock, which a killed writer could take to its grave.
+        # A pipe for each writer: a queue has a lock, which a killed writer would never release.
         pipes = [context.Pipe(duplex=False) for _ in range(WRITERS)]
         crew = [context.Process(target=writer, args=(n, url, start, pipes[n][1])) for n in range(WRITERS)]
         console.print(f"{WRITERS} processes, {EDITS} edits each, one session on SQLite …")

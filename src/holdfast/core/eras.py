@@ -33,7 +33,6 @@ SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 
 HEADER_MISMATCH = -32020
-MISSING_CAPABILITY = -32021
 UNSUPPORTED_VERSION = -32022
 METHOD_NOT_FOUND = -32601
 
@@ -64,11 +63,6 @@ CACHEABLE = frozenset(
 
 _PLAIN_HEADER = re.compile(r"[\x20-\x7e]*").fullmatch
 _ENCODED_HEADER = re.compile(r"=\?base64\?.*\?=").fullmatch
-
-
-def era_of(version: str) -> Era | None:
-    """The era of a version that we speak, else None."""
-    return next((era for era, versions in VERSIONS.items() if version in versions), None)
 
 
 def header_value(value: str) -> str:

@@ -94,7 +94,7 @@ class HttpWire:
 class _Call:
     """One request under way."""
 
-    __slots__ = ("_answering", "_generation", "_id", "_message", "_patience", "_receive", "_sent", "_status", "_wire")
+    __slots__ = ("_answering", "_generation", "_id", "_message", "_patience", "_receive", "_status", "_wire")
 
     def __init__(
         self, wire: HttpWire, generation: Generation, message: Message, patience: Patience, receive: Receive
@@ -105,7 +105,6 @@ class _Call:
         self._id = message["id"]
         self._patience = patience
         self._receive = receive
-        self._sent = False
         self._answering = False
         self._status = 200
 
@@ -123,7 +122,6 @@ class _Call:
             async with asyncio.timeout_at(self._patience.next(now())) as timer:
                 self._patience.attach(timer)
                 response = await self._wire.endpoint.request("POST", headers, body)
-                self._sent = True
                 self._status = response.status
                 if 200 <= response.status < 300:  # a body that is the answer is one, whatever success it is called
                     kind = response.content_type

@@ -30,7 +30,6 @@ class StdioChannel:
         self._known_json = known_json
         self._child: Child | None = None
         self._shown = target.command
-        self._closing = False
 
     async def open(self, resolved: Resolved, answered: Callable[[Message], bool]) -> None:
         target = self._target
@@ -69,7 +68,7 @@ class StdioChannel:
         return await self._child.read()
 
     async def close(self) -> None:
-        child, self._closing = self._child, True
+        child = self._child
         if child is None:
             return
         expected = not child.ended.is_set()

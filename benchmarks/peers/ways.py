@@ -1,7 +1,7 @@
 """How each peer is built, started and stopped: its pinned package, its settings, its environment under `.venv/peers`.
 
-It owns the processes of a comparison. It refuses to guess: what does not build or start raises `NotStarted` with the
-reason, and the table says it. Peers listen on loopback and are told to reach for nothing else.
+A peer that can't be built or started raises `NotStarted` with the reason, which the table shows. Peers listen on loopback and
+are configured to make no other connections.
 """
 
 import asyncio
@@ -21,21 +21,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks import gateway, peer_probe
+from benchmarks.peers import probe
+from benchmarks.sections import gateway
 
 HERE = Path(__file__).parent
-PEERS = HERE.parent / ".venv" / "peers"
+PEERS = HERE.parent.parent / ".venv" / "peers"
 START_SECONDS, BUILD_SECONDS = 120, 600
 KEY = "sk-peers-of-a-benchmark-on-loopback-0123456789"
 
 
 class NotStarted(Exception):
-    """A peer that could not be built or started, with the reason in words."""
+    """A peer that could not be built or started, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A started peer: where it answers, its process (0: none of its own), what its clients have to say."""
+    """A started peer: its URL, its process (0: none of its own), the headers that its clients send."""
 
     url: str
     pid: int = 0
@@ -64,7 +65,7 @@ class Peer:
 
 
 def environment(name: str, *pins: str) -> Path:
-    """The folder of an environment with the first of these that the package index resolves."""
+    """The folder of an environment with the first of these requirements that can be installed."""
     folder = PEERS / name
     done = folder / "pins.txt"
     if done.exists() and done.read_text() == "\n".join(pins):
@@ -91,7 +92,7 @@ def environment(name: str, *pins: str) -> Path:
 
 
 def version(name: str, package: str) -> str:
-    """What an environment holds of a package."""
+    """The version of a package in an environment."""
     for file in PEERS.glob(f"{name}/lib/python3*/site-packages/{package.replace('-', '_')}-*.dist-info"):
         return file.name.removesuffix(".dist-info").rpartition("-")[2]
     return "not installed"
@@ -105,7 +106,7 @@ def free_port() -> int:
 
 @contextmanager
 def program(command: list[str], folder: Path, env: dict[str, str] | None = None) -> Iterator[tuple[int, Path]]:
-    """A program in a process group and a folder of its own; yields its id and its log."""
+    """Run a program in a process group and a folder of its own; yields its id and its log."""
     log = folder / "log.txt"
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "VIRTUAL_ENV"))}
     with log.open("w") as out:
@@ -135,7 +136,7 @@ def ready(running: Running, log: Path) -> Running:
         if not Path(f"/proc/{running.pid}").exists() or _gone(running.pid):
             break
         try:
-            asyncio.run(asyncio.wait_for(peer_probe.opened(running.url, running.headers), 20))
+            asyncio.run(asyncio.wait_for(probe.opened(running.url, running.headers), 20))
         except Exception as error:
             last = str(error) or type(error).__name__
             time.sleep(0.5)
@@ -177,7 +178,7 @@ def nginx(backend: str, folder: Path) -> Iterator[Running]:
     if (nginx := shutil.which("nginx")) is None:
         raise NotStarted("nginx is not installed")
     port, file = free_port(), folder / "nginx.conf"
-    folder.chmod(0o711)  # its worker is of another user when root starts it
+    folder.chmod(0o711)  # its worker runs as another user if root starts it
     file.write_text(NGINX.format(folder=folder, host=urlsplit(backend).netloc, port=port))
     with program([nginx, "-c", str(file)], folder) as (pid, log):
         yield ready(Running(f"http://127.0.0.1:{port}/mcp", pid), log)
@@ -192,7 +193,7 @@ def nginx_version() -> str:
 
 @contextmanager
 def bare(backend: str, folder: Path) -> Iterator[Running]:
-    with program([sys.executable, str(HERE / "bare_proxy.py"), backend], folder) as (pid, log):
+    with program([sys.executable, str(HERE.parent / "servers" / "bare_proxy.py"), backend], folder) as (pid, log):
         until = time.monotonic() + START_SECONDS
         while not (said := log.read_text()).endswith("\n") and time.monotonic() < until:
             time.sleep(0.05)
@@ -215,9 +216,7 @@ def holdfast(backend: str, folder: Path) -> Iterator[Running]:
 def holdfast_named(backend: str, folder: Path) -> Iterator[Running]:
     file, port = folder / "gateway.json", free_port()
     entry = {"echo": {"url": backend, "era": "2025"}}
-    file.write_text(
-        json.dumps({"mcpServers": entry, "store": "memory:", "sessions": {"header": peer_probe.NAMING_HEADER}})
-    )
+    file.write_text(json.dumps({"mcpServers": entry, "store": "memory:", "sessions": {"header": probe.NAMING_HEADER}}))
     with program([gateway.HOLDFAST, "serve", str(file), "--port", str(port)], folder) as (pid, log):
         yield ready(Running(f"http://127.0.0.1:{port}/mcp", pid), log)
 
@@ -226,14 +225,14 @@ def holdfast_version() -> str:
     return importlib.metadata.version("holdfast")
 
 
-FASTMCP = ("fastmcp==4.1.4", "fastmcp==4.1.2")  # the second where the index does not have what the first needs
+FASTMCP = ("fastmcp==4.1.4", "fastmcp==4.1.2")  # the second if the first can't be resolved
 
 
 def fastmcp(way: str) -> Start:
     @contextmanager
     def start(backend: str, folder: Path) -> Iterator[Running]:
         python, port = environment("fastmcp", *FASTMCP) / "bin" / "python", free_port()
-        command = [str(python), str(HERE / "peer_fastmcp.py"), way, backend, str(port)]
+        command = [str(python), str(HERE / "fastmcp_proxy.py"), way, backend, str(port)]
         with program(command, folder, {"FASTMCP_CHECK_FOR_UPDATES": "off"}) as (pid, log):
             yield ready(Running(f"http://127.0.0.1:{port}/mcp", pid), log)
 
@@ -284,7 +283,12 @@ def contextforge(**settings: str) -> Start:
         }
         command = [str(bin / "mcpgateway"), "--host", "127.0.0.1", "--port", str(port)]
         with program(command, folder, env) as (pid, log):
-            registering = [str(bin / "python"), str(HERE / "peer_contextforge.py"), f"http://127.0.0.1:{port}", backend]
+            registering = [
+                str(bin / "python"),
+                str(HERE / "contextforge_setup.py"),
+                f"http://127.0.0.1:{port}",
+                backend,
+            ]
             done = subprocess.run(
                 registering, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, timeout=180
             )
@@ -307,7 +311,14 @@ ALL = (
         nginx_version,
         mcp=False,
     ),
-    Peer("bare", "bare aiohttp proxy", bare, "`bare_proxy.py` on uvicorn, uvloop", bare_version, mcp=False),
+    Peer(
+        "bare",
+        "bare aiohttp proxy",
+        bare,
+        "`benchmarks/servers/bare_proxy.py` on uvicorn, uvloop",
+        bare_version,
+        mcp=False,
+    ),
     Peer(
         "holdfast",
         "**Holdfast**",

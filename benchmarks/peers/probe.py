@@ -1,8 +1,7 @@
-"""What a client of a peer experiences beside speed: sessions, counters, memory, a backend that forgets.
+"""What a client of a peer sees besides speed: sessions, counters, memory, lost sessions.
 
-It owns the questions, asked over `load.py`'s raw connection (2025) and over `mcp.Client` (each era). Every answer's body
-is checked; an answer that is not the expected one is an error, and its words are the result. It refuses to wait for
-ever: the caller sets a deadline on each question.
+The measurements use `load.py`'s raw connection (2025) and `mcp.Client` (each era). Every answer's body is checked; an
+unexpected answer is an error, whose text is the result. The caller sets a deadline for each measurement.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ Mode = Literal["legacy", "auto", "2026-07-28"]
 
 
 class Wrong(Exception):
-    """An answer that is none."""
+    """An answer that is not the expected one."""
 
 
 class Session:
@@ -37,7 +36,7 @@ class Session:
         self._tools = tools
 
     async def call(self, tool: str) -> str:
-        """The text of a tool's answer; `Wrong` says what came instead."""
+        """The text of a tool's answer; `Wrong` names what came instead."""
         name = next(each for each in self._tools if each.endswith(tool))
         params = {"name": name, "arguments": {}}
         message = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
@@ -59,7 +58,7 @@ class Session:
 
 
 async def opened(url: str, headers: dict[str, str]) -> Session:
-    """A session after initialize and tools/list, on a connection of its own."""
+    """Open a session, with initialize and tools/list, on a connection of its own."""
     connection = await load.connect(url)
     said = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     try:
@@ -87,7 +86,7 @@ async def opened(url: str, headers: dict[str, str]) -> Session:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """The other side: what it counted, and orders to it."""
+    """The backend: its counts, and its control requests."""
 
     url: str
 
@@ -144,7 +143,7 @@ async def sessions_a_client(url: str, headers: dict[str, str], backend: Backend,
 
 
 async def counts(url: str, headers: dict[str, str], backend: Backend, mode: Mode) -> str:
-    """What three calls of a counter say to one of two clients that call in turn: `1 2 3` is a session of its own."""
+    """The answers to three calls of a counter by one of two clients in turn: `1 2 3` is a session of its own."""
     await backend.control("zero")
     said: list[str] = []
     told: set[str] = set()
@@ -189,7 +188,7 @@ async def counts(url: str, headers: dict[str, str], backend: Backend, mode: Mode
 
 
 async def after_forgetting(url: str, headers: dict[str, str], backend: Backend) -> str:
-    """What a client's calls of a counter come to once the backend has forgotten every session."""
+    """The outcomes of a client's calls of a counter after the backend lost every session."""
     session = await opened(url, headers)
     for expected in ("1", "2"):
         if (got := await session.call("count")) not in (expected, "1"):
@@ -217,7 +216,7 @@ async def after_forgetting(url: str, headers: dict[str, str], backend: Backend) 
     if failed == ["HTTP 404"]:
         return "404 to the client"
     if len(failed) == 1 and said[0] == failed[0] and said[1].isdigit():
-        return f"told once, then goes on ({' '.join(said[1:])})"
+        return f"reported once, then goes on ({' '.join(said[1:])})"
     if len(failed) == len(said):
         try:
             fresh = await asyncio.wait_for(opened(url, headers), 15)
@@ -247,7 +246,7 @@ def memory(pid: int) -> int:
 async def idle_kilobytes(
     url: str, headers: dict[str, str], pid: int, *, limit: int, seconds: float, mebibytes: int = 400
 ) -> tuple[float, int]:
-    """KB a session that was opened, used for one call and left alone; and over how many of them."""
+    """KB of memory for each session that was opened, used for one call and left open; and the number of sessions."""
     warm = min(100, limit // 4)
 
     async def some(count: int, until: float) -> int:
@@ -275,7 +274,7 @@ def _short(text: str) -> str:
 
 
 def _root(error: BaseException) -> str:
-    """The first reason within groups of errors, in words."""
+    """The text of the first error within exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return str(error) or type(error).__name__

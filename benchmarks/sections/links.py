@@ -1,4 +1,4 @@
-"""Links beside the SDK's own client: client CPU a call, recovery, memory of an idle link, reuse beside reopening."""
+"""Links compared with the SDK's own client: CPU of the client, recovery, memory of an idle link, reuse and reopening."""
 
 import asyncio
 import statistics
@@ -36,7 +36,7 @@ Operation = Callable[[], Awaitable[Any]]
 @contextmanager
 def echo_server() -> Iterator[str]:
     process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).parent / "echo.py")],
+        [sys.executable, str(Path(__file__).parent.parent / "servers" / "echo.py")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -49,7 +49,7 @@ def echo_server() -> Iterator[str]:
 
 
 async def cpu(operation: Operation, tasks: int, count: int) -> float:
-    """CPU seconds of this process an operation."""
+    """CPU seconds of this process for each operation."""
 
     async def work() -> None:
         for _ in range(count // tasks):
@@ -72,7 +72,7 @@ async def calls(url: str, era: str, tasks: int, count: int) -> dict[str, float]:
             await session.discover()
         link = await stack.enter_async_context(Link(url, Options(era=era)))  # type: ignore[arg-type]
         await client.list_tools()
-        await session.list_tools()  # else its first call lists them, and that would be counted
+        await session.list_tools()  # otherwise its first call would list them, and that would be counted
         contestants: dict[str, Operation] = {
             "mcp.Client": lambda: client.call_tool("echo", CALL["arguments"]),
             "session": lambda: session.call_tool("echo", CALL["arguments"]),
@@ -105,8 +105,8 @@ async def recovery() -> tuple[int, float, float]:
 
 
 def idle_memory(url: str, era: str, number: int) -> float:
-    """Kilobytes of its process an idle link, after one call; in 2025 with the server's stream open."""
-    command = [sys.executable, "-m", "benchmarks.idle", url, era, str(number)]
+    """Kilobytes for each idle link after one call; in 2025 with the server's stream open."""
+    command = [sys.executable, "-m", "benchmarks.sections.idle", url, era, str(number)]
     return float(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
 
 

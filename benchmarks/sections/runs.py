@@ -1,4 +1,4 @@
-"""Runs beside the SDK's client held open, beside the bare link, and beside a session per call; and a thousand runs."""
+"""Runs compared with the SDK's client held open, with the bare link and with a session per call; and a thousand runs."""
 
 import asyncio
 import gc
@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 import holdfast
-from benchmarks.idle import resident
-from benchmarks.links import CALL, MODES, ROUNDS, Operation, cpu, echo_server
-from benchmarks.stdio import SDK_CHILD
+from benchmarks.sections.idle import resident
+from benchmarks.sections.links import CALL, MODES, ROUNDS, Operation, cpu, echo_server
+from benchmarks.sections.stdio import SDK_CHILD
 from holdfast import Link, Server
 from holdfast.links import Options
 

@@ -1,4 +1,4 @@
-"""The link to a program beside the SDK's client: client CPU a call, reuse beside a child per call, a megabyte."""
+"""The link to a program compared with the SDK's client: CPU of the client, reuse and a child per call, a megabyte."""
 
 import json
 import statistics
@@ -14,11 +14,11 @@ from mcp.client.stdio import StdioServerParameters
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.links import MODES, ROUNDS, Operation, cpu
+from benchmarks.sections.links import MODES, ROUNDS, Operation, cpu
 from holdfast import Link
 from holdfast.links import CommandTarget, Options
 
-CHILD = ["-I", "-S", str(Path(__file__).parent / "echo_child.py")]
+CHILD = ["-I", "-S", str(Path(__file__).parent.parent / "servers" / "echo_child.py")]
 ARGUMENTS = {"text": "hello"}
 CALL = {"name": "echo", "arguments": ARGUMENTS}
 

@@ -1,6 +1,6 @@
-"""`python benchmarks/peer_fastmcp.py default|stateful BACKEND PORT`: FastMCP's proxies, as its documentation starts them.
+"""`python benchmarks/peers/fastmcp_proxy.py default|stateful BACKEND PORT`: FastMCP's proxies, as its documentation starts them.
 
-It runs in FastMCP's own environment and knows nothing of ours.
+It runs in FastMCP's own environment, in which Holdfast is not installed.
 """
 
 # pyright: reportMissingImports=false

@@ -1,8 +1,8 @@
-"""`make bench-peers [ARGS="--quick --only NAME,NAME"]`: Holdfast beside other gateways, one table, one run, one machine.
+"""`make bench-peers [ARGS="--quick --only NAME,NAME"]`: compare Holdfast with other gateways in one run.
 
-It owns the order of the questions and the table. Each peer runs alone, in front of a fresh `peer_backend.py`: once for
-speed and counters, once for memory and a backend that forgets. What fails is written as the reason, never as a figure.
-With `--quick` or `--only` nothing is written; else docs/benchmarks.md and docs/peers.svg are.
+Each peer runs alone, in front of a fresh `backend.py`: once for speed and counters, once for memory and for a backend that
+loses its sessions. Where a measurement fails, the table shows the reason. The results are written to docs/benchmarks.md and
+docs/peers.svg, except with `--quick` or `--only`.
 """
 
 import argparse
@@ -22,12 +22,13 @@ from statistics import median
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks import peer_chart, peer_probe, peer_ways
-from benchmarks.peer_ways import NotStarted, Peer, Running
+from benchmarks.peers import chart, probe, ways
+from benchmarks.peers.ways import NotStarted, Peer, Running
 
 HERE = Path(__file__).parent
-DOC = HERE.parent / "docs" / "benchmarks.md"
-CHART = HERE.parent / "docs" / "peers.svg"
+ROOT = HERE.parent.parent
+DOC = ROOT / "docs" / "benchmarks.md"
+CHART = ROOT / "docs" / "peers.svg"
 LOADS = {"1": (1, 64), "8": (8, 64), "32": (32, 64), "64 KB": (8, 65_536)}
 COUNTERS = {"2025": "legacy", "default": "auto", "2026": "2026-07-28"}
 FIGURES = {
@@ -43,7 +44,7 @@ FIGURES = {
 }
 
 LEGEND = (
-    "Every gateway alone in front of the same backend (`peer_backend.py`: raw, 2025, JSON, sessions), each in an "
+    "Each gateway runs alone in front of the same backend (`benchmarks/peers/backend.py`: raw, 2025, JSON, sessions), each in an "
     "environment of its own. Tool calls a second on one session over 1, 8 and 32 connections, and over 8 with 64 KB there "
     "and back; load from a process of its own, {rounds}; every answer's body is checked, "
     "and a round with one wrong answer is no result. *Requests a call*: at the backend, on a session in use. *Backend "
@@ -54,7 +55,7 @@ LEGEND = (
 
 
 class Row:
-    """What was found of one peer: figures, and words where there are none."""
+    """The results of one peer: figures, and texts where there are none."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -69,7 +70,7 @@ class Row:
 @contextmanager
 def backend() -> Iterator[str]:
     process = subprocess.Popen(
-        [sys.executable, str(HERE / "peer_backend.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, str(HERE / "backend.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout is not None
@@ -79,27 +80,27 @@ def backend() -> Iterator[str]:
 
 
 @contextmanager
-def running(start: peer_ways.Start) -> Iterator[tuple[Running, peer_probe.Backend]]:
-    """A peer, its backend and a folder, all gone afterwards."""
+def running(start: ways.Start) -> Iterator[tuple[Running, probe.Backend]]:
+    """Run a peer, its backend and a folder until the end of the block."""
     with tempfile.TemporaryDirectory() as folder, backend() as url, start(url, Path(folder)) as peer:
-        yield peer, peer_probe.Backend(url)
+        yield peer, probe.Backend(url)
 
 
 def measure(peer: Running, connections: int, size: int, seconds: float) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.peer_load", peer.url, str(connections), str(seconds), str(size)]
+    command = [sys.executable, "-m", "benchmarks.peers.load", peer.url, str(connections), str(seconds), str(size)]
     try:
         done = subprocess.run(
-            [*command, json.dumps(peer.headers)], capture_output=True, text=True, timeout=seconds + 60, cwd=HERE.parent
+            [*command, json.dumps(peer.headers)], capture_output=True, text=True, timeout=seconds + 60, cwd=ROOT
         )
     except subprocess.TimeoutExpired:
-        raise peer_probe.Wrong("the load did not end") from None
+        raise probe.Wrong("the load did not end") from None
     if done.returncode:
-        raise peer_probe.Wrong(done.stderr.strip().splitlines()[-1])
+        raise probe.Wrong(done.stderr.strip().splitlines()[-1])
     return json.loads(done.stdout)
 
 
 def ask(row: Row, key: str, question: Callable[[], Awaitable[str]], deadline: float = 60) -> None:
-    """Put a question's answer, or the reason that there is none, into the row."""
+    """Put the result of a measurement, or the reason why it failed, into the row."""
 
     async def bounded() -> str:
         return await asyncio.wait_for(question(), deadline)
@@ -125,23 +126,23 @@ def speed_and_state(row: Row, rounds: int, seconds: float, step: Callable[[], No
         at = (peer.url, peer.headers)
 
         async def opening() -> str:
-            return f"{await peer_probe.opening_ms(*at, 3 if few else 15):.1f}"
+            return f"{await probe.opening_ms(*at, 3 if few else 15):.1f}"
 
         async def requests() -> str:
-            return f"{await peer_probe.requests_a_call(*at, behind, 5 if few else 20):.3g}"
+            return f"{await probe.requests_a_call(*at, behind, 5 if few else 20):.3g}"
 
         ask(row, "opening", opening)
         ask(row, "requests", requests)
-        ask(row, "sessions", lambda: peer_probe.sessions_a_client(*at, behind, 2 if few else 3, 5))
+        ask(row, "sessions", lambda: probe.sessions_a_client(*at, behind, 2 if few else 3, 5))
         for name, mode in COUNTERS.items():
-            ask(row, name, lambda mode=mode: peer_probe.counts(*at, behind, mode))  # type: ignore[arg-type]
+            ask(row, name, lambda mode=mode: probe.counts(*at, behind, mode))  # type: ignore[arg-type]
         step()
         for _ in range(rounds):
             for name, (connections, size) in LOADS.items():
                 if f"load {name}" not in row.words:
                     try:
                         row.loads.setdefault(name, []).append(measure(peer, connections, size, seconds))
-                    except peer_probe.Wrong as error:
+                    except probe.Wrong as error:
                         row.words[f"load {name}"] = reason(error)
                         row.loads.pop(name, None)
                 step()
@@ -154,9 +155,9 @@ def memory_and_loss(row: Row, seconds: float) -> None:
 
         async def idle() -> str:
             limit = min(2_000, row.peer.sessions, row.peer.requests // 6)
-            found, over = await peer_probe.idle_kilobytes(*at, peer.pid, limit=limit, seconds=seconds)
+            found, over = await probe.idle_kilobytes(*at, peer.pid, limit=limit, seconds=seconds)
             if over < 30:
-                raise peer_probe.Wrong(f"{over} sessions are too few")
+                raise probe.Wrong(f"{over} sessions are too few")
             return f"{found:,.0f} (of {over:,})"
 
         if peer.pid:
@@ -165,11 +166,11 @@ def memory_and_loss(row: Row, seconds: float) -> None:
             row.words["idle"] = ""
         if few:
             time.sleep(61)  # its minute of requests is used up
-        ask(row, "forgot", lambda: peer_probe.after_forgetting(*at, behind), 120)
+        ask(row, "forgot", lambda: probe.after_forgetting(*at, behind), 120)
     if row.peer.named is not None:
         with running(row.peer.named) as (peer, behind):
-            named = {**peer.headers, peer_probe.NAMING_HEADER: "conversation-{client}"}
-            ask(row, "named", lambda: peer_probe.counts(peer.url, named, behind, "2026-07-28"))
+            named = {**peer.headers, probe.NAMING_HEADER: "conversation-{client}"}
+            ask(row, "named", lambda: probe.counts(peer.url, named, behind, "2026-07-28"))
 
 
 def examine(peer: Peer, rounds: int, seconds: float, step: Callable[[], None]) -> Row:
@@ -225,7 +226,7 @@ def _speed(row: Row, name: str) -> str:
 
 
 def _verdict(rows: list[Row]) -> list[str]:
-    """Our figures beside the goals, and every figure in which an MCP-aware peer is ahead."""
+    """Our figures compared with the goals, and every figure in which an MCP-aware peer is better."""
     by = {row.peer.name: row for row in rows}
     if "holdfast" not in by or (ours := by["holdfast"].figure("8", "rps")) is None:
         return []
@@ -266,21 +267,19 @@ def _write(rows: list[Row], text: str) -> None:
     DOC.write_text(new if found else f"{old.rstrip()}\n\n{block}\n")
     bars = [(row.peer.title.strip("*").replace("`", ""), row.figure("8", "rps"), "*" in row.peer.title) for row in rows]
     bars.sort(key=lambda bar: -(bar[1] or 0))
-    CHART.write_text(peer_chart.chart("Tool calls a second, 8 connections, one session (log scale)", bars))
+    CHART.write_text(chart.chart("Tool calls a second, 8 connections, one session (log scale)", bars))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-peers ARGS=…", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short round each, nothing written")
-    parser.add_argument(
-        "--only", default="", help=f"of {', '.join(peer.name for peer in peer_ways.ALL)}; nothing written"
-    )
+    parser.add_argument("--only", default="", help=f"of {', '.join(peer.name for peer in ways.ALL)}; nothing written")
     given = parser.parse_args()
-    chosen = [each for each in given.only.split(",") if each] or [peer.name for peer in peer_ways.ALL]
-    if unknown := set(chosen) - {peer.name for peer in peer_ways.ALL}:
+    chosen = [each for each in given.only.split(",") if each] or [peer.name for peer in ways.ALL]
+    if unknown := set(chosen) - {peer.name for peer in ways.ALL}:
         parser.error(f"no peer {', '.join(sorted(unknown))}")
     rounds, seconds = (1, 1.0) if given.quick else (3, 1.5)
-    peers = [peer for peer in peer_ways.ALL if peer.name in chosen]
+    peers = [peer for peer in ways.ALL if peer.name in chosen]
     rows: list[Row] = []
     with Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("peers", total=len(peers) * (rounds * len(LOADS) + 2))

@@ -1,4 +1,4 @@
-"""The chart of the peers: a bar a peer, requests a second on a log scale, as SVG made by hand. No library, no script."""
+"""The chart of the peers as SVG: one bar for each peer, requests a second on a log scale."""
 
 import math
 from html import escape
@@ -8,7 +8,7 @@ OURS, OTHERS = "#2563eb", "#94a3b8"
 
 
 def chart(title: str, bars: list[tuple[str, float | None, bool]]) -> str:
-    """Bars of (name, value or nothing, ours); a peer without a value keeps its row and says so."""
+    """Bars of (name, value or nothing, ours); a peer without a value has a row that says so."""
     values = [value for _, value, _ in bars if value]
     low = 10 ** math.floor(math.log10(min(values))) if values else 1
     high = 10 ** math.ceil(math.log10(max(values))) if values else 10

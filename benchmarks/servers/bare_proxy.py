@@ -1,4 +1,4 @@
-"""`python benchmarks/bare_proxy.py BACKEND`: what a reverse proxy of uvicorn and aiohttp does at best. It knows no MCP."""
+"""`python benchmarks/servers/bare_proxy.py BACKEND`: the least that a reverse proxy on uvicorn and aiohttp can do, without MCP."""
 
 import asyncio
 import socket

@@ -1,6 +1,6 @@
-"""A raw MCP echo server in a process of its own, so that a server's cost does not hide a client's. Both eras.
+"""A raw MCP echo server for both eras, so cheap that its cost does not hide a client's.
 
-It owns as little as a server can: fixed answers with the request's id put in. Not a server to learn from.
+It sends fixed answers with the request's id. It is not an example of a good server.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Echo(asyncio.Protocol):
         if head.startswith(b"delete"):
             self._write(200, b"")
             return
-        if head.startswith(b"get"):  # the server's own stream: open, and silent
+        if head.startswith(b"get"):  # the server's own stream: open, without messages
             assert isinstance(self._transport, asyncio.WriteTransport)
             head = b"HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
             self._transport.write(head + b"4\r\n:ok\n\r\n")
@@ -71,7 +71,7 @@ class Echo(asyncio.Protocol):
 async def main() -> None:
     server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", 0, backlog=2048)
     print(server.sockets[0].getsockname()[1], flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # until whoever started it is gone
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # until the parent has ended
 
 
 if __name__ == "__main__":

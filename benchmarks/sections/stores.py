@@ -1,4 +1,4 @@
-"""Stores beside their raw drivers: the same statements by hand, in the same run, in alternating rounds."""
+"""Stores compared with their raw drivers: the same statements by hand, in alternating rounds of one run."""
 
 import asyncio
 import sqlite3
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 import holdfast
-from benchmarks.raw import DATA, TASKS, Operation, Subject, raw_postgres, raw_redis, raw_sqlite
+from benchmarks.sections.raw import DATA, TASKS, Operation, Subject, raw_postgres, raw_redis, raw_sqlite
 from holdfast.stores import JSON, Record
 from tests.servers import Postgres, Valkey
 
@@ -31,7 +31,7 @@ LEGEND = (
 
 @dataclass
 class Contest:
-    """Ours beside theirs."""
+    """Our store and the raw driver, by operation."""
 
     name: str
     ours: Subject
@@ -52,7 +52,7 @@ async def measure(operation: Operation, tasks: int, count: int) -> float:
 
 
 async def subject_of(store: holdfast.Store) -> Subject:
-    """What a user of the store does, each task on a record of its own."""
+    """The operations of a user of the store, each task on a record of its own."""
     for number in range(max(TASKS)):
         await store.commit(Record("bench", str(number), data={**DATA, "n": 0}), expect=0)
 

@@ -1,4 +1,4 @@
-"""The gateway beside a bare proxy and nginx, on the same echo backend: requests a second, latency, memory a session."""
+"""The gateway compared with a bare proxy and nginx in front of the same echo server: throughput, latency, memory."""
 
 import asyncio
 import contextlib
@@ -17,9 +17,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.links import echo_server
+from benchmarks.sections.links import echo_server
 
-HERE = Path(__file__).parent
+BENCHMARKS = Path(__file__).parent.parent
 HOLDFAST = str(Path(sys.executable).parent / "holdfast")
 CONNECTIONS = (1, 8, 32)
 SESSIONS = 5_000
@@ -28,13 +28,13 @@ GOAL_RATIO, GOAL_KB = 0.8, 25.0
 LEGEND = (
     "Tool calls a second through each way to the same raw echo server (2025, JSON), on one session, over 1, 8 and 32 "
     "connections, load from a process of its own; every body is checked. Median of 3 alternating rounds. The bare proxy "
-    "is uvicorn and aiohttp without a thought; ratios are over it."
+    "is uvicorn and aiohttp, which pass everything on; ratios are over it."
 )
 
 
 @contextmanager
 def started(command: list[str], url_of: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A program that says where it listens, on a line with `url_of`, on stdout or stderr."""
+    """Run a program that prints where it listens, on a line with `url_of`, on stdout or stderr."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     try:
@@ -64,7 +64,7 @@ def holdfast(backend: str, folder: Path) -> Iterator[tuple[str, int]]:
 @contextmanager
 def bare(backend: str) -> Iterator[tuple[str, int]]:
     process = subprocess.Popen(
-        [sys.executable, str(HERE / "bare_proxy.py"), backend], stdout=subprocess.PIPE, text=True
+        [sys.executable, str(BENCHMARKS / "servers" / "bare_proxy.py"), backend], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:
@@ -105,7 +105,7 @@ def nginx(backend: str, folder: Path) -> Iterator[tuple[str, int]]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of a process and those that it started (nginx's worker)."""
+    """CPU seconds of a process and its children (nginx's worker)."""
     total = 0.0
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -121,7 +121,7 @@ def cpu_seconds(pid: int) -> float:
 
 def measure(url: str, connections: int, seconds: float, size: int = 64, pid: int = 0) -> dict[str, float]:
     before = cpu_seconds(pid) if pid else 0.0
-    command = [sys.executable, str(HERE / "load.py"), url, str(connections), str(seconds), str(size)]
+    command = [sys.executable, str(BENCHMARKS / "load.py"), url, str(connections), str(seconds), str(size)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds * 4 + 60)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
@@ -136,10 +136,10 @@ def rss(pid: int) -> int:
 
 
 def per_session(url: str, pid: int, count: int) -> float:
-    """KB of the gateway's memory an idle session."""
-    subprocess.run([sys.executable, str(HERE / "load.py"), "sessions", url, "200"], check=True, timeout=300)
+    """KB of the gateway's memory for each idle session."""
+    subprocess.run([sys.executable, str(BENCHMARKS / "load.py"), "sessions", url, "200"], check=True, timeout=300)
     before = rss(pid)
-    subprocess.run([sys.executable, str(HERE / "load.py"), "sessions", url, str(count)], check=True, timeout=600)
+    subprocess.run([sys.executable, str(BENCHMARKS / "load.py"), "sessions", url, str(count)], check=True, timeout=600)
     return (rss(pid) - before) / count / 1024
 
 
@@ -194,8 +194,8 @@ def _table(
         "",
         (
             f"Goal: {GOAL_RATIO} of the bare proxy; reached: {ratio:.2f}. An idle session with one HTTP backend, over "
-            f"{count:,}: {kilobytes:.1f} KB (goal {GOAL_KB:g}; at most 1,000 are held ready, the others rest in the store, "
-            "here in the same process's memory)."
+            f"{count:,}: {kilobytes:.1f} KB (goal {GOAL_KB:g}; at most 1,000 are held ready, the others are only in the "
+            "store, here in the same process's memory)."
         ),
     ]
     text = "\n".join(lines)

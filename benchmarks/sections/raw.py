@@ -1,4 +1,4 @@
-"""What one would write by hand on the raw drivers: the same statements, without checks, translation or decisions."""
+"""The same statements by hand on the raw drivers, without checks, translation or decisions."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A raw MCP echo program: a line in, a line out. Both eras; as little as a program can do."""
+"""A raw MCP echo program for both eras: it reads a line and writes a line, with as little work as possible."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""A tool call that reads and writes its session, beside FastMCP's own session layer: same server, same Valkey, same run.
+"""A tool call that reads and writes its session, compared with FastMCP's own sessions: same server, same Valkey, same run.
 
 Rounds alternate. Every answer is checked, and so is what is stored at the end: a lost write would be fast, too.
 """
@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 import holdfast
-from benchmarks.stores import markdown
+from benchmarks.sections.stores import markdown
 from tests.servers import Valkey
 
 ROUNDS = 9
@@ -82,7 +82,7 @@ async def theirs(url: str) -> AsyncGenerator["Ways"]:
 
 @asynccontextmanager
 async def nothing() -> AsyncGenerator["Ways"]:
-    """The same call with no session: what FastMCP itself takes."""
+    """The same call with no session: the time of FastMCP itself."""
     server = FastMCP("nothing")
     counts: Counting[str] = Counting()
 

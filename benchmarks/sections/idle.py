@@ -1,4 +1,4 @@
-"""What an idle link costs in memory, in a process of its own. `python -m benchmarks.idle URL ERA NUMBER`."""
+"""The memory of an idle link, in a process of its own. `python -m benchmarks.sections.idle URL ERA NUMBER`."""
 
 import asyncio
 import gc
@@ -17,7 +17,7 @@ def resident() -> int:
 
 async def main(url: str, era: str, number: int) -> None:
     options = Options(era=era)  # type: ignore[arg-type]
-    for _ in range(20):  # what a first link brings with it, and a second does not
+    for _ in range(20):  # what only the first links allocate
         async with Link(url, options) as link:
             await link.request("tools/list")
     gc.collect()

@@ -1,7 +1,7 @@
-"""`python benchmarks/peer_contextforge.py GATEWAY BACKEND`: register the backend at a ContextForge that is starting.
+"""`python benchmarks/peers/contextforge_setup.py GATEWAY BACKEND`: register the backend at a ContextForge that is starting.
 
-It runs in ContextForge's own environment, with its settings, and prints a client's token and path as JSON. It refuses
-to go on without both tools: then it ends with the gateway's words on stderr.
+It runs in ContextForge's own environment, with its settings, and prints a client's token and path as JSON. Without both
+tools it exits with the gateway's message on stderr.
 """
 
 # pyright: reportMissingImports=false

@@ -1,9 +1,9 @@
-"""`python benchmarks/peer_backend.py`: the server behind every peer, in a process of its own: 2025, JSON, sessions.
+"""`python benchmarks/peers/backend.py`: the server behind every peer: 2025, JSON, sessions.
 
-It owns what the comparison counts: requests, sessions opened, sessions that served a call, a counter a session. Its
-tools are `echo` (the `text` argument back, or 64 bytes) and `count`. It can be told, at `/control/…` on the same port
-(not counted), to forget its sessions or to begin counting anew. It refuses what names no session that it knows: 400
-without one, 404 for another one; so a 2026 request gets 400. Not a server to learn from.
+It counts requests, opened sessions and sessions that served a call, and has one counter for each session. Its tools are `echo`
+(returns the `text` argument, or 64 bytes) and `count`. Requests to `/control/…` on the same port are not counted; they make it
+forget its sessions or reset its counts. A request without a session id gets 400, so a 2026 request does too; one with an
+unknown id gets 404. It is not an example of a good server.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ class Connection(asyncio.Protocol):
         elif verb == b"delete":
             del state.counters[session]
             self._write(200, None)
-        elif verb == b"get":  # the server's own stream: open, and silent
+        elif verb == b"get":  # the server's own stream: open, without messages
             state.streams.add(self)
             self._transport.write(EVENTS)
         elif id is None:
@@ -145,7 +145,7 @@ async def main() -> None:
     state, loop = State(), asyncio.get_running_loop()
     server = await loop.create_server(lambda: Connection(state), "127.0.0.1", 0, backlog=2048)
     print(server.sockets[0].getsockname()[1], flush=True)
-    await loop.run_in_executor(None, sys.stdin.read)  # until whoever started it is gone
+    await loop.run_in_executor(None, sys.stdin.read)  # until the parent has ended
 
 
 if __name__ == "__main__":

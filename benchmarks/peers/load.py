@@ -1,6 +1,6 @@
-"""`python -m benchmarks.peer_load URL CONNECTIONS SECONDS BYTES HEADERS`: `load.py` for peers that want a key.
+"""`python -m benchmarks.peers.load URL CONNECTIONS SECONDS BYTES HEADERS`: `load.py` for peers that need a key.
 
-HEADERS is a JSON object that goes with every request. Nothing else is added: the load and its checks are `load.py`'s.
+HEADERS is a JSON object of headers for every request. The load and its checks are those of `load.py`.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from benchmarks import load
 
 
 def with_headers(headers: dict[str, str]) -> None:
-    """From here on every connection of `load.py` in this process says these too."""
+    """Add headers to all further requests of `load.py` in this process."""
     load.JSON_HEADERS += "".join(f"{name}: {value}\r\n" for name, value in headers.items())
 
 
