@@ -157,7 +157,7 @@ def calls_for(tools: list[types.Tool]) -> list[tuple[str, dict[str, Any]]]:
 
 async def main(url: str) -> None:
     version = os.environ.get("MCP_CONFORMANCE_PROTOCOL_VERSION", "")
-    era: Any = "2025" if version and version < "2026" else "auto"
+    era: Any = "2025" if version and version < "2026" else "2026"  # of a server that offers both, auto takes 2025
     link = Link(HttpTarget(url, auth=auth_for(url)), Options(era=era, limits=Limits(silence=20)), name=SCENARIO)
     async with Client(
         LinkTransport(link), elicitation_callback=elicit, sampling_callback=sample, list_roots_callback=roots
