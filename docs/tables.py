@@ -6,12 +6,14 @@ It writes the parts between the markers; everything else in those files is writt
 import re
 import sys
 from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
 from itertools import product
 from pathlib import Path
 from typing import get_args
 
 from pydantic import BaseModel
 
+from holdfast import events
 from holdfast.core.lifecycle import CIRCUIT, LINK, Lifecycle, LinkEvent, LinkState
 from holdfast.core.outcome import VERDICT_RULES, Broke, Verdict, VerdictRule
 from holdfast.core.retry import SAFE_METHODS, Circumstances, Replacement, decide, decide_replacement
@@ -141,6 +143,16 @@ def scopes_table() -> str:
     return "\n".join(rows)
 
 
+def events_table() -> str:
+    """Every event with its fields; each has `at`, seconds since 1970."""
+    rows = ["| event | when | fields besides `at` |", "| --- | --- | --- |"]
+    for name, event in vars(events).items():
+        if isinstance(event, type) and is_dataclass(event):
+            said = " ".join((event.__doc__ or "").split())
+            rows.append(f"| `{name}` | {said} | {', '.join(f'`{f.name}`' for f in fields(event) if f.name != 'at')} |")
+    return "\n".join(rows)
+
+
 BLOCKS = {
     "link": drawing(LINK),
     "circuit": drawing(CIRCUIT),
@@ -153,6 +165,7 @@ BLOCKS = {
 
 
 DOCS = {
+    "events.md": {"events": events_table()},
     "links.md": BLOCKS,
     "servers.md": {"scopes": scopes_table()},
     "configuration.md": {"settings": config_table(Settings), "policy": config_table(Policy)},
