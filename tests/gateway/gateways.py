@@ -17,7 +17,7 @@ from holdfast.gateway.config.file import Config, ServerEntry, load_config
 from holdfast.gateway.server import Program
 from tests.links.kit import FAST, until
 
-PATIENT = replace(FAST, silence=20, handshake=20, start=30)
+PATIENT = replace(FAST, silence=20, handshake=20, program_handshake=20, start=30)
 
 
 def config_of(folder: Path, servers: Mapping[str, Any], **settings: Any) -> Config:

@@ -16,6 +16,7 @@ from holdfast.errors import (
     ConnectFailed,
     ConnectionLost,
     ErrorAnswer,
+    HoldfastError,
     LimitReached,
     SessionReplaced,
     StartTimeout,
@@ -26,6 +27,7 @@ from holdfast.gateway.backends.lists import LISTS
 from holdfast.gateway.backends.routing import Route
 from holdfast.gateway.drain import CallsInProgress
 from holdfast.gateway.link_choice import LinkChoice
+from holdfast.gateway.parking.parked_calls import invalid_state
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.results import OWN_SESSION, with_notice, with_refusal
 from holdfast.gateway.sessions.questions import ReplyChannel
@@ -34,6 +36,7 @@ from holdfast.links.calls.handlers import CallHandlers, RawProgress
 TRACE = ("traceparent", "tracestate", "baggage")
 ROUNDS = 10  # of input that a 2026 backend may ask of a 2025 client for one call
 _ONLY_2026 = frozenset({"resultType", "ttlMs", "cacheScope"})
+_OF_A_RETRY = frozenset({"inputResponses", "requestState"})
 
 
 @dataclass(slots=True)
@@ -80,6 +83,8 @@ class BackendCalls:
         backend_link = backend.new(
             principal=context.principal,
             caller=context.principal,
+            info=context.client.info or None,
+            capabilities=context.client.capabilities,
             passed=backend.passed(context.headers),
             session_wanted=context.era is Era.Y2025 or not may_be_2026,
             stream=True,
@@ -100,6 +105,10 @@ class BackendCalls:
         backend_link.mark_used(backend.passed(context.headers) if backend.is_per_caller else None)
         headers = _headers(context, backend_link, request)
         reply_channel, handlers, on_progress = context.reply_channel, None, None
+        if link.era is Era.Y2025 and not _OF_A_RETRY.isdisjoint(params):
+            params = _without_answers(params)
+        if (parkable := context.parkable) is not None:
+            backend_link.parkable.append(parkable)
         if reply_channel is not None:
             meta = members(params.get("_meta"))
             handlers = _handlers(context, backend, reply_channel, meta)
@@ -121,7 +130,7 @@ class BackendCalls:
             if result.get("resultType") == "input_required" and context.era is Era.Y2025:
                 result = await self._answer_questions(context, backend_link, request, result, headers)
         except ErrorAnswer as error:
-            if (refused := backend_link.take_refusal()) is not None:
+            if (refused := _refusal(context, backend_link)) is not None:
                 raise refused from error
             raise
         except asyncio.CancelledError:
@@ -140,11 +149,16 @@ class BackendCalls:
             if not request.safe and (loss := link.unreported_loss) is not None:
                 context.will_report(link, loss)
             raise
+        finally:
+            if parkable is not None:
+                backend_link.parkable.remove(parkable)
         if (
-            backend_link.refused is not None
-            and (refused := backend_link.take_refusal()) is not None
+            (parkable is not None or backend_link.refused is not None)
+            and (refused := _refusal(context, backend_link)) is not None
             and result.get("isError") is True
         ):
+            if isinstance(refused, ErrorAnswer):
+                raise refused
             result = with_refusal(result, refused)
         if context.era is Era.Y2025 and "resultType" in result:
             return {key: value for key, value in result.items() if key not in _ONLY_2026}
@@ -192,6 +206,20 @@ class BackendCalls:
         )
 
 
+def _without_answers(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters for a 2025 server. It gave out no state, so one that comes back is not ours, or not any longer."""
+    if "requestState" in params:
+        raise invalid_state()
+    return {key: value for key, value in params.items() if key != "inputResponses"}
+
+
+def _refusal(context: RequestContext, backend_link: BackendLink) -> HoldfastError | None:
+    """Why a question of the server was refused during this call."""
+    refused = backend_link.take_refusal(context.client.capabilities if context.era is Era.Y2026 else None)
+    parkable = context.parkable
+    return parkable.refusal if parkable is not None and parkable.refusal is not None else refused
+
+
 def _headers(context: RequestContext, backend_link: BackendLink, request: BackendRequest) -> dict[str, str] | None:
     """Trace context, what the operator passes through, and what a 2026 tool wants of its parameters."""
     headers: dict[str, str] | None = None
@@ -231,7 +259,8 @@ def _handlers(
         reply_channel.say({"jsonrpc": "2.0", "method": method, "params": dict(params or {})})
 
     if session is None or era is Era.Y2026:
-        return CallHandlers(on_notification=heard, keep_up=keep_up)
+        parkable = context.parkable
+        return CallHandlers(parkable.ask if parkable is not None else None, heard, keep_up)
     return CallHandlers(lambda method, params, _: session.questions.ask(method, params, reply_channel), heard, keep_up)
 
 

@@ -14,6 +14,7 @@ from holdfast.core.eras import METHOD_NOT_FOUND, Era
 from holdfast.core.events import BackendClosed, BackendStarted, Event
 from holdfast.core.handshake import Handshake
 from holdfast.core.models import Principal
+from holdfast.core.questions import has, required
 from holdfast.errors import ErrorAnswer, HoldfastError, QuestionRefused
 from holdfast.gateway.backends.catalogue import Catalogue
 from holdfast.gateway.backends.children import Children
@@ -22,6 +23,7 @@ from holdfast.gateway.backends.memories import BackendMemory, SessionMemory
 from holdfast.gateway.backends.ownership import Ownership, Programs
 from holdfast.gateway.config.file import ServerEntry
 from holdfast.gateway.config.settings import Policy
+from holdfast.gateway.parking.call import ParkableCall, missing_capability
 from holdfast.links.calls.handlers import Params
 from holdfast.links.link import Link
 
@@ -67,6 +69,7 @@ class BackendLink:
         "link",
         "memory",
         "owns",
+        "parkable",
         "passed",
         "refused",
         "session",
@@ -93,7 +96,9 @@ class BackendLink:
         self.owns: Ownership | None = None
         self.passed: Mapping[str, str] = passed or {}
         """Headers of the caller's latest request, for servers that want them on every request."""
-        self.refused: str | None = None
+        self.parkable: list[ParkableCall] = []
+        """Calls under way that can wait while their client is asked."""
+        self.refused: tuple[str, Params] | None = None
         """What the server asked of a client that can't be asked, until the call that failed for it is answered."""
         self.begun = self.used = time.monotonic()
         if program is not None and backend.is_child:
@@ -109,22 +114,33 @@ class BackendLink:
         if passed is not None:
             self.passed = passed
 
-    async def refuse(self, method: str, params: Params, id: str | int) -> dict[str, Any]:
-        """Answer a question for a client that can't be asked: an error at once, or the server would wait."""
-        self.refused = method
+    async def on_question(self, method: str, params: Params, id: str | int) -> dict[str, Any]:
+        """Answer a question that came outside any call's own stream: by the client of the latest call that can wait.
+        Where there is none, it is refused at once, or the server would wait. Callers who share a link are asked only
+        where no other can be meant."""
+        in_flight = self.link.statistics().in_flight
+        if self.parkable and (self.caller is not None or in_flight == 1):
+            return await self.parkable[-1].ask(method, params, id)
+        if in_flight:
+            self.refused = method, params
         raise ErrorAnswer(
             f"{method}: the client can't be asked",
             message="this client can't be asked during a call",
             code=METHOD_NOT_FOUND,
         )
 
-    def take_refusal(self) -> QuestionRefused | None:
-        """Why the call that has just failed did so, if a question was refused meanwhile."""
-        method, self.refused = self.refused, None
-        if method is None:
+    def take_refusal(self, declared: Mapping[str, Any] | None) -> ErrorAnswer | QuestionRefused | None:
+        """Why the call that has just failed did so, if a question was refused meanwhile. `declared`: what its
+        client can do, if it is of 2026."""
+        refused, self.refused = self.refused, None
+        if refused is None:
             return None
+        method, params = refused
+        needed = required(method, params)
+        if declared is not None and needed is not None and not has(declared, needed):
+            return missing_capability(method, needed)
         return QuestionRefused(
-            f"{method} from {self.backend.name!r} was refused: 2026 clients can't be asked by a 2025 server",
+            f"{method} from {self.backend.name!r} was refused: no call was under way that it can belong to",
             server=self.backend.name,
             phase="call",
         )

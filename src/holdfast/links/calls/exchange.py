@@ -116,4 +116,4 @@ class Exchanger:
             return
         params = {"requestId": id, "reason": reason}
         message: Message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
-        self._background.start(self.tell(generation, message), f"cancel {self._name}")
+        self._background.start(self.tell(generation, message), f"cancel {self._name}", finish=True)
