@@ -1,8 +1,8 @@
 """A 2025 server over HTTP by hand, whose one tool asks what its arguments say.
 
 `ask(rounds=[[{"method": …, "params": …}, …], …])` asks the questions of each round at once on the call's own stream,
-and returns all answers as JSON. An error in an answer makes the result an error, unless `copes` is true. `take_back=true`
-cancels the first question at once. `lasts=true` never returns.
+and returns all answers as JSON. An error in an answer makes the result an error, unless `copes` is true. `take_back`
+cancels the first question at once; a call that `lasts` never returns.
 """
 
 import asyncio
