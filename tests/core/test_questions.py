@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.exact import decode
-from holdfast.core.questions import answer_of, has, may_be_asked, request_digest, required
+from holdfast.core.questions import answer_of, asked_by_error, has, may_be_asked, request_digest, required
 
 URL = {"elicitation": {"url": {}}}
 FORM = {"elicitation": {"form": {}}}
@@ -88,3 +88,13 @@ def test_numbers_are_the_same_digit_for_digit() -> None:
 def test_a_response_is_what_a_2025_server_expects() -> None:
     assert answer_of({"resultType": "complete", "roots": []}) == {"roots": []}
     assert answer_of("nonsense") == {}
+
+
+@pytest.mark.promise("gateway.questions")
+def test_urls_that_an_error_wants_visited_are_questions() -> None:
+    wanted = {"elicitations": [{"url": "https://a", "message": "in", "mode": "url"}, "nonsense"]}
+    assert asked_by_error(-32042, wanted) == {
+        "question-1": {"method": "elicitation/create", "params": wanted["elicitations"][0]}
+    }
+    for code, data in ((-32602, wanted), (-32042, None), (-32042, {"elicitations": []}), (-32042, {"elicitations": 1})):
+        assert asked_by_error(code, data) is None

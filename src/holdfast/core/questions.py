@@ -20,6 +20,9 @@ CAPABILITY: Mapping[str, str] = {
 ASKING = frozenset({"tools/call", "prompts/get", "resources/read"})
 """Methods during which a server may ask: those that 2026 answers with `input_required`."""
 
+URL_NEEDED = -32042
+"""The error by which a 2025 server says that a person has to visit URLs before the call can be made. 2026 has none."""
+
 _OF_A_RETRY = frozenset({"_meta", "inputResponses", "requestState"})
 """Parameters that differ between a request and its retry."""
 
@@ -53,6 +56,20 @@ def has(declared: Mapping[str, Any], needed: Mapping[str, Any]) -> bool:
             if detail not in given and not (is_form and "url" not in given):
                 return False
     return True
+
+
+def asked_by_error(code: int | None, data: object) -> dict[str, Any] | None:
+    """What a 2025 server asks by the error `URL_NEEDED`, as `inputRequests`; None for other errors. The call was not
+    executed, so its retry is a new call."""
+    listed: object = members(data).get("elicitations")
+    if code != URL_NEEDED or not isinstance(listed, list):
+        return None
+    asked = [members(each) for each in cast("list[object]", listed)]
+    return {
+        f"question-{number}": {"method": "elicitation/create", "params": {"mode": "url", **params}}
+        for number, params in enumerate(asked, 1)
+        if params
+    } or None
 
 
 def request_digest(method: str, params: Mapping[str, Any]) -> str:

@@ -10,13 +10,14 @@ from typing import Any, Literal, cast
 
 from holdfast.core.eras import METHOD_NOT_FOUND, Era, result_in
 from holdfast.core.exact import is_unicode
-from holdfast.core.questions import ASKING, may_be_asked
+from holdfast.core.questions import ASKING, asked_by_error, has, may_be_asked
 from holdfast.errors import ErrorAnswer, HoldfastError, Unavailable
 from holdfast.gateway.backend_calls import BackendCalls, BackendRequest
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.routing import BadCursor, Route, Routes, Table, page
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS
 from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.parking.call import missing_capability
 from holdfast.gateway.parking.parked_calls import Work
 from holdfast.gateway.parking.record import PREFIX
 from holdfast.gateway.request_context import RequestContext
@@ -94,8 +95,13 @@ class Methods:
             if not may_be_asked(context.client.capabilities) or self._is_of_2026(context, method, params):
                 return await handler(context, params)
             return await parked.run(context, method, params, handler)
-        except ErrorAnswer:
-            raise
+        except ErrorAnswer as error:
+            asked = asked_by_error(error.code, error.data)
+            if asked is None:
+                raise
+            if not has(context.client.capabilities, {"elicitation": {"url": {}}}):
+                raise missing_capability(method, {"elicitation": {"url": {}}}) from error
+            return {"resultType": "input_required", "inputRequests": asked}
         except HoldfastError as error:
             if method != "tools/call":
                 raise

@@ -17,6 +17,7 @@ from holdfast.gateway.config.file import load_config
 from holdfast.gateway.server import Program
 from holdfast.testing import FaultServer
 from tests.gateway.clients import Events, Raw
+from tests.gateway.parking.asking_backend import asking_backend
 from tests.links.kit import until
 
 LISTEN_2026: dict[str, Any] = {
@@ -157,3 +158,17 @@ async def test_a_call_that_has_begun_to_stream_is_cut_and_its_backend_hears_of_i
                 assert await place.program.reload()
                 await ended(events)
             await until(lambda: any(request.method == "notifications/cancelled" for request in http.requests))
+
+
+@pytest.mark.promise("gateway.revoked")
+async def test_a_parked_call_ends_with_its_callers_token(tmp_path: Path) -> None:
+    roots = {"_meta": {"io.modelcontextprotocol/clientCapabilities": {"roots": {}}}}
+    async with asking_backend() as backend, office(tmp_path, backend.url) as place:
+        async with Raw(place.program.url, place.tokens["alice"]) as alice:
+            asked = {"name": "counter__ask", "arguments": {"rounds": [[{"method": "roots/list"}]]}, **roots}
+            assert (await alice.ask_2026("tools/call", asked)).result["resultType"] == "input_required"
+            place.write("bob")
+            assert await place.program.reload()
+            await until(lambda: not backend.running)
+            assert place.program.gateway is not None
+            assert place.program.gateway.parked.places_taken == 0

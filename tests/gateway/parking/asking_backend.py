@@ -2,7 +2,7 @@
 
 `ask(rounds=[[{"method": …, "params": …}, …], …])` asks the questions of each round at once on the call's own stream,
 and returns all answers as JSON. An error in an answer makes the result an error, unless `copes` is true. `take_back`
-cancels the first question at once; a call that `lasts` never returns.
+cancels the first question at once; a call that `lasts` never returns; `error` is the answer to the first call instead.
 """
 
 import asyncio
@@ -37,7 +37,8 @@ class AskingBackend:
         message = await request.json()
         method, id = message.get("method"), message.get("id")
         if method is None:
-            self._waiting.pop(id).set_result(message)
+            if (waiting := self._waiting.pop(id, None)) is not None:
+                waiting.set_result(message)
             return web.Response(status=202)
         if method == "notifications/cancelled":
             self.cancelled.append(message["params"]["requestId"])
@@ -67,6 +68,12 @@ class AskingBackend:
         error = {"code": -32601, "message": "Method not found"}
         return web.json_response({"jsonrpc": "2.0", "id": id, "error": error})
 
+    def stop_waiting(self) -> None:
+        """Go on without the client's answers."""
+        for waiting in self._waiting.values():
+            waiting.set_result({"result": {"action": "cancel"}})
+        self._waiting.clear()
+
     async def _call(self, request: web.Request, id: Any, method: str, params: dict[str, Any]) -> web.StreamResponse:
         self.calls += 1
         self.running += 1
@@ -78,6 +85,10 @@ class AskingBackend:
 
         try:
             arguments = params.get("arguments", {})
+            if "error" in arguments and self.calls == 1:
+                await say({"id": id, "error": arguments["error"]})
+                await response.write_eof()
+                return response
             answers: list[Any] = []
             roots = [[{"method": "roots/list"}]] if method != "tools/call" else []
             for asked in arguments.get("rounds", roots):

@@ -406,3 +406,40 @@ async def test_the_end_of_a_session_ends_its_parked_calls_at_once(tmp_path: Path
             assert lost.result["_meta"]["dev.holdfast/error"]["family"] == "OutcomeUnknown"
             assert program.gateway is not None
             assert program.gateway.parked.places_taken == 0
+
+
+@pytest.mark.promise("gateway.questions")
+async def test_urls_that_a_2025_error_wants_visited_are_asked_before_a_new_call(tmp_path: Path) -> None:
+    error = {"code": -32042, "message": "Sign in first", "data": {"elicitations": [URL["params"]]}}
+    async with asking_backend() as backend:
+        async with gateway(tmp_path, {"asks": {"url": backend.url}}) as program, Raw(program.url) as client:
+            params = rounds(error=error)
+            refused = await ask(client, params, {"elicitation": {}})
+            assert (refused.status, refused.error["code"]) == (400, -32021)
+            backend.calls = 0
+            asked = await ask(client, params)
+            assert questions(asked) == [URL]
+            assert "requestState" not in asked.result
+            [key] = asked.result["inputRequests"]
+            done = await ask(client, {**params, "inputResponses": {key: {"action": "accept"}}})
+            assert (done.text, backend.calls) == ("[]", 2)
+
+
+@pytest.mark.promise("gateway.questions")
+async def test_a_result_that_comes_before_the_answer_waits_for_the_client(tmp_path: Path) -> None:
+    async with asking_backend() as backend:
+        servers = {"asks": {"url": backend.url}}
+        async with gateway(tmp_path, servers, sessions={"parked_bytes": 100_000}) as program:
+            async with Raw(program.url) as client:
+                assert program.gateway is not None
+                small, large = rounds([FORM]), rounds([FORM], padding=120_000)
+                for params in (small, large):
+                    asked = await ask(client, params)
+                    backend.stop_waiting()
+                    await until(lambda: not backend.running)
+                    answer = await again(client, params, asked, ROW_7)
+                    if params is small:
+                        assert json.loads(answer.text) == [{"action": "cancel"}]
+                    else:
+                        assert answer.result["_meta"]["dev.holdfast/error"]["family"] == "OutcomeUnknown"
+                    assert program.gateway.parked.places_taken == 0

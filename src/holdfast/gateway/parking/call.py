@@ -76,7 +76,7 @@ class ParkableCall:
         """Called when the work is done, while nobody waits for it."""
         self._params = params
         self._places = places
-        self._has_place = False
+        self._has_place = self._is_cancelled = False
         self._task: asyncio.Task[dict[str, Any]] | None = None
         self._questions: dict[str, Question] = {}
         self._numbers = itertools.count(1)
@@ -140,6 +140,7 @@ class ParkableCall:
 
     def cancel(self) -> None:
         """Cancel the work, and with it the call at its server."""
+        self._is_cancelled = True
         if self._task is not None:
             self._task.cancel()
 
@@ -178,7 +179,7 @@ class ParkableCall:
 
     def _check(self, method: str, params: Params) -> None:
         """Raise if the question can't be passed on."""
-        if self.is_done:
+        if self._is_cancelled or self.is_done:  # one more question would take a place again
             raise _not_asked(method, "the call is over")
         needed = required(method, params)
         if needed is None:

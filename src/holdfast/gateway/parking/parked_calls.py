@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, cast
 
+from holdfast.core.models import Principal
 from holdfast.core.questions import request_digest
 from holdfast.core.values import members
 from holdfast.errors import ConnectionLost, ErrorAnswer, ParkedElsewhere
@@ -139,7 +140,8 @@ class ParkedCalls:
     def _park(self, state: str, call: ParkableCall, inner: RequestContext, digest: str) -> None:
         call.channel.move_to(None)
         inner.headers = None  # they belong to a request that is over
-        timer = asyncio.get_running_loop().call_later(self._lifetime, self._expire, state)
+        why = f"its client did not answer within {self._lifetime:g} s"
+        timer = asyncio.get_running_loop().call_later(self._lifetime, self._give_up, state, why)
         self._parked[state] = Parked(call, inner, digest, timer)
         if inner.session is not None:
             inner.session.parked.add(call.task)
@@ -153,10 +155,16 @@ class ParkedCalls:
             known.context.session.parked.discard(known.call.task)
         self._start(self._records.end(state))
 
-    def _expire(self, state: str) -> None:
+    def end_refused(self, lets_in: Callable[[Principal], bool]) -> None:
+        """Cancel the calls of callers who are let in no longer."""
+        for state, known in tuple(self._parked.items()):
+            if not lets_in(known.call.principal):
+                self._give_up(state, "its caller is let in no longer")
+
+    def _give_up(self, state: str, why: str) -> None:
         """The client did not come back: cancel the call at its server, and free everything."""
         known = self._parked[state]
-        log.info("a parked call was cancelled: its client did not answer within %g s", self._lifetime)
+        log.info("a parked call was cancelled: %s", why)
         self._unpark(state, known)
         known.call.cancel()
         self._places.release(known.call, known.call.principal)
