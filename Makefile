@@ -39,7 +39,7 @@ lint: $(VENV)/.dev  ## format check, lint, types, layers
 
 check: lint test    ## lint and test, what CI runs
 
-conformance: $(VENV)/.dev  ## the official suite on client and gateway in both eras, and strangers' programs
+conformance: $(VENV)/.dev  ## the official suite on client and gateway in both eras, and other projects' programs
 	@$(BIN)/python conformance/run.py $(ARGS)
 
 bench-peers: $(VENV)/.dev  ## our gateway beside its peers, each in an environment of its own (minutes)

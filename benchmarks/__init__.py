@@ -1,1 +1,1 @@
-"""Figures that anyone can make again: `make bench`. Each table compares within one run, as a ratio."""
+"""Benchmarks that can be repeated with `make bench`. Each table compares within one run, as a ratio."""

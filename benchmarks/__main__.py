@@ -6,7 +6,7 @@ import platform
 import re
 from pathlib import Path
 
-from benchmarks import gateway, links, runs, state, stdio, stores
+from benchmarks.sections import gateway, links, runs, state, stdio, stores
 
 DOC = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 SECTIONS = {

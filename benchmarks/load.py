@@ -1,7 +1,7 @@
-"""`python benchmarks/load.py URL CONNECTIONS SECONDS [BYTES] [NAME]`: load on one MCP session, from a process of its own.
+"""`python benchmarks/load.py URL CONNECTIONS SECONDS [BYTES] [NAME]`: put load on one MCP session.
 
-It prints requests a second, p50 and p99 in milliseconds, as JSON. Every answer's body is checked: a fast error is no
-result.
+It prints requests a second, p50 and p99 in milliseconds, as JSON. Every answer's body is checked, so fast errors
+do not count.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ JSON_HEADERS = "content-type: application/json\r\naccept: application/json, text
 
 
 class Connection:
-    """One HTTP/1.1 connection that says one thing again and again."""
+    """One HTTP/1.1 connection that sends the same request repeatedly."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, path: str) -> None:
         self._reader = reader
@@ -109,7 +109,7 @@ async def load(url: str, connections: int, seconds: float, size: int = 64, tool:
 
 
 async def many_sessions(url: str, count: int) -> None:
-    """Sessions that are opened, used once and left alone."""
+    """Open sessions, use each once, and leave them open."""
     for start in range(0, count, 50):
         connections = [await connect(url) for _ in range(min(50, count - start))]
 

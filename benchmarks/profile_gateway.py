@@ -1,7 +1,7 @@
-"""`make profile`: where the microseconds of a call through the gateway go, by layer. Prints a table.
+"""`make profile`: print the CPU time of a call through the gateway, by layer.
 
-It owns the grouping. Shares come from cProfile (own time of each function, so calls weigh a little more than they should),
-microseconds from CPU time without a profiler in the same process.
+The shares come from cProfile (own time of each function, in which calls weigh a little too much), the microseconds from the
+CPU time of the same process without a profiler.
 """
 
 import asyncio
@@ -15,24 +15,18 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from benchmarks.links import echo_server
+from benchmarks.sections.links import echo_server
 from holdfast.gateway.config.file import load_config
 from holdfast.gateway.server import Program
 
 SECONDS = 4.0
-GROUPS = (
-    ("the socket and HTTP towards the client (uvicorn, httptools, our lower door)", ("uvicorn", "uvicorn_door")),
-    ("front: headers, token, parsing, status", ("gateway/front", "gateway/http", "gateway/callers")),
-    (
-        "session and routing",
-        ("gateway/session", "gateway/methods", "gateway/routing", "gateway/backend", "gateway/gateway"),
-    ),
-    (
-        "link: call, generation, verdict, ids",
-        ("links/link", "links/call", "links/exchange", "links/inbound", "core/", "links/trace"),
-    ),
-    ("HTTP towards the backend (our client)", ("links/http",)),
-    ("JSON", ("json/", "links/codec", "from_json", "to_json")),
+GROUPS = (  # the first group with a mark in the file's path or the function's name
+    ("the socket and HTTP to the client (uvicorn, httptools, our protocol class)", ("uvicorn",)),
+    ("HTTP to the server (our client)", ("links/wires/http",)),
+    ("front: headers, token, parsing, status", ("gateway/fronts", "gateway/auth")),
+    ("session and routing", ("holdfast/gateway",)),
+    ("JSON", ("json/", "links/codec", "core/exact", "from_json", "to_json")),
+    ("link: call, generation, verdict, ids", ("holdfast/links", "holdfast/core")),
     ("event loop, timers, tasks", ("asyncio", "_asyncio", "Context", "uvloop")),
 )
 
@@ -41,7 +35,7 @@ def group_of(where: str, name: str) -> str:
     for group, marks in GROUPS:
         if any(mark in where or mark in name for mark in marks):
             return group
-    return "the rest: built-in functions of all of them"
+    return "built-in functions, called from all of these"
 
 
 async def main() -> None:

@@ -1,7 +1,7 @@
 """The client that the official conformance suite drives: a link of ours under the SDK's `mcp.Client`.
 
 `client.py URL`, with MCP_CONFORMANCE_SCENARIO, MCP_CONFORMANCE_CONTEXT (JSON) and MCP_CONFORMANCE_PROTOCOL_VERSION in the
-environment. It does what any agent would: greet, list everything, call every tool. It knows no scenario's server.
+environment. It does what an agent does: initialize, list everything, call every tool. It has no code for the server of a particular scenario.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAu
 from mcp.shared.exceptions import MCPError
 from pydantic import AnyUrl
 
-from holdfast import HttpTarget, Limits, Link, LinkTransport, Options
+from holdfast import Link
+from holdfast.links import HttpTarget, Limits, LinkTransport, Options
 
 SCENARIO = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
 CONTEXT: dict[str, Any] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
@@ -56,7 +57,7 @@ class Tokens:
 
 
 class Browser:
-    """Follows the authorization URL as a person's browser would, and takes the code from where it is sent."""
+    """Follows the authorization URL like a browser, and takes the code from the redirect."""
 
     def __init__(self) -> None:
         self.location = ""
@@ -71,7 +72,7 @@ class Browser:
 
 
 def auth_for(url: str) -> httpx2.Auth | None:
-    """The SDK's provider that the scenario asks for."""
+    """The SDK's OAuth provider for the scenario."""
     if not SCENARIO.startswith("auth/"):
         return None
     if SCENARIO == "auth/client-credentials-basic":

@@ -1,7 +1,7 @@
 """The server that the official suite talks to in server mode: `fixture.py PORT`, at http://127.0.0.1:PORT/mcp.
 
-It owns every tool, resource and prompt that a required scenario names, in both eras, on the SDK's low-level server.
-It refuses tasks, authorization, and any host that is not this machine.
+It has every tool, resource and prompt that a required scenario names, in both eras, on the SDK's low-level server. It does not
+support tasks and authorization, and refuses requests to other hosts than this machine.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""`python mcp1_client.py URL`, in an environment with the SDK's 1.x line: its client, as a stranger would use it."""
+"""`python mcp1_client.py URL`, in an environment with the SDK's 1.x line: its client in a typical use."""
 
 import asyncio
 import json

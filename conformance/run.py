@@ -1,6 +1,6 @@
-"""`make conformance`: the official suite against our client and our gateway, in both eras, then strangers' programs.
+"""`make conformance`: run the official suite on our client and our gateway in both eras, then other projects' programs.
 
-It owns the order and the summary. What it needs of npm it installs beside the virtual environment, by version.
+The npm packages that it needs are installed beside the virtual environment, by version.
 """
 
 import json
@@ -125,7 +125,7 @@ def suite(name: str, command: list[str], lines: str = r"\s*(✗|Total|Expected|N
 
 
 def strangers() -> bool:
-    """Servers behind links and behind the gateway, clients in front of it, as tests."""
+    """Test other projects' servers behind links and the gateway, and their clients in front of it."""
     packages = json.loads((HERE / "package.json").read_text())["dependencies"]
     print("from npm: " + ", ".join(f"{name.split('/')[1]} {version}" for name, version in packages.items()), flush=True)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE)]

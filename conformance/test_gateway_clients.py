@@ -1,4 +1,4 @@
-"""Clients that nobody here wrote, through the gateway: each lists, calls, counts, reads, asks for a prompt, is asked."""
+"""Clients of other projects through the gateway: each lists, calls, counts, reads, gets a prompt, answers a question."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ BIN = Path(sys.executable).parent
 
 
 async def printed(*command: str, cwd: Path) -> Any:
-    """What a program printed last, as JSON."""
+    """The last line that a program printed, as JSON."""
     environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
     process = await asyncio.create_subprocess_exec(
         *command, cwd=cwd, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE

@@ -1,4 +1,4 @@
-"""Servers that nobody here wrote, over stdio: three from npm, one on the SDK's 1.x line, one on FastMCP 4."""
+"""Servers of other projects over stdio: three from npm, one on the SDK's 1.x line, one on FastMCP 4."""
 
 import asyncio
 import os
@@ -10,8 +10,9 @@ import pytest
 
 import holdfast
 from conformance.conftest import NPM
-from holdfast import CommandTarget, Limits, Link, Options
+from holdfast import Link
 from holdfast.core.lifecycle import LinkState
+from holdfast.links import CommandTarget, Limits, Options
 
 pytestmark = pytest.mark.anyio
 
@@ -89,7 +90,7 @@ async def test_server_memory_keeps_its_graph_and_survives_its_own_death(tmp_path
             while link.phase is LinkState.READY:
                 await asyncio.sleep(0.01)
         if era.value == "2025":
-            # The program is gone, and with it the session: the next unsafe call is told, and the one after works.
+            # The program is gone, and with it the session: the next unsafe call gets the report, and the one after works.
             with pytest.raises(holdfast.SessionReplaced):
                 await call(link, "read_graph")
         assert "Holdfast" in await call(link, "read_graph")  # it kept its graph in a file

@@ -1,6 +1,6 @@
 """`make docs`: write the tables of the code into the docs. `python docs/tables.py --check` only compares.
 
-It owns the generated parts between the markers; everything else in those files is written by hand.
+It writes the parts between the markers; everything else in those files is written by hand.
 """
 
 import re
@@ -20,7 +20,7 @@ from holdfast.state.scopes import ENDS, SURVIVES
 
 
 def drawing(table: Lifecycle) -> str:  # type: ignore[type-arg]
-    """A lifecycle as a state diagram; steps that stay where they are are left out."""
+    """A lifecycle as a state diagram; steps that do not change the state are left out."""
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {table.initial.name}"]
     for state, steps in table.steps.items():
         for event, then in steps.items():
@@ -41,7 +41,7 @@ def flows() -> str:
     """What happens on first use and after each kind of loss, walked through the table."""
     up = [LinkEvent.RESOLVED, LinkEvent.OPENED, LinkEvent.HANDSHAKE_DONE]
     rest = {LinkState.RESOLVE: up, LinkState.OPEN: up[1:], LinkState.HANDSHAKE: up[2:]}
-    rows = ["| what | way |", "| --- | --- |", f"| first call | {_walk(LinkState.CLOSED, [LinkEvent.USE, *up])} |"]
+    rows = ["| event | path |", "| --- | --- |", f"| first call | {_walk(LinkState.CLOSED, [LinkEvent.USE, *up])} |"]
     for event in (LinkEvent.SESSION_LOST, LinkEvent.TRANSPORT_LOST, LinkEvent.AUTH_NEEDED):
         entered = LINK.next(LinkState.READY, event)
         rows.append(f"| {event.value} | {_walk(LinkState.READY, [event, *rest[entered]])} |")
@@ -67,7 +67,7 @@ def _shape(row: VerdictRule) -> str:
     if row.has_code:
         parts.append("a JSON-RPC error")
     if row.text is not None:
-        parts.append("its words")
+        parts.append("text")
     if row.retry_after:
         parts.append("Retry-After")
     if row.step_up:
@@ -76,7 +76,7 @@ def _shape(row: VerdictRule) -> str:
 
 
 def verdicts() -> str:
-    rows = ["| shape | looked at | verdict |", "| --- | --- | --- |"]
+    rows = ["| what happened | condition | verdict |", "| --- | --- | --- |"]
     return "\n".join([*rows, *(f"| {row.name} | {_shape(row)} | {row.verdict.value} |" for row in VERDICT_RULES)])
 
 
@@ -171,10 +171,10 @@ def write(doc: Path, blocks: dict[str, str]) -> None:
         replacement = f"<!-- begin {name} -->\n{block}\n<!-- end {name} -->"
         new, found = re.subn(pattern, lambda _, text=replacement: text, new, flags=re.DOTALL)
         if found != 1:
-            sys.exit(f"{doc.name} has {found} places for {name}, not one")
+            sys.exit(f"{doc.name} has {found} places for {name}; expected one")
     if "--check" in sys.argv[1:]:
         if new != old:
-            sys.exit(f"docs/{doc.name} is not what the code says; run `make docs`")
+            sys.exit(f"docs/{doc.name} differs from the code; run `make docs`")
     else:
         doc.write_text(new)
 

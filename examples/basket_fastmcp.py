@@ -1,4 +1,4 @@
-"""A shopping basket on FastMCP that holds across calls, restarts, replicas and both protocol eras.
+"""A shopping basket on FastMCP that is kept across calls, restarts and replicas, in both eras.
 
 `python examples/basket_fastmcp.py 8000` serves it at http://127.0.0.1:8000/mcp. BASKETS names the store.
 """
@@ -29,14 +29,14 @@ sessions.install(server, noun="basket", create=["note"])
 async def add(
     article: str, session_id: str = "", basket: holdfast.Session[Basket] = Depends(sessions)
 ) -> dict[str, int]:
-    """Put one more of an article into the basket, and return all that is in it."""
+    """Put one more of an article into the basket, and return the contents."""
     state = await basket.update(lambda state: state.put(article), f"add {article}")
     return state.items
 
 
 @server.resource("basket://{session_id}")
 async def contents(session_id: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> str:
-    """What is in the basket, a line each."""
+    """The contents of the basket, one article on each line."""
     return "\n".join(f"{count} x {article}" for article, count in sorted(basket.state.items.items()))
 
 

@@ -1,4 +1,4 @@
-"""A shopping basket on the SDK's MCPServer that holds across calls, restarts, replicas and both protocol eras.
+"""A shopping basket on the SDK's MCPServer that is kept across calls, restarts and replicas, in both eras.
 
 `python examples/basket_mcpserver.py 8000` serves it at http://127.0.0.1:8000/mcp. BASKETS names the store.
 """
@@ -29,7 +29,7 @@ sessions.install(server, noun="basket", create=["note"])
 
 @server.tool()
 async def add(article: str, basket: CurrentBasket, session_id: str = "") -> dict[str, int]:
-    """Put one more of an article into the basket, and return all that is in it."""
+    """Put one more of an article into the basket, and return the contents."""
     state = await basket.update(lambda state: state.put(article), f"add {article}")
     return state.items
 
@@ -37,7 +37,7 @@ async def add(article: str, basket: CurrentBasket, session_id: str = "") -> dict
 @server.resource("basket://{session_id}")
 @sessions.inject
 async def contents(session_id: str, basket: CurrentBasket) -> str:
-    """What is in the basket, a line each."""
+    """The contents of the basket, one article on each line."""
     return "\n".join(f"{count} x {article}" for article, count in sorted(basket.state.items.items()))
 
 

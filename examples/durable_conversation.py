@@ -1,6 +1,6 @@
-"""A conversation that goes on in another process: the same run id, the same session, until it is ended.
+"""A conversation that continues in another process: the same run id has the same session until the run is ended.
 
-`python examples/durable_conversation.py` plays both processes, one after the other, against a server that counts.
+`python examples/durable_conversation.py` runs all turns in one process, against a server that counts.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ async def turn(server: holdfast.Server, store_url: str) -> str:
         result = await server.call_tool("count")
         text = result.content[0].text
         if text == "3":
-            await run.end()  # else the session waits for whoever continues
+            await run.end()  # otherwise the session is kept for the next turn
         return text
 
 

@@ -1,6 +1,6 @@
 """Four processes edit one session at once, one is killed in the middle, and nothing is lost.
 
-Run it with `make run`. It uses a SQLite file in a temporary folder and takes a few seconds.
+Run it with `python examples/four_writers.py`. It uses a SQLite file in a temporary folder and takes a few seconds.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ EDITS = 100
 KILL_AFTER = 30
 
 
-def add_line(data: holdfast.JSON) -> holdfast.JSON:
+def add_line(data: holdfast.stores.JSON) -> holdfast.stores.JSON:
     assert isinstance(data, dict)
     return {"lines": data["lines"] + 1}
 
@@ -32,7 +32,7 @@ def writer(number: int, url: str, start, said) -> None:
         async with holdfast.open_store(url) as store:
             start.wait()
             for n in range(EDITS):
-                await holdfast.update(store, "draft", "d1", add_line, entries=[{"by": number, "n": n}])
+                await holdfast.stores.update(store, "draft", "d1", add_line, entries=[{"by": number, "n": n}])
                 said.send(n + 1)
 
     asyncio.run(edit())
@@ -40,11 +40,11 @@ def writer(number: int, url: str, start, said) -> None:
 
 async def create(url: str) -> None:
     async with holdfast.open_store(url) as store:
-        draft = holdfast.Record("draft", "d1", holdfast.Principal("alice"), {"lines": 0}, idle=3600)
+        draft = holdfast.stores.Record("draft", "d1", holdfast.Principal("alice"), {"lines": 0}, idle=3600)
         await store.commit(draft, expect=0)
 
 
-async def read(url: str) -> tuple[holdfast.Record, list[holdfast.LogEntry]]:
+async def read(url: str) -> tuple[holdfast.stores.Record, list[holdfast.stores.LogEntry]]:
     async with holdfast.open_store(url) as store:
         record = await store.get("draft", "d1")
         assert record is not None
@@ -58,7 +58,7 @@ def main() -> int:
         asyncio.run(create(url))
         context = multiprocessing.get_context("spawn")
         start = context.Barrier(WRITERS)
-        # A pipe each: a queue has a lock, which a killed writer could take to its grave.
+        # A pipe for each writer: a queue has a lock, which a killed writer would never release.
         pipes = [context.Pipe(duplex=False) for _ in range(WRITERS)]
         crew = [context.Process(target=writer, args=(n, url, start, pipes[n][1])) for n in range(WRITERS)]
         console.print(f"{WRITERS} processes, {EDITS} edits each, one session on SQLite …")

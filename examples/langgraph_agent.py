@@ -16,7 +16,7 @@ from holdfast.testing import FaultServer
 
 
 def think(state: MessagesState) -> dict[str, Any]:
-    """Where your model would stand: call the counter three times, then say what came."""
+    """In place of a model: call the counter three times, then report the results."""
     seen = [message.content for message in state["messages"] if isinstance(message, ToolMessage)]
     if len(seen) < 3:
         call = {"name": "counter__count", "args": {}, "id": str(len(seen))}

@@ -1,4 +1,4 @@
-"""A root agent with two parallel sub-agents over one stateful server: one session, opened once, closed by the root.
+"""A root agent with two parallel sub-agents over one stateful server: one session, which the root closes.
 
 `python examples/sub_agents.py` starts the server itself: a shop with one basket per session.
 """
@@ -22,7 +22,7 @@ def add(item: str) -> str:
 
 @shop.tool()
 def checkout() -> str:
-    """Buy what is in the basket."""
+    """Buy the contents of the basket."""
     bought, basket[:] = sorted(basket), []
     return ", ".join(bought)
 

@@ -1,4 +1,4 @@
-"""A helper that drafts, criticises and revises, and a scripted model for clients that offer none.
+"""A companion that drafts, criticises and revises, and a scripted model for clients that offer none.
 
 Used by writer_fastmcp.py and writer_mcpserver.py.
 """
@@ -9,7 +9,7 @@ import holdfast
 
 
 class Studio(holdfast.SessionState):
-    """What the session itself keeps; the writer beside it has a state of its own."""
+    """The state of the session; the writer beside it has its own."""
 
     topic: str = ""
 
@@ -19,7 +19,7 @@ class Draft(holdfast.SessionState):
     points: list[str] = []
 
 
-class Style(holdfast.CompanionOptions):
+class Style(holdfast.state.CompanionOptions):
     temperature: float = 0.7
     max_tokens: int = 400
 
@@ -39,8 +39,8 @@ writers = holdfast.Companions(Writer, sessions, options=Style())
 
 PROMPTS = {
     "draft": "Write one sentence about {topic}.",
-    "critique": "Name what is wrong with this text, a line each: {text}",
-    "revise": "Rewrite this text: {text}. Mend: {points}",
+    "critique": "Name the faults of this text, one on each line: {text}",
+    "revise": "Rewrite this text: {text}. Correct these faults: {points}",
 }
 
 
@@ -49,7 +49,7 @@ def prompt(task: str, topic: str, draft: Draft) -> str:
 
 
 def scripted(task: str, topic: str, draft: Draft, iteration: int) -> str:
-    """What a model might say: fewer complaints with each round."""
+    """An answer in place of a model's: fewer faults with each round."""
     if task == "draft":
         return f"{topic} is interesting."
     if task == "critique":

@@ -1,7 +1,7 @@
-"""A draft-critique-revise writer on FastMCP: its phases and its log hold across calls, restarts, replicas and eras.
+"""A draft-critique-revise writer on FastMCP: its phases and log are kept across calls, restarts, replicas and eras.
 
 `python examples/writer_fastmcp.py 8000` serves it at http://127.0.0.1:8000/mcp. STUDIO names the store. It asks the
-client's model where the client offers one, in the way of its era, and a scripted one otherwise.
+client's model if the client offers one, as its era requires, and uses a scripted one otherwise.
 """
 
 import sys
@@ -71,7 +71,7 @@ async def draft(
 async def critique(
     ctx: Context, session_id: str = "", studio: holdfast.Session = Depends(sessions), writer: Writer = Depends(writers)
 ) -> list[str] | Question:
-    """Name what is wrong with the text."""
+    """Name the faults of the text."""
     said = await ask(ctx, "critique", studio.state.topic, writer, (await writer.insight()).iteration)
     if not isinstance(said, str):
         return said
@@ -86,7 +86,7 @@ async def critique(
 async def revise(
     ctx: Context, session_id: str = "", studio: holdfast.Session = Depends(sessions), writer: Writer = Depends(writers)
 ) -> str | Question:
-    """Rewrite the text so that the critique no longer holds."""
+    """Rewrite the text without the faults that the critique named."""
     text = await ask(ctx, "revise", studio.state.topic, writer, (await writer.insight()).iteration)
     if not isinstance(text, str):
         return text
@@ -97,8 +97,8 @@ async def revise(
 
 
 @server.tool
-async def progress(session_id: str = "", known: holdfast.Insight = Depends(writers.insight)) -> dict[str, object]:
-    """How far the work has come."""
+async def progress(session_id: str = "", known: holdfast.state.Insight = Depends(writers.insight)) -> dict[str, object]:
+    """The phase and the progress of the work."""
     return {"phase": known.phase, "iteration": known.iteration, "converged": known.convergence.reached}
 
 

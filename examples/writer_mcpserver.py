@@ -1,7 +1,7 @@
-"""A draft-critique-revise writer on the SDK's MCPServer: its phases and its log hold across calls, restarts and eras.
+"""A draft-critique-revise writer on the SDK's MCPServer: its phases and log are kept across calls, restarts and eras.
 
 `python examples/writer_mcpserver.py 8000` serves it at http://127.0.0.1:8000/mcp. STUDIO names the store. It asks the
-client's model where the client offers one, which the SDK does in the way of each era, and a scripted one otherwise.
+client's model if the client offers one, which the SDK does as each era requires, and uses a scripted one otherwise.
 """
 
 import sys
@@ -72,7 +72,7 @@ async def draft(
 async def critique(
     writer: CurrentWriter, said: Annotated[CreateMessageResult, Resolve(criticised)], session_id: str = ""
 ) -> list[str]:
-    """Name what is wrong with the text."""
+    """Name the faults of the text."""
     points = str(said.content.text).splitlines()
     async with writer.step("critique", to="criticised") as turn:
         turn.state.points = points
@@ -85,7 +85,7 @@ async def critique(
 async def revise(
     writer: CurrentWriter, said: Annotated[CreateMessageResult, Resolve(revised)], session_id: str = ""
 ) -> str:
-    """Rewrite the text so that the critique no longer holds."""
+    """Rewrite the text without the faults that the critique named."""
     text = str(said.content.text)
     async with writer.step("revision", to="revised") as turn:
         turn.state.text = text
@@ -95,9 +95,9 @@ async def revise(
 
 @server.tool()
 async def progress(
-    known: Annotated[holdfast.Insight, Resolve(writers.insight)], session_id: str = ""
+    known: Annotated[holdfast.state.Insight, Resolve(writers.insight)], session_id: str = ""
 ) -> dict[str, object]:
-    """How far the work has come."""
+    """The phase and the progress of the work."""
     return {"phase": known.phase, "iteration": known.iteration, "converged": known.convergence.reached}
 
 

@@ -26,13 +26,13 @@ def test_the_tree_is_exactly_the_four_families_and_all_of_it_is_public() -> None
             members.split()
         )
     public = {name for name, cls in vars(errors).items() if isinstance(cls, type) and issubclass(cls, Exception)}
-    assert public <= set(holdfast.__all__)
+    assert public - {"HoldfastError", *FAMILIES} == set(_ALL)
 
 
 @pytest.mark.promise("errors.tree")
 @pytest.mark.parametrize("name", _ALL)
 def test_an_error_keeps_its_fields_and_survives_pickling(name: str) -> None:
-    cls = getattr(holdfast, name)
+    cls = getattr(errors, name)
     extra = {"path": "data.x"} if name == "UnstorableValue" else {}
     error = cls("it broke", remedy="mend it", server="github", status=503, retry_after=2.0, stderr_tail="boom", **extra)
     assert str(error) == "it broke; mend it\n--- last lines of stderr ---\nboom"
@@ -49,7 +49,7 @@ SECRET = "hunter2"
 @pytest.mark.promise("errors.public")
 @pytest.mark.parametrize("name", [*_ALL, *FAMILIES, "HoldfastError"])
 def test_what_a_model_may_read_is_kind_server_and_remedy_and_no_secret(name: str) -> None:
-    cls = getattr(holdfast, name)
+    cls = getattr(errors, name)
     extra = {"path": SECRET} if name == "UnstorableValue" else {}
     error = cls(
         f"ran: npx --token {SECRET}", remedy=f"chmod +x /home/{SECRET}", server="github", status=503, retry_after=2.0,
@@ -71,5 +71,5 @@ def test_what_a_model_may_read_is_kind_server_and_remedy_and_no_secret(name: str
 
 @pytest.mark.promise("errors.public")
 def test_a_servers_own_words_are_public() -> None:
-    error = holdfast.ErrorAnswer("it broke", message="Unknown tool: adde", code=-32602, server="calc")
+    error = holdfast.errors.ErrorAnswer("it broke", message="Unknown tool: adde", code=-32602, server="calc")
     assert "Unknown tool: adde" in error.public_text()

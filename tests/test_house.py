@@ -109,30 +109,6 @@ def test_a_file_that_is_named_in_docs_docstrings_or_comments_exists() -> None:
     assert missing == []
 
 
-@pytest.mark.promise("house.cycles")
-@pytest.mark.parametrize("package", ["core", "client", "integrations", "cli"])
-def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
-    """Imports within functions and under TYPE_CHECKING count, too."""
-    names = {path: ".".join(path.relative_to(SRC.parent).with_suffix("").parts) for path in SRC.rglob("*.py")}
-    modules = {name.removesuffix(".__init__"): path for path, name in names.items()}
-    needs = {name: set(_imported(path)) & modules.keys() for name, path in modules.items()}
-    for start in (name for name in modules if name.startswith(f"holdfast.{package}.")):
-        reached, waiting = set[str](), [start]
-        while waiting:
-            more = needs[waiting.pop()] - reached
-            reached |= more
-            waiting += more
-        assert start not in reached, f"{start} imports itself by way of others"
-
-
-def _imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
-
-
 @pytest.mark.promise("core.pure")
 def test_core_is_pure() -> None:
     allowed = set(sys.stdlib_module_names) | {"holdfast"}
@@ -193,7 +169,7 @@ def _cycles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
     return {group for group in groups if group}
 
 
-@pytest.mark.promise("house.no-cycles")
+@pytest.mark.promise("house.cycles")
 def test_no_imports_go_in_a_circle() -> None:
     graph = _import_graph()
     found = _cycles(graph)
@@ -204,7 +180,7 @@ def test_no_imports_go_in_a_circle() -> None:
     assert not drawn, "modules that import each other:\n" + "\n\n".join(drawn)
 
 
-@pytest.mark.promise("house.no-cycles")
+@pytest.mark.promise("house.cycles")
 def test_a_cycle_is_found_wherever_the_import_stands(tmp_path: Path) -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set[str]()}
     assert _cycles(graph) == {frozenset("abc")}
@@ -307,6 +283,8 @@ def test_a_remedy_names_arguments_settings_and_commands_that_exist() -> None:
             elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 known.add(node.target.id)  # a field
     for place, remedy in _remedies():
+        # A gateway's operator reads it in the log, and its file has no such key.
+        assert "Limits(" not in remedy or "in Python raise Limits(" in remedy, f"{place}: {remedy}"
         assert set(re.findall(r"(?<![-\w?&{])([a-z_]+)=", remedy)) <= known, f"{place}: {remedy}"
         for command in re.findall(r"`holdfast ([a-z ]+[a-z])", remedy):
             words = [word for word in command.split() if word.islower()]
@@ -351,7 +329,9 @@ def test_an_unknown_attribute_imports_nothing() -> None:
 def test_the_names_that_are_imported_late_are_those_that_type_checkers_see() -> None:
     [block] = [node for node in ast.parse((SRC / "__init__.py").read_text()).body if isinstance(node, ast.If)]
     seen = {alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert seen == holdfast._MODULE_OF
+    modules = {name for name, module in seen.items() if module == "holdfast"}
+    assert modules <= holdfast._PACKAGES
+    assert {name: module for name, module in seen.items() if name not in modules} == holdfast._MODULE_OF
     assert set(holdfast.__all__) == set(seen)
     assert all(getattr(holdfast, name) is getattr(import_module(module or ""), name) for name, module in seen.items())
 

@@ -6,6 +6,7 @@ import pytest
 
 import holdfast
 from holdfast import Server
+from holdfast.links import IdMemory, StoreMemory
 from holdfast.testing import FaultServer
 from tests.client.servers import at
 
@@ -28,7 +29,7 @@ async def test_what_is_declared_wrong_is_refused_when_it_is_declared() -> None:
             holdfast.run(**each)
         assert caught.value.remedy
     for each in ({"callbacks": {}}, {"limits": 5}, {"stateful": "no"}):
-        with pytest.raises(holdfast.ConfigError, match=f"{next(iter(each))}= is a"):
+        with pytest.raises(holdfast.errors.ConfigError, match=f"{next(iter(each))}= is a"):
             server.with_(**each)
     async with holdfast.run():
         with pytest.raises(holdfast.UsageError, match=r"definition= .* is a dict"):
@@ -48,7 +49,7 @@ async def test_bad_declarations_and_misuse_are_told() -> None:
         {"name": "x", "command": "y", "headers": {"a": "b"}},
         {"name": "x", "command": "y", "args": "--flag"},
     ):
-        with pytest.raises(holdfast.ConfigError):
+        with pytest.raises(holdfast.errors.ConfigError):
             Server(**wrong)  # type: ignore[arg-type]
     with pytest.raises(holdfast.UsageError, match="needs an id"):
         async with holdfast.open_store("memory:") as store:
@@ -60,9 +61,9 @@ async def test_bad_declarations_and_misuse_are_told() -> None:
         assert server != at(http, "other")
         async with holdfast.run():
             await server.call_tool("echo")
-            with pytest.raises(holdfast.ConfigError, match="two different servers"):
+            with pytest.raises(holdfast.errors.ConfigError, match="two different servers"):
                 await at(http, timeout=5).call_tool("echo")
-            with pytest.raises(holdfast.ConfigError, match="disabled"):
+            with pytest.raises(holdfast.errors.ConfigError, match="disabled"):
                 await at(http, "off", disabled=True).call_tool("echo")
             with pytest.raises(holdfast.UsageError):
                 await server.call_tool("echo", [1])  # type: ignore[arg-type]
@@ -74,3 +75,19 @@ async def test_bad_declarations_and_misuse_are_told() -> None:
         await scope.__aexit__(None, None, None)  # closed twice is fine
         with pytest.raises(holdfast.UsageError):
             await server.session()
+
+
+@pytest.mark.promise("run.bad-input")
+@pytest.mark.parametrize("what", ["server", "run"])
+async def test_what_makes_no_memory_is_refused_when_it_is_declared(what: str) -> None:
+    async def late(server: Any, run: Any, principal: Any) -> None: ...
+
+    wrong: list[Any] = [IdMemory(lambda: None, lambda _: None), IdMemory, StoreMemory, late, lambda: None, 7, "x"]
+    for memory in wrong:
+        with pytest.raises(holdfast.errors.ConfigError, match="memory=") as caught:
+            if what == "server":
+                Server("it", url="http://127.0.0.1:1/", memory=memory)
+            else:
+                holdfast.run("talk", memory=memory)
+        assert "memory=lambda server, run, principal: …" in str(caught.value)
+    assert Server("it", url="http://127.0.0.1:1/", memory=lambda *_: None).memory is not None

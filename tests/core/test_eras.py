@@ -12,7 +12,6 @@ from holdfast.core.eras import (
     Era,
     Probe,
     Probed,
-    era_of,
     header_value,
     headers_2026,
     read_probe,
@@ -76,8 +75,6 @@ def test_headers_repeat_method_and_name() -> None:
     assert headers_2026("tools/list", {}, "v") == {"mcp-protocol-version": "v", "mcp-method": "tools/list"}
     assert headers_2026("resources/read", {"uri": "a:b"}, "v")["mcp-name"] == "a:b"
     assert "mcp-name" not in headers_2026("tools/call", {"name": 7}, "v")
-    assert era_of("2025-06-18") is Era.Y2025
-    assert era_of("2031-01-01") is None
 
 
 @pytest.mark.promise("link.envelope")

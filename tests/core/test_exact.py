@@ -89,3 +89,25 @@ def test_bytes_that_are_no_utf8_and_endless_nesting_are_refused() -> None:
 def test_plain_is_what_python_makes_of_it() -> None:
     value = decode(b'{"a":[1e2,1.50,-0,1e400],"\\ud83d":"x\\ude00","pair":"\\ud83d\\ude00"}')
     assert plain(value) == {"a": [100.0, 1.5, 0.0, None], "\ufffd": "x\ufffd", "pair": "\U0001f600"}
+
+
+@pytest.mark.promise("gateway.fidelity")
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('{"a":1,"a":1}', "'a'"),
+        (r'{"a":1,"b":2,"\u0061":3}', "'a'"),
+        ('{"params":{"arguments":[0,{"path":"/safe","n":-0,"path":"/etc/shadow"}]}}', "'params.arguments.1.path'"),
+        ('{"x":' + "9" * 5_000 + ',"y":{"z":null,"z":null}}', "'y.z'"),
+        ('{"%s":{"b":{"x":1,"x":1}}}' % ("k" * 1000), f"'{'k' * 40}.b.x'"),
+    ],
+)
+def test_a_key_that_is_there_twice_is_refused_with_its_place(text: str, key: str) -> None:
+    with pytest.raises(ValueError, match=f"^the key {key} is there twice$"):
+        decode(text.encode())
+
+
+@pytest.mark.promise("gateway.fidelity")
+def test_the_same_key_in_two_objects_is_no_repetition() -> None:
+    text = b'{"a":{"a":[{"a":1},{"a":2}]},"b":"\\"a\\":1,\\"a\\":2"}'
+    assert encode(decode(text)) == text

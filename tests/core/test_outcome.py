@@ -48,9 +48,11 @@ FIELD: list[tuple[str, Seen, Verdict]] = [
     ("400 invalid params", Seen(Y5, True, status=400, code=-32602, text="Invalid params"), V.ANSWER),
     (
         "200 with an error of a tool that keeps sessions",
-        Seen(Y5, True, status=200, code=-32001, text="Session not found"),
+        Seen(Y5, True, status=200, code=-32001, text="Session not found in the calendar"),
         V.ANSWER,
     ),
+    ("200 lost, TypeScript's own", Seen(Y5, True, status=200, code=-32001, text="Session not found"), V.SESSION_LOST),
+    ("200 lost, 2025, a tool's own code", Seen(Y5, True, status=200, code=-32602, text="Session not found"), V.ANSWER),
     ("200 lost, Python's words", Seen(Y5, True, status=200, code=-32600, text="Session not found"), V.SESSION_LOST),
     (
         "200 lost, TypeScript's words",
@@ -145,6 +147,49 @@ def test_every_shape_of_the_field_has_its_verdict(seen: Seen, verdict: Verdict) 
 def test_every_row_is_reached_by_some_shape() -> None:
     reached = {rule_of(seen).name for _, seen, _ in FIELD}
     assert {row.name for row in VERDICT_RULES} - reached == set()
+
+
+LOST = (
+    "Session not found: abc123",
+    "Session abc123 not found",
+    "Session '4f6c1f0e-2a3b-4c5d-8e9f-0a1b2c3d4e5f' not found",
+    "Session does not exist",
+    "Session has expired",
+    "Session has been terminated",
+    "Invalid or expired session",
+    "Session not found or expired",
+    "Mcp-Session-Id header is required",
+    "Bad Request: Mcp-Session-Id header is required",
+    "Not Found: Session not found",
+    "Unknown session: abc123",
+    "The session has expired.",
+)
+OF_A_TOOL = (
+    "browser session not found: log in first",
+    "Session not found: log in first",
+    "Session storage not found",
+    "Session not found for user 42",
+    "no page: session abc123 not found",
+    "Session abc123 not found, create one with new_session",
+    "Your session has expired. Call login again",
+    "Session expired: call login",
+    "Invalid session type",
+    "Unknown session kind abc123",
+    "The tool session abc123 was closed by the user",
+    "Missing session in the database",
+    "Request timed out",
+)
+
+
+@pytest.mark.promise("link.verdicts")
+@pytest.mark.parametrize("code", [-32600, -32000, -32001])
+def test_a_lost_session_under_http_200_is_known_by_its_whole_message(code: int) -> None:
+    for text in LOST:
+        assert judge(Seen(Y5, True, status=200, code=code, text=text)) is V.SESSION_LOST, text
+        assert judge(Seen(Y5, True, status=400, code=code, text=text)) is V.SESSION_LOST, text
+        assert judge(Seen(Y5, True, status=200, code=-32602, text=text)) is V.ANSWER, text
+    for text in OF_A_TOOL:
+        assert judge(Seen(Y5, True, status=200, code=code, text=text)) is V.ANSWER, text
 
 
 seen_anything = st.builds(

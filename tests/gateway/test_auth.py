@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.gateway.auth import Authenticator, check_bind, new_token
+from holdfast.gateway.auth import Authenticator, check_bind, hash_of, new_token
 from holdfast.gateway.config.file import load_config
 from holdfast.gateway.config.settings import Auth, Listen, Settings, Token
 from tests.gateway.gateways import holdfast_cli, written
@@ -23,7 +23,7 @@ def test_no_token_is_made_for_whom_the_file_would_refuse(tmp_path: Path) -> None
 @pytest.mark.promise("gateway.callers")
 def test_binding_beyond_loopback_needs_auth_or_a_word(tmp_path: Path) -> None:
     settings = Settings(listen=Listen(host="0.0.0.0"))
-    with pytest.raises(holdfast.ConfigError, match="not loopback"):
+    with pytest.raises(holdfast.errors.ConfigError, match="not loopback"):
         check_bind(settings, insecure=False)
     check_bind(settings, insecure=True)
     check_bind(Settings(), insecure=False)
@@ -31,6 +31,15 @@ def test_binding_beyond_loopback_needs_auth_or_a_word(tmp_path: Path) -> None:
     refused = holdfast_cli("serve", str(file), "--host", "0.0.0.0", "--store", "memory:")
     assert refused.returncode == 2
     assert "--insecure" in refused.stderr
+
+
+@pytest.mark.promise("gateway.config")
+def test_serve_refuses_tokens_that_have_all_expired(tmp_path: Path) -> None:
+    token = f"{{hash: '{hash_of('x')}', principal: a, expires: 2020-01-01T00:00:00Z}}"
+    file = written(tmp_path, f"listen: {{port: 0}}\nauth: {{tokens: [{token}]}}\nmcpServers: {{}}")
+    refused = holdfast_cli("serve", str(file), "--store", "memory:")
+    assert refused.returncode == 2
+    assert "every token in auth.tokens has expired" in refused.stderr
 
 
 @pytest.mark.promise("gateway.callers")

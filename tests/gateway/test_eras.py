@@ -8,10 +8,10 @@ from mcp import Client
 from mcp_types import ElicitResult
 
 from holdfast.testing import FaultServer
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
-from tests.links.kit import until
-from tests.links.real import RealServer
+from tests.links.server_process import RealServer
 
 NOTICE = "dev.holdfast/notice"
 

@@ -1,18 +1,23 @@
 """Where a gateway keeps its sessions: the file, its owner, its keys."""
 
+import errno
 import json
+import os
+import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.errors import ConfigError
 from holdfast.gateway.config.file import load_config
+from holdfast.gateway.place import check_place
 from holdfast.gateway.server import Program
 from holdfast.stores.sealing import new_key
 from holdfast.testing import FaultServer
 from tests.gateway.clients import Raw
-from tests.gateway.gateways import HOLDFAST, config_of
+from tests.gateway.gateways import HOLDFAST, config_of, gateway
 
 
 @pytest.mark.promise("gateway.sealed")
@@ -79,3 +84,24 @@ async def test_where_nothing_can_be_kept_the_remedy_is_told(tmp_path: Path, monk
         async with Program(load_config(file)).running():
             pass
     assert "--store memory:" in (refused.value.remedy or "")
+
+
+@pytest.mark.promise("gateway.config")
+async def test_check_tries_the_port_itself_and_lets_a_running_gateway_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(tmp_path, {}, listen={"port": 80})
+    code = errno.EACCES
+
+    class Socket(socket.socket):
+        def bind(self, address: Any) -> None:
+            raise OSError(code if address[1] == 80 else 0, os.strerror(code))
+
+    with monkeypatch.context() as patched:  # whether 80 is free and allowed depends on the machine
+        patched.setattr(socket, "socket", Socket)
+        with pytest.raises(ConfigError, match=r"can't listen on 127\.0\.0\.1:80: permission denied"):
+            await check_place(config, None)
+        code = errno.EADDRINUSE
+        await check_place(config, None)
+    async with gateway(tmp_path, {}) as program:
+        await check_place(config_of(tmp_path, {}, listen={"port": program.port}), None)

@@ -11,11 +11,12 @@ from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
 
 import holdfast
-from holdfast import LinkDispatcher, LinkTransport
-from holdfast.links import sdk
+from holdfast.links import LinkDispatcher, LinkTransport, sdk
+from holdfast.stores import ManualClock
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import link_to, until
-from tests.links.real import RealServer
+from tests.deadlines import patience, until
+from tests.links.quick_links import link_to
+from tests.links.server_process import RealServer
 
 pytestmark = pytest.mark.anyio
 
@@ -71,7 +72,7 @@ async def test_out_of_the_dispatcher_comes_only_mcp_error_with_ours_as_its_cause
             server.plan(Fault.CLOSE, method="tools/call")
             with pytest.raises(MCPError) as caught:
                 await session.call_tool("echo", {})
-            assert isinstance(caught.value.__cause__, holdfast.ConnectionLost)
+            assert isinstance(caught.value.__cause__, holdfast.errors.ConnectionLost)
             assert caught.value.data["holdfast"]["family"] == "OutcomeUnknown"
             server.plan(Fault.STATUS, method="tools/call", status=403)
             with pytest.raises(MCPError) as caught:
@@ -82,7 +83,7 @@ async def test_out_of_the_dispatcher_comes_only_mcp_error_with_ours_as_its_cause
             await server.refuse()
             with pytest.raises(MCPError) as caught:
                 await session.call_tool("echo", {})
-            assert isinstance(caught.value.__cause__, holdfast.ConnectFailed)
+            assert isinstance(caught.value.__cause__, holdfast.errors.ConnectFailed)
             await server.listen()
             # The SDK's own client would be dead by now.
             assert said(await session.call_tool("echo", {"text": "alive"})) == "alive"
@@ -92,12 +93,12 @@ async def test_out_of_the_dispatcher_comes_only_mcp_error_with_ours_as_its_cause
 async def test_no_command_output_or_session_id_leaves_the_dispatcher() -> None:
     """An agent shows an MCPError's text to its model, and a proxy sends both text and data on."""
     script = "import sys; sys.stderr.write('password is hunter2'); sys.exit(3)"
-    crashing = holdfast.CommandTarget(sys.executable, ["-c", script, "secret-argument"])
+    crashing = holdfast.links.CommandTarget(sys.executable, ["-c", script, "secret-argument"])
     async with link_to(crashing) as link, ClientSession(dispatcher=LinkDispatcher(link)) as session:
         with pytest.raises(MCPError) as caught:
             await session.initialize()
         ours = caught.value.__cause__
-        assert isinstance(ours, holdfast.ConnectFailed)
+        assert isinstance(ours, holdfast.errors.ConnectFailed)
         assert "hunter2" in str(ours.stderr_tail)
         told = f"{caught.value} {caught.value.error.model_dump_json()}"
         assert "ConnectFailed: 'it' " in told
@@ -134,7 +135,10 @@ async def test_a_session_outlives_its_servers_change_of_era(believes: Any) -> No
 
 @pytest.mark.promise("link.sdk")
 async def test_a_server_restarted_under_twenty_session_calls() -> None:
-    async with RealServer("sdk") as server, link_to(server.url, era="2025", limits=holdfast.Limits(replays=5)) as link:
+    async with (
+        RealServer("sdk") as server,
+        link_to(server.url, era="2025", limits=holdfast.links.Limits(replays=5)) as link,
+    ):
         async with ClientSession(dispatcher=LinkDispatcher(link)) as session:
             await session.initialize()
             await session.list_tools()
@@ -269,7 +273,7 @@ async def test_a_client_over_a_link_that_somebody_closes_gets_an_answer() -> Non
             await until(lambda: server.effects["w"])
             await link.close()
             with pytest.raises(MCPError):
-                await asyncio.wait_for(call, 5)
+                await asyncio.wait_for(call, patience(5))
             await client.call_tool("echo", {})
 
 
@@ -287,3 +291,116 @@ async def test_a_malformed_result_is_answered_and_kills_nothing() -> None:
                 await session.list_tools()
             link.request = real  # type: ignore[method-assign]
             assert (await session.list_tools()).tools
+
+
+async def repeats(http: FaultServer, session: ClientSession) -> bool:
+    http.plan(Fault.CLOSE, method="tools/call")
+    try:
+        await session.call_tool("echo", {"text": "x"})
+    except MCPError as error:
+        assert isinstance(error.__cause__, holdfast.OutcomeUnknown)
+        return False
+    return True
+
+
+@pytest.mark.promise("run.annotations")
+@pytest.mark.parametrize("ends", ["version", "version, found out by the call", "hour"])
+async def test_a_sessions_hints_end_with_another_version_or_an_hour(ends: str) -> None:
+    clock = ManualClock()
+    async with FaultServer() as http, link_to(http.url, stream=False, clock=clock) as link:
+        http.sessions.read_only.add("echo")
+        async with ClientSession(dispatcher=holdfast.links.LinkDispatcher(link)) as session:
+            await session.initialize()
+            await session.list_tools()
+            assert await repeats(http, session)
+            http.sessions.read_only.clear()
+            if ends == "hour":
+                clock.advance(3_601)
+            else:
+                http.sessions.version = "2"
+                if ends == "version":
+                    await http.restart()
+                    await session.send_ping()
+                else:
+                    await link.close()
+            assert not await repeats(http, session)
+            http.sessions.read_only.add("echo")
+            await session.list_tools()
+            assert await repeats(http, session)
+
+
+@pytest.mark.promise("link.sdk")
+async def test_the_listen_of_an_mcp_client_over_a_link_is_acknowledged_and_gets_changes() -> None:
+    async with FaultServer(era="2026") as server:
+        async with Client(LinkTransport(link_to(server.url, stateful=False))) as client:
+            async with asyncio.timeout(patience(10)), client.listen(tools_list_changed=True) as subscription:
+                server.push({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+                assert await anext(subscription) is not None
+            await until(lambda: not server.streams)  # leaving it ends it at the server
+            assert (await client.list_tools()).tools
+
+
+@pytest.mark.promise("link.reverse")
+@pytest.mark.parametrize("over", ["dispatcher", "transport"])
+async def test_a_question_that_the_server_takes_back_is_taken_from_the_sessions_callback(over: str) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def wait(context: Any, params: Any) -> types.ElicitResult:
+        begun.set()
+        try:
+            return await asyncio.get_running_loop().create_future()
+        finally:
+            ended.set()
+
+    async with FaultServer() as server, link_to(server.url) as link:
+        if over == "dispatcher":
+            context: Any = ClientSession(dispatcher=LinkDispatcher(link), elicitation_callback=wait)
+        else:
+            context = Client(LinkTransport(link), elicitation_callback=wait)
+        async with context as client:
+            if over == "dispatcher":
+                await client.initialize()
+            await client.list_tools()
+            await until(lambda: server.streams == 1)
+            server.push({"jsonrpc": "2.0", "id": 7, "method": "elicitation/create", **ASK})
+            await asyncio.wait_for(begun.wait(), patience(5))
+            server.push({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}})
+            await asyncio.wait_for(ended.wait(), patience(5))
+            assert said(await client.call_tool("echo", {"text": "alive"})) == "alive"
+            assert not any((request.message or {}).get("id") == 7 for request in server.requests)  # nor answered
+
+
+@pytest.mark.promise("link.sdk")
+@pytest.mark.parametrize("prior", [True, False])
+async def test_a_client_that_knows_its_server_costs_no_discover(prior: bool) -> None:
+    async with FaultServer(era="2026") as server:
+        saved = None
+        if prior:
+            async with link_to(server.url) as first:
+                saved = types.DiscoverResult.model_validate(await first.request("server/discover"))
+        server.requests.clear()
+        link = link_to(server.url)
+        async with Client(LinkTransport(link), mode="2026-07-28", prior_discover=saved) as client:
+            assert said(await client.call_tool("echo", {"text": "hi"})) == "hi"
+            assert {request.method for request in server.requests} <= {"tools/call", "tools/list"}
+            with pytest.raises(MCPError):  # a refusal of one call is none of the era
+                await client.get_prompt("x")
+            assert link.statistics().why == "the client knows the server"
+            handshake = await link.open()  # somebody wants to know after all
+            assert handshake.server_info == {"name": "faulty", "version": "1"}
+            assert "tools" in handshake.capabilities
+
+
+@pytest.mark.promise("link.sdk")
+@pytest.mark.parametrize("refusal", ["400", "404", "words"])
+async def test_a_client_that_is_wrong_about_its_server_is_served_in_the_other_era(refusal: str) -> None:
+    async with FaultServer(era="2025") as server:
+        if refusal != "words":
+            server.plan(Fault.STATUS, method="tools/call", status=int(refusal), body=b"what?")
+        link = link_to(server.url)
+        async with Client(LinkTransport(link), mode="2026-07-28") as client:
+            assert said(await client.call_tool("effect", {"call": "x"})) == ""
+            assert (await client.list_tools()).tools
+            assert link.era is not None
+            assert link.era.value == "2025"
+        assert server.effects["x"] == 1

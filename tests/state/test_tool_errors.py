@@ -68,6 +68,52 @@ async def test_a_tool_error_tells_the_caller_no_address_and_no_owner(
             assert "private" not in each
             assert "place.db" not in each
         assert "place.db is locked" in caplog.text  # the operator is told where
-        with pytest.raises(holdfast.NotFound, match="there is no such session"):
+        with pytest.raises(holdfast.errors.NotFound, match="there is no such session"):
             await sessions.find("s_unknown")
         await sessions.close()
+
+
+class Foreign:
+    """A store of somebody else's making, whose driver's errors come through."""
+
+    def __init__(self, store: holdfast.Store) -> None:
+        self._store = store
+        self.broken = ""
+
+    def __getattr__(self, name: str) -> Any:
+        if name != self.broken:
+            return getattr(self._store, name)
+
+        async def fail(*_: object, **__: object) -> None:
+            raise OSError("no route to private.place:5432")
+
+        return fail
+
+
+@pytest.mark.promise("state.injection")
+async def test_errors_of_a_foreign_store_reach_no_caller_of_a_lifecycle_tool(caplog: pytest.LogCaptureFixture) -> None:
+    async with holdfast.open_store("memory:") as store:
+        foreign: Any = Foreign(store)
+        sessions = holdfast.Sessions(Basket, foreign)
+        fast, official = FastMCP("shop"), MCPServer("shop")
+        sessions.install(fast)
+        sessions.install(official)
+        named = {"session_id": (await sessions.begin()).handle}
+        calls: list[tuple[str, str, dict[str, Any]]] = [
+            ("get", "resume_session", named),
+            ("log", "resume_session", named),
+            ("commit", "fork_session", named),
+            ("commit", "create_session", {}),
+            ("end", "end_session", named),
+        ]
+        async with Client(fast) as client, mcp.Client(official) as other:
+            for broken, tool, arguments in calls:
+                foreign.broken = broken
+                on_fast = await client.call_tool(tool, arguments, raise_on_error=False)
+                for answer in (on_fast, await other.call_tool(tool, arguments)):
+                    assert answer.is_error
+                    said = getattr(answer.content[0], "text", "")
+                    assert "the server failed here" in said
+                    assert "private.place" not in said
+            foreign.broken = ""
+        assert "no route to private.place" in caplog.text

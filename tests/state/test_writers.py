@@ -146,5 +146,5 @@ async def test_two_users_at_once_and_a_client_that_offers_its_model(framework: s
                 await text(asking, "critique", session_id=session)
                 assert "model: 3" in await text(asking, "revise", session_id=session)
             assert asked[0] == "Write one sentence about Kelp."
-            assert "Mend: too long, too wet" in asked[2]
+            assert "Correct these faults: too long, too wet" in asked[2]
             assert len(asked) == 3  # each question once

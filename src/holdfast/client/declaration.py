@@ -5,6 +5,7 @@ refused.
 """
 
 import copy
+import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -37,6 +38,27 @@ PROGRAMS = 16  # at once of one server: each link is a process of its own, a bro
 IDLE = 900.0  # seconds a kept link may idle: half of what servers allow by default before they forget a session
 _SHOWN = frozenset({"name", "url", "command", "args"})  # by `__repr__` in words of its own
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}").fullmatch
+
+
+def check_memory(factory: object, what: str) -> None:
+    """Refuse what could not make a memory when one is needed."""
+    problem: object = None
+    if not callable(factory):
+        problem = f"it is a {type(factory).__name__}"
+    elif inspect.iscoroutinefunction(factory) or inspect.iscoroutinefunction(getattr(factory, "__call__", None)):  # noqa: B004
+        problem = "it is an async function, which is not awaited"
+    else:
+        try:
+            inspect.signature(factory).bind("server", "run", "principal")
+        except ValueError:
+            return  # a builtin without a signature
+        except TypeError as error:
+            problem = error
+    if problem is not None:
+        raise ConfigError(
+            f"{what} is not a function that makes a memory: {problem}",
+            remedy="write memory=lambda server, run, principal: …, which returns e.g. an IdMemory, or None",
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -108,6 +130,8 @@ class ServerDeclaration:
                 raise ConfigError(
                     f"Server {self.name!r}: {setting}= is a {type(given).__name__}", remedy=f"give {example}"
                 )
+        if self.memory is not None:
+            check_memory(self.memory, f"Server {self.name!r}: memory=")
         for span in ("timeout", "silence", "idle", "max_age"):
             if (value := getattr(self, span)) is not None:
                 check_seconds(value, f"Server {self.name!r}: {span}")

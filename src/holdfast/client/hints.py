@@ -10,11 +10,14 @@ from dataclasses import dataclass
 
 from holdfast.client.declaration import ServerDeclaration
 from holdfast.core.models import Principal
+from holdfast.core.retry import HINT_SECONDS
 
-HINT_SECONDS = 3_600.0  # a server may be redeployed with other tools and report nothing
+__all__ = ["HINT_SECONDS", "Hints", "forget", "learn", "of", "saved_count"]
+
 SERVERS = 256  # hints are kept of the servers used last: declarations that differ in a token have no end
 TOOLS = 1_000  # of one server
 NAME_BYTES = 256  # of one tool; with the two above, at most 64 MiB from servers that list nonsense
+MARKS = 65_536  # servers and principals for which it is known whether saved definitions count: two numbers each
 
 
 @dataclass(slots=True, eq=False)
@@ -29,12 +32,14 @@ class Hints:
 
 
 _kept: OrderedDict[tuple[ServerDeclaration, Principal], Hints] = OrderedDict()
+_saved_version: OrderedDict[int, int | None] = OrderedDict()
+"""By the hash of server and principal: the hash of the version whose saved definitions count; None: they don't."""
 
 
 def learn(
     server: ServerDeclaration, principal: Principal, version: object, listed: Iterable[tuple[str, bool]], now: float
 ) -> Hints:
-    """Keep what a whole listing says, by tool: may it be repeated? In place of an earlier one."""
+    """Keep what a whole listing says, by tool: may it be repeated? It replaces earlier listings and definitions."""
     forget(server, principal)
     known: dict[str, bool] = {}
     for name, repeatable in listed:
@@ -49,7 +54,8 @@ def learn(
 
 
 def forget(server: ServerDeclaration, principal: Principal) -> None:
-    """Drop the hints about a server."""
+    """Drop the hints about a server. Definitions of its tools that were saved before no longer count either."""
+    _mark(hash((server, principal)), None)
     old = _kept.pop((server, principal), None)
     if old is not None:
         old.revoked = True
@@ -66,3 +72,24 @@ def of(server: ServerDeclaration, principal: Principal, version: object, now: fl
         return None
     _kept.move_to_end(key)
     return hints
+
+
+def saved_count(server: ServerDeclaration, principal: Principal, version: object) -> bool:
+    """Do saved definitions count? Not once this process listed the tools or saw the server change: then only a listing
+    does. `version` as in `of`."""
+    key = hash((server, principal))
+    if version is None:
+        return _saved_version.get(key, 0) is not None
+    now = hash(repr(version))
+    if _saved_version.get(key, now) == now:
+        _mark(key, now)
+        return True
+    _mark(key, None)
+    return False
+
+
+def _mark(key: int, version: int | None) -> None:
+    _saved_version[key] = version
+    _saved_version.move_to_end(key)
+    while len(_saved_version) > MARKS:
+        _saved_version.popitem(last=False)

@@ -7,8 +7,13 @@ from typing import Protocol
 class Clock(Protocol):
     """`now` is wall time in seconds since 1970, comparable between processes; `monotonic` only measures spans."""
 
-    def now(self) -> float: ...
-    def monotonic(self) -> float: ...
+    def now(self) -> float:
+        """Seconds since 1970, as clocks on the wall count them."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back, to measure spans with."""
+        ...
 
 
 class SystemClock:
@@ -29,12 +34,15 @@ class ManualClock:
         self._now = start
 
     def now(self) -> float:
+        """Seconds since 1970 as this clock has them."""
         return self._now
 
     def monotonic(self) -> float:
+        """Seconds that grow by `advance` only."""
         return self._now - self._start
 
     def advance(self, seconds: float) -> None:
+        """Let so many seconds pass."""
         if seconds < 0:
             raise ValueError(f"time only moves forward: {seconds}")
         self._now += seconds

@@ -47,6 +47,9 @@ NAMED_BY: Mapping[str, str] = {
 }
 """Methods whose `Mcp-Name` header repeats one of their parameters, for routing."""
 
+INPUT_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
+"""Methods in the middle of which a server may ask its client for something."""
+
 CACHEABLE = frozenset(
     {
         "server/discover",
@@ -61,11 +64,6 @@ CACHEABLE = frozenset(
 
 _PLAIN_HEADER = re.compile(r"[\x20-\x7e]*").fullmatch
 _ENCODED_HEADER = re.compile(r"=\?base64\?.*\?=").fullmatch
-
-
-def era_of(version: str) -> Era | None:
-    """The era of a version that we speak, else None."""
-    return next((era for era, versions in VERSIONS.items() if version in versions), None)
 
 
 def header_value(value: str) -> str:
@@ -140,6 +138,7 @@ class Why(Enum):
     ONLY_ONE = "the server refused the other era"
     NO_SESSION_GIVEN = "the server speaks 2025 too, and gives no session there"
     SAVED = "it was saved so"
+    KNOWN = "the client knows the server"
 
 
 PASSED_SECONDS = 600.0  # for which a server's refusal of an era is believed: after that a link that comes up asks again

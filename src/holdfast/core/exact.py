@@ -1,7 +1,8 @@
 """JSON that is only passed on: read and written again without the loss of a digit.
 
 It keeps numbers whose text a Python number would not keep (`1e400`, `1.50`, `-0`), and lone surrogates, which are legal
-as escapes. What is not JSON is refused, and what is nested deeper than every encoder here can write.
+as escapes. What is not JSON is refused, and so is what is nested deeper than every encoder here can write, or has a key
+twice in one object: two readers may take different ones.
 """
 
 import json
@@ -12,6 +13,7 @@ from typing import Any, NoReturn, cast
 
 NESTING = 200  # levels of a value: what pydantic, and so every Python SDK, reads; all that is read can be written
 TOO_DEEP = f"it is nested deeper than {NESTING} levels"
+KEY_SHOWN, PLACE_SHOWN = 40, 120  # characters of a key and of a path to one, in the words of a refusal
 _MAX_DIGITS = 4_000  # Python reads no integer of more than 4,300 digits, and slowly before that
 _MARK = secrets.token_hex(16)  # around a number's text while the encoder believes that it is a string
 _BEGIN, _END = f'"{_MARK}', f'{_MARK}"'
@@ -52,13 +54,43 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
+class _KeyTwiceError(ValueError):
+    """An object has a key twice."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise _KeyTwiceError
+    return made
+
+
+class _Twice:
+    """In place of an object that has a key twice."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+
+def _object_or_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Twice:
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            return _Twice(key)
+        seen.add(key)
+    return dict(pairs)
+
+
 # A hook for integers costs a call for each of them, so it is used only where there may be one to keep.
-_scan = json.JSONDecoder(parse_float=_float, parse_constant=_no_constant).raw_decode
-_scan_integers = json.JSONDecoder(parse_float=_float, parse_int=_int, parse_constant=_no_constant).raw_decode
+_scan = json.JSONDecoder(parse_float=_float, parse_constant=_no_constant, object_pairs_hook=_object).raw_decode
+_scan_integers = json.JSONDecoder(
+    parse_float=_float, parse_int=_int, parse_constant=_no_constant, object_pairs_hook=_object
+).raw_decode
+_scan_for_twice = json.JSONDecoder(parse_float=str, parse_int=str, object_pairs_hook=_object_or_twice).raw_decode
 
 
 def decode(data: bytes | bytearray) -> Any:
-    """The value; ValueError if it is not JSON, or nested deeper than `NESTING`."""
+    """The value; ValueError if it is not JSON, nested deeper than `NESTING`, or has a key twice in one object."""
     text = data.decode().lstrip(" \t\r\n")
     try:
         if b"-0" in data:
@@ -66,18 +98,39 @@ def decode(data: bytes | bytearray) -> Any:
         else:
             try:
                 value, end = _scan(text)
-            except json.JSONDecodeError:
+            except (json.JSONDecodeError, _KeyTwiceError):
                 raise
             except ValueError:  # an integer of thousands of digits
                 value, end = _scan_integers(text)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
+    except _KeyTwiceError:
+        raise ValueError(f"the key {_place_of_twice(text)} is there twice") from None
     if end != len(text) and text[end:].strip(" \t\r\n"):
         raise ValueError(f"something follows the value at character {end}")
     # The count alone clears most values in a hundredth of the time that reading them takes.
     if data.count(b"[") + data.count(b"{") > NESTING and _is_too_deep(value):
         raise ValueError(TOO_DEEP)
     return value
+
+
+def _place_of_twice(text: str) -> str:
+    """The path to a key that is there twice; a second look, for the words of the refusal."""
+    waiting: list[tuple[Any, Any, object]] = [(_scan_for_twice(text)[0], None, "")]  # a value, what it is in, its key
+    while waiting:
+        place = waiting.pop()
+        value = place[0]
+        if type(value) is _Twice:
+            keys: list[str] = [value.key]
+            while place[1] is not None:
+                keys.append(str(place[2]))
+                place = place[1]
+            return repr(".".join(key[:KEY_SHOWN] for key in reversed(keys)))[-PLACE_SHOWN:]
+        if type(value) is dict:
+            waiting.extend((each, place, key) for key, each in cast("dict[str, Any]", value).items())
+        elif type(value) is list:
+            waiting.extend((each, place, index) for index, each in enumerate(cast("list[Any]", value)))
+    raise AssertionError("the first look saw one")
 
 
 def _is_too_deep(value: Any) -> bool:

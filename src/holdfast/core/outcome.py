@@ -70,6 +70,7 @@ class VerdictRule:
     step_up: bool | None = None
 
     def matches(self, seen: Seen) -> bool:
+        """Does the rule speak of what was seen?"""
         return (
             self.broke is seen.broke
             and self.era in (None, seen.era)
@@ -83,11 +84,15 @@ class VerdictRule:
         )
 
 
+_AN_ID = r"['\"]?(?=[\w-]*\d)[\w-]{6,128}['\"]?"
+"""What looks like an id, rather than a word of a sentence."""
+
 NO_SUCH_SESSION = (
-    r"session[ -]?(id)?\W*(was |is |has )?(not found|not valid|invalid|unknown|expired|terminated|required|missing"
-    r"|closed|gone|does not exist)"
+    r"session[ -]?(id)?( header)?\W*(was |is |has (been )?)?"
+    r"(not found|not valid|invalid|unknown|expired|terminated|required|missing|closed|gone|does not exist)"
     r"|(no|not a|in)\s*valid session|invalid session|unknown session|missing session|expired session"
     r"|no (such|active) session|not initialized|without initialization"
+    rf"|session {_AN_ID} (was |is |has (been )?)?(not found|invalid|unknown|expired|terminated|closed|does not exist)"
 )
 """The words in which servers say that they do not know our session."""
 
@@ -95,11 +100,15 @@ _OF_TRANSPORT = (None, -32600, -32000, -32001)
 """The codes of refusals that a transport makes; an application's own -32602 may speak of sessions too."""
 
 SESSION_LOST_AS_ANSWER = (
-    r"^(bad request:? *|error:? *)?("
-    r"(mcp )?session( id)? (was )?(not found|terminated|expired)"
-    r"|(invalid|unknown|expired|missing) (mcp )?session( id)?"
+    r"^((bad request|not found|error):? *)*("
+    rf"(the )?(mcp )?session( id)?( {_AN_ID})? (was |is |has (been )?)?"
+    r"(not found|not valid|invalid|unknown|terminated|expired|closed|does not exist)"
+    rf"( or (was |has )?(not found|invalid|unknown|terminated|expired|closed))?(:? {_AN_ID})?"
+    rf"|(invalid|unknown|expired|missing)( or (invalid|unknown|expired|missing))? (mcp )?session( id)?(:? {_AN_ID})?"
     r"|(no|not a) valid session( id)?( provided)?"
-    r"|no such session"
+    rf"|no such session(:? {_AN_ID})?"
+    r"|(the )?mcp-session-id( header)? (is )?(required|missing|invalid|unknown|not valid)"
+    r"|missing mcp-session-id( header)?"
     r"|(server )?not initialized"
     r")[.!]?$"
 )
@@ -131,7 +140,7 @@ VERDICT_RULES: tuple[VerdictRule, ...] = (
     VerdictRule("400 that asks for a session where none was given at the handshake", _V.SESSION_LOST, era=_Y2025, session_sent=False, status=(400,), codes=_OF_TRANSPORT, text=NO_SUCH_SESSION),  # noqa: E501
     VerdictRule("400 that no longer speaks our version: the server came back in 2026", _V.SESSION_LOST, era=_Y2025, status=(400,), codes=(UNSUPPORTED_VERSION,)),  # noqa: E501
     VerdictRule("400 that wants a 2026 envelope", _V.SESSION_LOST, era=_Y2025, status=(400,), text=r"io\.modelcontextprotocol/|mcp-method"),  # noqa: E501
-    VerdictRule("200 whose error is that the session is not known: a proxy or framework that always says 200", _V.SESSION_LOST, era=_Y2025, session_sent=True, status=range(200, 300), codes=(-32600, -32000), text=SESSION_LOST_AS_ANSWER),  # noqa: E501
+    VerdictRule("200 whose error is that the session is not known: a proxy or framework that always says 200", _V.SESSION_LOST, era=_Y2025, session_sent=True, status=range(200, 300), codes=(-32600, -32000, -32001), text=SESSION_LOST_AS_ANSWER),  # noqa: E501
     # 2026: the server came back in 2025 and asks for what only that era has.
     VerdictRule("400 that asks a 2026 request for a session", _V.SESSION_LOST, era=_Y2026, status=(400, 404), codes=_OF_TRANSPORT, text=NO_SUCH_SESSION),  # noqa: E501
     VerdictRule("400 that no longer speaks our version", _V.SESSION_LOST, era=_Y2026, status=(400,), codes=(UNSUPPORTED_VERSION,)),  # noqa: E501

@@ -32,6 +32,7 @@ SAFE_METHODS = frozenset(
 REPLAYS = 2  # per logical call: one for the fault, one for the fault of the repair
 BACKOFF = 0.1  # seconds before the second try: longer than a socket's restart, shorter than a person notices
 BACKOFF_CAP = 5.0  # seconds: longer waits gain nothing
+HINT_SECONDS = 3_600.0  # that a listing's hints count: a server may be redeployed with other tools and report nothing
 LONGEST_WAIT = 30.0  # seconds of Retry-After that we wait out ourselves; a longer rest is the caller's to plan
 
 

@@ -47,6 +47,16 @@ def check_bind(settings: Settings, insecure: bool) -> None:
         )
 
 
+def check_tokens(settings: Settings) -> None:
+    """Refuse tokens that have all expired, with which no caller could be served."""
+    tokens = settings.auth.tokens if isinstance(settings.auth, Auth) else ()
+    if tokens and all(token.expires is not None and token.expires.timestamp() <= time.time() for token in tokens):
+        raise ConfigError(
+            "every token in auth.tokens has expired, so no caller would be served",
+            remedy="add one from `holdfast token new`, or give one of them a later `expires`",
+        )
+
+
 class Authenticator:
     """The callers, hosts and origins that a configuration lets in."""
 

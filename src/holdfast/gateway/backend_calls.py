@@ -24,12 +24,14 @@ from holdfast.errors import (
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.backends.lists import LISTS
+from holdfast.gateway.backends.refused_questions import RefusedQuestions
 from holdfast.gateway.backends.routing import Route
 from holdfast.gateway.drain import CallsInProgress
 from holdfast.gateway.link_choice import LinkChoice
+from holdfast.gateway.parking.call import with_answer
 from holdfast.gateway.parking.parked_calls import invalid_state
 from holdfast.gateway.request_context import RequestContext
-from holdfast.gateway.results import OWN_SESSION, with_notice, with_refusal
+from holdfast.gateway.results import OWN_SESSION, error_with_refusal, with_notice, with_refusal
 from holdfast.gateway.sessions.questions import ReplyChannel
 from holdfast.links.calls.handlers import CallHandlers, RawProgress
 
@@ -105,17 +107,19 @@ class BackendCalls:
         backend_link.mark_used(backend.passed(context.headers) if backend.is_per_caller else None)
         headers = _headers(context, backend_link, request)
         reply_channel, handlers, on_progress = context.reply_channel, None, None
+        refused = RefusedQuestions(backend.name)
         if link.era is Era.Y2025 and not _OF_A_RETRY.isdisjoint(params):
             params = _without_answers(params)
         if (parkable := context.parkable) is not None:
             backend_link.parkable.append(parkable)
         if reply_channel is not None:
             meta = members(params.get("_meta"))
-            handlers = _handlers(context, backend, reply_channel, meta)
+            handlers = _handlers(context, backend, reply_channel, meta, refused)
             token = meta.get("progressToken")
             if token is not None:
                 on_progress = _progress(reply_channel, token)
         server = backend.entry.server
+        backend_link.calls.append(refused)
         try:
             result = await link.request(
                 request.method,
@@ -130,9 +134,12 @@ class BackendCalls:
             if result.get("resultType") == "input_required" and context.era is Era.Y2025:
                 result = await self._answer_questions(context, backend_link, request, result, headers)
         except ErrorAnswer as error:
-            if (refused := _refusal(context, backend_link)) is not None:
-                raise refused from error
-            raise
+            refusal = _refusal(context, refused)
+            if refusal is None:
+                raise
+            if isinstance(refusal, ErrorAnswer):
+                raise with_answer(refusal, error) from error
+            return error_with_refusal(request.method, error, refusal)
         except asyncio.CancelledError:
             if not (self._calls.was_cut() or (session is not None and session.was_cut())):
                 raise
@@ -142,7 +149,7 @@ class BackendCalls:
                 phase="call",
             ) from None
         except (ConnectFailed, StartTimeout, CircuitOpen) as error:
-            backend.health.note(error, backend_link.session)
+            backend.link_failed(error, backend_link.session, backend_link.caller)
             raise backend.health.unavailable(error) from error
         except SessionReplaced as error:
             error.remedy = CALL_AGAIN
@@ -150,16 +157,19 @@ class BackendCalls:
                 context.will_report(link, loss)
             raise
         finally:
+            backend_link.calls.remove(refused)
             if parkable is not None:
                 backend_link.parkable.remove(parkable)
+        if backend.health.state != "up":
+            backend.answered()
         if (
-            (parkable is not None or backend_link.refused is not None)
-            and (refused := _refusal(context, backend_link)) is not None
+            (parkable is not None or refused.method is not None)
             and result.get("isError") is True
+            and (refusal := _refusal(context, refused)) is not None
         ):
-            if isinstance(refused, ErrorAnswer):
-                raise refused
-            result = with_refusal(result, refused)
+            if isinstance(refusal, ErrorAnswer):
+                raise refusal
+            result = with_refusal(result, refusal)
         if context.era is Era.Y2025 and "resultType" in result:
             return {key: value for key, value in result.items() if key not in _ONLY_2026}
         return result
@@ -213,11 +223,11 @@ def _without_answers(params: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in params.items() if key != "inputResponses"}
 
 
-def _refusal(context: RequestContext, backend_link: BackendLink) -> HoldfastError | None:
+def _refusal(context: RequestContext, refused: RefusedQuestions) -> HoldfastError | None:
     """Why a question of the server was refused during this call."""
-    refused = backend_link.take_refusal(context.client.capabilities if context.era is Era.Y2026 else None)
-    parkable = context.parkable
-    return parkable.refusal if parkable is not None and parkable.refusal is not None else refused
+    if context.parkable is not None and context.parkable.refusal is not None:
+        return context.parkable.refusal
+    return refused.error(context.client.capabilities if context.era is Era.Y2026 else None)
 
 
 def _headers(context: RequestContext, backend_link: BackendLink, request: BackendRequest) -> dict[str, str] | None:
@@ -240,7 +250,11 @@ def _headers(context: RequestContext, backend_link: BackendLink, request: Backen
 
 
 def _handlers(
-    context: RequestContext, backend: Backend, reply_channel: ReplyChannel, meta: Mapping[str, Any]
+    context: RequestContext,
+    backend: Backend,
+    reply_channel: ReplyChannel,
+    meta: Mapping[str, Any],
+    refused: RefusedQuestions,
 ) -> CallHandlers:
     session, era = context.session, context.era
     # A program's pipe is for all its calls, which may be of several clients.
@@ -260,7 +274,7 @@ def _handlers(
 
     if session is None or era is Era.Y2026:
         parkable = context.parkable
-        return CallHandlers(parkable.ask if parkable is not None else None, heard, keep_up)
+        return CallHandlers(parkable.ask if parkable is not None else refused.refuse, heard, keep_up)
     return CallHandlers(lambda method, params, _: session.questions.ask(method, params, reply_channel), heard, keep_up)
 
 

@@ -17,13 +17,15 @@ class FailureLog:
 
     def __init__(self, whose: str) -> None:
         self._whose = whose
-        self._logged: set[tuple[str, int | None, int | None, int | None]] = set()
+        self._logged: set[tuple[object, ...]] = set()
 
     def add(self, error: HoldfastError) -> None:
         """Log a failure with all that is known of it, unless the same kind was logged already."""
         if isinstance(error, NoBackend) and isinstance(error.__cause__, HoldfastError):
             error = error.__cause__  # the error behind it; `NoBackend` only words it for a caller
-        key = type(error).__name__, error.status, error.code, error.exit_code
+        key: tuple[object, ...] = type(error).__name__, error.status, error.code, error.exit_code
+        if isinstance(error, NoBackend):
+            key = (*key, error.kind, error.id)  # which limit was reached, and by which caller
         if key in self._logged:
             return
         if len(self._logged) < KINDS:

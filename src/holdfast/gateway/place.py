@@ -24,19 +24,12 @@ BACKLOG = 1024
 
 def bound(host: str, port: int) -> socket.socket:
     """A socket that listens there, or `ConfigError`."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each answer waits 40 ms for an acknowledgement
+    sock = _socket(host)
     try:
         sock.bind((host, port))
     except OSError as error:
         sock.close()
-        remedy = {
-            errno.EADDRINUSE: "stop the program that listens there, or give --port (0 takes a free one)",
-            errno.EACCES: "take a port above 1023, or let the system allow this one",
-        }.get(error.errno or 0, "give listen.host an address of this machine; 0.0.0.0 is all of them")
-        raise ConfigError(f"can't listen on {host}:{port}: {error.strerror or error}".lower(), remedy=remedy) from None
+        raise _not_bound(host, port, error) from None
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # accepted connections have what the listener has
     for option, value in (
         ("TCP_KEEPIDLE", 60),
@@ -49,6 +42,22 @@ def bound(host: str, port: int) -> socket.socket:
     sock.listen(BACKLOG)
     sock.setblocking(False)
     return sock
+
+
+def _socket(host: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each answer waits 40 ms for an acknowledgement
+    return sock
+
+
+def _not_bound(host: str, port: int, error: OSError) -> ConfigError:
+    remedy = {
+        errno.EADDRINUSE: "stop the program that listens there, or give --port (0 takes a free one)",
+        errno.EACCES: "take a port above 1023, or let the system allow this one",
+    }.get(error.errno or 0, "give listen.host an address of this machine; 0.0.0.0 is all of them")
+    return ConfigError(f"can't listen on {host}:{port}: {error.strerror or error}".lower(), remedy=remedy)
 
 
 def make_room(config: Config) -> None:
@@ -72,7 +81,13 @@ def make_room(config: Config) -> None:
 
 async def check_place(config: Config, keys: Sequence[str] | None) -> None:
     """Raise what would keep `serve` from starting here, `ConfigError` or another error of ours. Nothing is made."""
-    bound(config.settings.listen.host, 0).close()  # the port itself may be taken by the gateway that is to reload
+    host, port = config.settings.listen.host, config.settings.listen.port
+    with _socket(host) as sock:  # bound, but not listening: a gateway that starts now gets the port all the same
+        try:
+            sock.bind((host, port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:  # the gateway that is to reload may have it
+                raise _not_bound(host, port, error) from None
     file = _file_of(config)
     if file is not None and not file.exists():
         open_store(config.store_url, keys=keys)  # constructed, not opened: it checks the keys

@@ -6,7 +6,7 @@ It owns this process's record, and ends those of processes that have ended here 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 from holdfast.core.exact import plain
@@ -25,7 +25,7 @@ WRITE_SECONDS = 10.0  # between two writes, if nothing changes
 IDLE_SECONDS = 45.0  # without a write, after which a process counts as gone
 
 
-def described(backend: Backend) -> Mapping[str, Any]:
+def described(backend: Backend, left_out_for_callers: Collection[str]) -> Mapping[str, Any]:
     """How a backend is, as `holdfast backends` shows it."""
     known = backend.catalogue
     return {
@@ -35,7 +35,7 @@ def described(backend: Backend) -> Mapping[str, Any]:
         "era": backend.era.value if backend.era is not None else None,
         "tools": len(known.tools) if known is not None else None,
         "keeps_sessions": backend.keeps_sessions,
-        "left_out": list(known.left_out) if known is not None else [],
+        "left_out": list(known.left_out) if known is not None else sorted(left_out_for_callers),
     }
 
 

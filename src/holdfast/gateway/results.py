@@ -2,9 +2,9 @@
 
 from typing import Any, cast
 
-from holdfast.core.disclosure import disclosed
+from holdfast.core.disclosure import disclosed, rpc_error
 from holdfast.core.values import members
-from holdfast.errors import HoldfastError
+from holdfast.errors import ErrorAnswer, HoldfastError
 
 ERROR = "dev.holdfast/error"
 NOTICE = "dev.holdfast/notice"
@@ -32,6 +32,21 @@ def with_refusal(result: dict[str, Any], refused: HoldfastError) -> dict[str, An
     said = cast("list[Any]", content) if isinstance(content, list) else []
     meta = {**members(result.get("_meta")), ERROR: dict(seen.fields)}
     return {**result, "content": [*said, {"type": "text", "text": seen.text}], "_meta": meta}
+
+
+def error_with_refusal(method: str, error: ErrorAnswer, refused: HoldfastError) -> dict[str, Any]:
+    """The server's own error, with the refused question that may be its reason: for a tool as a result, which a model
+    reads, else raised."""
+    if method == "tools/call":
+        result = {"content": [{"type": "text", "text": error.message}] if error.message else [], "isError": True}
+        told = with_refusal(result, refused)
+        told["_meta"][ERROR]["answer"] = rpc_error(error)
+        return told
+    seen = disclosed(refused)
+    again = error.copied()
+    again.message = f"{error.message} ({seen.text})" if error.message else seen.text
+    again.data = dict(seen.fields) if error.data is None else error.data
+    raise again from error
 
 
 def tool_error(error: HoldfastError) -> dict[str, Any]:

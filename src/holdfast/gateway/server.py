@@ -15,9 +15,9 @@ from pathlib import Path
 
 import uvicorn
 
-from holdfast.core.events import Sink
-from holdfast.errors import HoldfastError
-from holdfast.gateway.auth import Authenticator, check_bind
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.events import Sink
+from holdfast.gateway.auth import Authenticator, check_bind, check_tokens
 from holdfast.gateway.config.file import Config, load_config
 from holdfast.gateway.config.settings import ClientLimits
 from holdfast.gateway.fronts.connections import Connections
@@ -40,6 +40,7 @@ class Program:
         self, config: Config, *, insecure: bool = False, sink: Sink | None = None, keys: Sequence[str] | None = None
     ) -> None:
         check_bind(config.settings, insecure)
+        check_tokens(config.settings)
         self.config = config
         self._insecure = insecure
         self._sink = sink
@@ -170,6 +171,10 @@ class Program:
         self.connections.limit_by(kept.clients)
         # First: a caller who is no longer let in must not be served while backends are changed.
         self.front.authenticate_by(Authenticator(kept.auth, kept.listen))
+        try:
+            check_tokens(kept)
+        except ConfigError as error:  # taken over all the same: it may have taken tokens away
+            log.warning("the new configuration serves no caller: %s", error)
         try:
             async with self._reloading:
                 await gateway.reload(read)

@@ -45,7 +45,11 @@ async def tools(
         else:
             found.extend((server, tool) for tool in await server.list_tools())
     names = public_names((server.name, tool.name) for server, tool in found)
-    return [_tool(server, tool, names[server.name, tool.name], errors) for server, tool in found]
+    built = [_tool(server, tool, names[server.name, tool.name], errors) for server, tool in found]
+    if definitions is None:
+        for tool in built:  # the hints of a live listing are kept with it, and end with it
+            tool.definition = tool.definition.model_copy(update={"annotations": None})
+    return [*built]
 
 
 async def definitions(servers: Sequence[Server]) -> dict[str, list[dict[str, Any]]]:
@@ -90,7 +94,7 @@ class McpTool(BaseTool):
         return _content(result), {"structured_content": result.structured_content, "result": result}
 
 
-def _tool(server: Server, tool: types.Tool, name: str, errors: Errors) -> BaseTool:
+def _tool(server: Server, tool: types.Tool, name: str, errors: Errors) -> McpTool:
     metadata = {
         "server": server.name,
         "tool": tool.name,

@@ -5,6 +5,7 @@ It owns recovery. What a tool is, is known to the packages above.
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.outcome import Verdict, VerdictRule
 from holdfast.links.calls.handlers import OnNotification, OnProgress, OnRequest
 from holdfast.links.lifecycle.reseed import Reseeding
 from holdfast.links.limits import Limits
@@ -37,6 +38,8 @@ __all__ = [
     "Options",
     "Reseeding",
     "StoreMemory",
+    "Verdict",
+    "VerdictRule",
 ]
 
 

@@ -4,8 +4,9 @@ Why not orjson: it turns big integers into floats and NaN into null, silently. W
 `decode_exactly`, digit for digit.
 """
 
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias, cast
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -41,8 +42,8 @@ def encode_known(message: Mapping[str, Any], server: str = "the other side") -> 
 
 
 def decode(data: bytes | bytearray) -> Any:
-    """The value; ValueError if it is not JSON, or nested deeper than `exact.NESTING`, which is pydantic's limit. A lone
-    surrogate, half a character, becomes U+FFFD."""
+    """The value; ValueError if it is not JSON, has a number that no float holds (`1e400`), or is nested deeper than
+    `exact.NESTING`, which is pydantic's limit. A lone surrogate, half a character, becomes U+FFFD."""
     try:
         return _from_json(data)
     except ValueError:
@@ -54,11 +55,29 @@ def decode(data: bytes | bytearray) -> Any:
 
 def _from_json(data: bytes | bytearray) -> Any:
     try:
-        return from_json(data, allow_inf_nan=False)
+        value = from_json(data, allow_inf_nan=False)
     except ValueError as error:
         if str(error).startswith("recursion limit exceeded"):
             raise ValueError(exact.TOO_DEEP) from None
         raise
+    if _holds_infinity(value):
+        raise ValueError("it has a number that no float holds, like 1e400")
+    return value
+
+
+def _holds_infinity(value: object) -> bool:
+    """The parser refuses the names, and still makes infinity of `1e400`."""
+    waiting: list[Iterable[Any]] = [(value,)]
+    while waiting:
+        for each in waiting.pop():
+            kind = type(each)  # pyright: ignore[reportUnknownVariableType]
+            if kind is dict:
+                waiting.append(each.values())
+            elif kind is list:
+                waiting.append(each)
+            elif kind is float and not math.isfinite(each):
+                return True
+    return False
 
 
 def _whole(escape: re.Match[bytes]) -> bytes:

@@ -76,5 +76,5 @@ def too_large(actual: int, limit: int, server: str) -> LimitReached:
         actual=actual,
         server=server,
         phase="send",
-        remedy="send less, or raise Limits(message_bytes=…)",
+        remedy="send less, or in Python raise Limits(message_bytes=…)",
     )

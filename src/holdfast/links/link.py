@@ -10,7 +10,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, cast
 
-from holdfast.core.eras import Era
+from holdfast.core.clock import Clock
+from holdfast.core.eras import VERSIONS, Era
 from holdfast.core.handshake import Handshake, Ours, includes
 from holdfast.core.lifecycle import LinkState
 from holdfast.core.models import Principal
@@ -68,8 +69,7 @@ class Link:
         self._inbound = Inbound(background, reporter, options.limits.tell)
         self._inbound.handle(options.on_request, options.on_notification)
         self._exchanger = Exchanger(self.name, self._settings, phase, self._inbound, background, options.limits)
-        peer = peer_of(where)
-        peer.limit(options.limits.circuit)
+        peer = peer_of(where, options.limits.circuit)
         self._saved = SavedSession(options.memory, self._settings, background, reporter)
         startup = Startup(
             self.name, where, options, background, peer, self._settings, self._saved, self._inbound, reporter
@@ -87,7 +87,8 @@ class Link:
             self._exchanger,
             peer,
             reporter,
-            startup.credentials.renewable,
+            startup.credentials,
+            self._settings,
         )
 
     # What it is
@@ -112,16 +113,24 @@ class Link:
         self._settings.change(replace(self._settings.now, log_level=level))
 
     @property
+    def clock(self) -> Clock:
+        """What its times are taken from."""
+        return self._options.clock
+
+    @property
     def phase(self) -> LinkState:
+        """Where the link is between closed and ready."""
         return self._lifecycle.phase.state
 
     @property
     def era(self) -> Era | None:
+        """The era that was agreed on; None before the first handshake."""
         generation = self._lifecycle.generation
         return generation.era if generation is not None else None
 
     @property
     def session_id(self) -> str | None:
+        """The server's session id; None where there is none."""
         generation = self._lifecycle.generation
         return generation.session if generation is not None else None
 
@@ -132,6 +141,7 @@ class Link:
 
     @property
     def handshake(self) -> Handshake | None:
+        """What both sides said at the latest handshake; None before the first."""
         generation = self._lifecycle.generation
         return generation.handshake if generation is not None else None
 
@@ -155,6 +165,7 @@ class Link:
         return self._background
 
     def statistics(self) -> LinkStatistics:
+        """Counts since the link was made."""
         return self._reporter.statistics()
 
     def __repr__(self) -> str:
@@ -178,11 +189,17 @@ class Link:
         self._enter_loop()
         if self._lifecycle.generation is None:
             pass_circuit(self._calls.peer, self._reporter, "open")
+        until = self._until(timeout)
         try:
-            return (await self._lifecycle.ready("open", self._until(timeout))).handshake
+            generation = await self._lifecycle.ready("open", until)
         except BaseException:
             self._calls.peer.circuit.gave_up()
             raise
+        if generation.assumed:
+            left = None if until is None else max(0.0, until - asyncio.get_running_loop().time())
+            generation.discovered(await self.request("server/discover", timeout=left))
+            generation = self._lifecycle.generation or generation
+        return generation.handshake
 
     async def request(
         self,
@@ -210,7 +227,7 @@ class Link:
                 f"{method}: {in_flight} of {limit} calls to {self.name!r} are in flight",
                 server=self.name,
                 phase="call",
-                remedy="wait for some to end, or raise Limits(in_flight=…)",
+                remedy="wait for some to end, or in Python raise Limits(in_flight=…)",
             )
         self._reporter.call_began()
         try:
@@ -356,6 +373,13 @@ class Link:
         if not self._lifecycle.numbers:
             self._settings.change(replace(self._settings.now, prefers=era))
 
+    def assume(self, version: str) -> None:
+        """The server speaks this version of 2026, as far as the user knows: over HTTP, the first use needs no
+        handshake. If it turns out not to, one is made. Without effect after the first handshake."""
+        self.prefer(Era.Y2026)
+        if not self._lifecycle.numbers and version in VERSIONS[Era.Y2026]:
+            self._settings.change(replace(self._settings.now, assumed=version))
+
     def retire(self) -> None:
         """Close for good, with the `close()` that follows: from then on its use raises `LeaseClosed`."""
         self._lifecycle.retire()
@@ -378,6 +402,7 @@ class Link:
                     remedy="use one link per event loop, or close it first",
                 )
             self._lifecycle.abandon()
+            self._exchanger.abandon()
         self._loop = loop
 
     def _until(self, timeout: float | None) -> float | None:

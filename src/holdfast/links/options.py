@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.eras import Era
-from holdfast.core.events import Sink
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.core.outcome import VerdictRule
 from holdfast.errors import ConfigError
+from holdfast.events import Sink
 from holdfast.links.calls.handlers import OnNotification, OnRequest
 from holdfast.links.lifecycle.reseed import Reseeding
 from holdfast.links.limits import Limits
@@ -68,6 +68,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.era not in ("auto", "2025", "2026"):
             raise ConfigError(f"era must be 'auto', '2025' or '2026', not {self.era!r:.40}")
+        if not self.principal:
+            raise ConfigError("principal= is empty", remedy="give the caller's name, or leave it out")
         if self.memory is not None:
             object.__setattr__(self, "memory", guarded(self.memory, self.principal))
         if self.prefer not in (None, "2025", "2026"):
@@ -75,10 +77,12 @@ class Options:
 
     @property
     def pinned(self) -> Era | None:
+        """The era that must be used; None with era='auto'."""
         return None if self.era == "auto" else Era(self.era)
 
     @property
     def prefers(self) -> Era:
+        """The era to take where the server offers both."""
         return Era(self.prefer or ("2025" if self.stateful else "2026"))
 
 

@@ -43,6 +43,7 @@ from mcp_types import (
 
 from holdfast.core.eras import CLIENT_CAPABILITIES, CLIENT_INFO, PROTOCOL_VERSION, VERSIONS, Era, result_in
 from holdfast.core.handshake import Handshake
+from holdfast.core.retry import HINT_SECONDS
 from holdfast.errors import (
     AnswerTimeout,
     BadAnswer,
@@ -52,15 +53,18 @@ from holdfast.errors import (
     Unavailable,
     UsageError,
 )
+from holdfast.links.calls.call import LISTEN
 from holdfast.links.calls.handlers import OnProgress, Params
 from holdfast.links.link import Link
 
+CANCELLED = "notifications/cancelled"
 BACKLOG = 256  # messages for the session that it has not read yet
 _OURS = frozenset({"mcp-protocol-version", "mcp-method", "mcp-name", "mcp-session-id"})
 
 
-_safe_tools: WeakKeyDictionary[Link, frozenset[str]] = WeakKeyDictionary()
-"""The tools of a link's server that may be repeated, by their annotations: for all sessions over that link."""
+_safe_tools: WeakKeyDictionary[Link, dict[str, tuple[object, float]]] = WeakKeyDictionary()
+"""The tools of a link's server that may be repeated, by their annotations, each with the server's version and the time
+of the listing: for all sessions over that link."""
 
 
 class Bridge:
@@ -87,13 +91,14 @@ class Bridge:
                 return await self._initialize(params or {}, timeout)
             if method == "server/discover":
                 return await self._discover(params or {}, timeout)
-            if self.link.generation == 0 and PROTOCOL_VERSION in _members(params and params.get("_meta")):
-                self.link.prefer(Era.Y2026)  # a client with a pinned era, which makes no handshake
+            if self.link.generation == 0 and PROTOCOL_VERSION in (meta := _members(params and params.get("_meta"))):
+                self.link.assume(str(meta[PROTOCOL_VERSION]))  # a client with a pinned era, which makes no handshake
+            safe, timeout = await self._is_safe(method, params, timeout)
             extra = {name: value for name, value in (headers or {}).items() if name.lower() not in _OURS}
             result = await self.link.request(
                 method,
                 params,
-                safe=self._is_safe(method, params),
+                safe=safe,
                 headers=extra,
                 timeout=timeout,
                 on_progress=on_progress,
@@ -114,23 +119,38 @@ class Bridge:
             return result_in(Era.Y2026, method, result)
         return result
 
-    def _is_safe(self, method: str, params: Params) -> bool | None:
+    async def _is_safe(self, method: str, params: Params, timeout: float | None) -> tuple[bool | None, float | None]:
+        """May it be repeated, and how much of its timeout is left."""
         if method != "tools/call" or params is None:
-            return None
-        return params.get("name") in _safe_tools.get(self.link, ())
+            return None, timeout
+        hint = _safe_tools.get(self.link, {}).get(str(params.get("name")))
+        if hint is None:
+            return False, timeout
+        version, listed = hint
+        clock = self.link.clock
+        began = clock.monotonic()
+        if began - listed > HINT_SECONDS:
+            return False, timeout
+        if self.link.handshake is None:  # the handshake tells which version will be called
+            await self.link.open(timeout=timeout)
+            timeout = None if timeout is None else max(0.0, timeout - (clock.monotonic() - began))
+        return version == self._version(), timeout
+
+    def _version(self) -> object:
+        return None if self.link.handshake is None else (self.link.handshake.server_info or {})
 
     def _learn(self, result: dict[str, Any]) -> None:
         """Which tools may be repeated, by their annotations. Another page adds to what is known."""
-        safe, known = set[str](), set[str]()
+        hint = (self._version(), self.link.clock.monotonic())
+        safe = _safe_tools.setdefault(self.link, {})
         listed = result.get("tools")
         for tool in cast("list[Any]", listed) if isinstance(listed, list) else ():
             told = _members(tool)
             name, hints = told.get("name"), _members(told.get("annotations"))
             if isinstance(name, str):  # else the session will say what is wrong with it
-                known.add(name)
+                safe.pop(name, None)
                 if hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True:
-                    safe.add(name)
-        _safe_tools[self.link] = (_safe_tools.get(self.link, frozenset()) - known) | safe
+                    safe[name] = hint
 
     def heard(self, method: str) -> None:
         """A notification: what was listed may not hold any more."""
@@ -210,6 +230,7 @@ class LinkDispatcher:
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
     ) -> dict[str, Any]:
+        """Send a request of the session over the link, and return its result."""
         opts = opts or {}
         id = opts.get("request_id")
         if id is not None:
@@ -230,6 +251,7 @@ class LinkDispatcher:
                 self._given.discard(id)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
+        """Send a notification of the session over the link."""
         with suppress(MCPError):  # fire and forget, by the SDK's contract; the link has reported it as an event
             await self._bridge.tell(method, params)
 
@@ -241,6 +263,7 @@ class LinkDispatcher:
         *,
         task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
+        """Serve the session until its block ends."""
         async with anyio.create_task_group() as tasks:
 
             async def answer(method: str, params: Params, id: str | int) -> dict[str, Any]:
@@ -353,7 +376,7 @@ class LinkTransport:
                     waiting.set_result(message)
 
     def _told(self, message: JSONRPCNotification) -> None:
-        if message.method == "notifications/cancelled":
+        if message.method == CANCELLED:
             task = self._calls.get((message.params or {}).get("requestId", ""))
             if task is not None:
                 task.cancel()  # the link notifies the server in the way of its era
@@ -373,6 +396,8 @@ class LinkTransport:
                 message.params,
                 headers=headers,
                 on_progress=self._progress(token) if token is not None else None,
+                # The server names a subscription by the id of its request, and the session finds it by that.
+                id=message.id if message.method == LISTEN else None,
             )
         except MCPError as error:
             await self._send(JSONRPCError(jsonrpc="2.0", id=message.id, error=error.error))
@@ -409,6 +434,9 @@ class LinkTransport:
             request = JSONRPCRequest(jsonrpc="2.0", id=id, method=method, params=dict(params) if params else None)
             await self._send(request)
             answer = await waiting
+        except asyncio.CancelledError:
+            self._hear(CANCELLED, {"requestId": id, "reason": "the server takes it back"})
+            raise
         finally:
             self._asked.pop(id, None)
         if isinstance(answer, JSONRPCError):

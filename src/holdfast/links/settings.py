@@ -30,6 +30,8 @@ class SessionSettings:
     """Which era to take where the server offers both."""
     log_level: str | None = None
     subscriptions: tuple[str, ...] = ()
+    assumed: str | None = None
+    """A version of 2026 that the user knows the server to speak: the first session needs no handshake."""
 
     def fits(self, saved: Saved) -> bool:
         """A saved session can be used for these."""

@@ -104,6 +104,7 @@ class ObjectTarget:
 
     @property
     def name(self) -> str:
+        """The name in errors and statistics: that of the server object."""
         return str(getattr(self.server, "name", None) or type(self.server).__name__)
 
 
@@ -143,6 +144,7 @@ class CommandTarget:
 
     @property
     def name(self) -> str:
+        """The name in errors and statistics: that of the command."""
         return Path(self.command).name or self.command
 
 
@@ -186,7 +188,8 @@ def public_url(url: str) -> str:
     if not host or "@" in path:
         # Not a URL as it was meant: a user and password may stand anywhere in it.
         return f"{parts.scheme if parts.scheme in ('http', 'https') else ''}://…"
-    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}{path}"
+    scheme = f"{parts.scheme}:" if parts.scheme else ""
+    return f"{scheme}//{f'[{host}]' if ':' in host else host}{port}{path}"
 
 
 _BARE = re.compile(r"(?P<host>localhost|\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+)(?::\d+)?(?:[/?#].*)?")

@@ -51,10 +51,12 @@ class FromArgument:
     name: str = "session_id"
 
     def find(self, caller: Identity, kind: str) -> Found | None:
+        """The key of the session that this call names; None if it names none."""
         return _handle(caller.arguments.get(self.name), f"the argument {self.name!r}")
 
     @property
     def hint(self) -> str:
+        """What the caller has to do to name a session this way."""
         return f"pass the argument {self.name!r}"
 
 
@@ -65,10 +67,12 @@ class FromMeta:
     key: str
 
     def find(self, caller: Identity, kind: str) -> Found | None:
+        """The key of the session that this call names; None if it names none."""
         return _handle(caller.meta.get(self.key), f"_meta[{self.key!r}]")
 
     @property
     def hint(self) -> str:
+        """What the caller has to do to name a session this way."""
         return f"send _meta[{self.key!r}]"
 
 
@@ -77,12 +81,14 @@ class From2025Session:
     """The connection of a client that speaks 2025: over HTTP its session, on stdio its process."""
 
     def find(self, caller: Identity, kind: str) -> Found | None:
+        """The key of the session that this call names; None if it names none."""
         if caller.session_2025 is None:
             return None
         return Key(_digest("2025", kind, caller.principal, caller.session_2025), caller.principal)
 
     @property
     def hint(self) -> str:
+        """What the caller has to do to name a session this way."""
         return "connect with a session of 2025"
 
 
@@ -91,12 +97,14 @@ class FromPrincipal:
     """One session for each authenticated caller."""
 
     def find(self, caller: Identity, kind: str) -> Found | None:
+        """The key of the session that this call names; None if it names none."""
         if caller.principal == ANONYMOUS:
             return None
         return Key(_digest("principal", kind, caller.principal), caller.principal)
 
     @property
     def hint(self) -> str:
+        """What the caller has to do to name a session this way."""
         return "authenticate"
 
 
@@ -107,10 +115,12 @@ class ForEveryone:
     name: str = "everyone"
 
     def find(self, caller: Identity, kind: str) -> Found | None:
+        """The key of the session that this call names; None if it names none."""
         return Key(_digest("everyone", kind, self.name), ANONYMOUS, shared=True)
 
     @property
     def hint(self) -> str:
+        """What the caller has to do to name a session this way."""
         return ""
 
 

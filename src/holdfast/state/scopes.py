@@ -18,8 +18,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, cast
 
-from holdfast.core.events import ServerCounted, Sink
 from holdfast.errors import UsageError
+from holdfast.events import ServerCounted, Sink
 from holdfast.state.calls.request import SCOPE, Scope
 
 T = TypeVar("T")
@@ -49,6 +49,7 @@ class RequestScope(Generic[T]):
         return cast("T", values[self])
 
     def set(self, value: T) -> None:
+        """Keep a value until the request ends."""
         _scope().values[self] = value
 
     def __call__(self) -> T:

@@ -202,9 +202,6 @@ class Session(Generic[S]):
     async def end(self) -> bool:
         """For good: no later write, from anywhere, brings it back."""
         with self._showing():
-            if self._draft is not None:
-                self._draft.close()
-                self._draft = None
             return await self.record.table.end(self.handle)
 
     # What was
@@ -278,6 +275,12 @@ class Session(Generic[S]):
             self._draft.close()
         self._draft = Draft(self.record.base)
         return self._draft
+
+    def drop_draft(self) -> None:
+        """Give up what was gathered: the session has ended."""
+        if self._draft is not None:
+            self._draft.close()
+            self._draft = None
 
     async def save(self, label: str, once: dict[str, JSON] | None = None) -> None:
         """Write what was gathered: all of it, or nothing and `Conflict` after another caller's write."""

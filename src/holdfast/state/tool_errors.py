@@ -32,6 +32,20 @@ def showing(also: type[Exception] | None) -> Generator[None]:
         raise shown(error, also) from error.__cause__
 
 
+@contextmanager
+def showing_ours(also: type[Exception]) -> Generator[None]:
+    """Like `showing`, around code of ours alone: any other error, a foreign store's for instance, may name an address.
+    It is logged, and raised without its text."""
+    try:
+        with showing(also):
+            yield
+    except (HoldfastError, also):
+        raise
+    except Exception as error:
+        log.exception("a call failed, and its caller gets a general text")
+        raise also("the server failed here, and its operator can read why in the log") from error
+
+
 _classes: dict[tuple[type, type], type] = {}
 
 

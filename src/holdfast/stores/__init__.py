@@ -5,9 +5,11 @@ A database's driver is imported only when a store of that database is opened.
 
 from collections.abc import Sequence
 
-from holdfast.core.clock import SYSTEM, Clock
-from holdfast.core.events import Sink
+from holdfast.core.clock import SYSTEM, Clock, ManualClock
+from holdfast.core.models import ANONYMOUS, Claim, Gap, LogEntry, Notice, Page, Reaped, Record
+from holdfast.core.values import JSON
 from holdfast.errors import ConfigError
+from holdfast.events import Sink
 from holdfast.stores.address import Address
 from holdfast.stores.codec import Codec
 from holdfast.stores.contract import MAX_RECORD_BYTES, Store
@@ -15,7 +17,24 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sealing import SealingCodec
 from holdfast.stores.update import update
 
-__all__ = ["MAX_RECORD_BYTES", "MemoryStore", "Store", "open_store", "update"]
+__all__ = [
+    "ANONYMOUS",
+    "JSON",
+    "MAX_RECORD_BYTES",
+    "Claim",
+    "Clock",
+    "Gap",
+    "LogEntry",
+    "ManualClock",
+    "MemoryStore",
+    "Notice",
+    "Page",
+    "Reaped",
+    "Record",
+    "Store",
+    "open_store",
+    "update",
+]
 
 _KNOWN = "memory:, sqlite:///file.db, postgresql://host/database, redis://host"
 

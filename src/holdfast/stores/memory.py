@@ -12,7 +12,6 @@ from functools import partial
 
 from holdfast.core import values
 from holdfast.core.clock import Clock
-from holdfast.core.events import RecordsReaped, Sink, StoreOpened
 from holdfast.core.models import (
     Claim,
     LogEntry,
@@ -37,6 +36,7 @@ from holdfast.core.records import (
     record_of,
 )
 from holdfast.core.values import JSON
+from holdfast.events import RecordsReaped, Sink, StoreOpened
 from holdfast.stores.archive import Damaged, Place
 from holdfast.stores.base import BaseStore
 from holdfast.stores.codec import Codec, check_fence
@@ -223,6 +223,7 @@ class MemoryStore(BaseStore):
         return self._rows.get((kind, id))
 
     def raise_token(self, at_least: int) -> int:
+        """Let the next fencing token be higher than this one; the new count."""
         self._token = max(self._token, at_least)
         return self._token
 

@@ -10,7 +10,7 @@ from json import dumps
 
 
 class Fault(Enum):
-    """What goes wrong with one request."""
+    """A fault that one request meets."""
 
     HANG = "take the request and never answer"
     CLOSE = "close the connection before the answer's headers"
@@ -21,7 +21,7 @@ class Fault(Enum):
     STATUS = "answer with a status, headers and body"
     FORGET = "forget all sessions first"
     CHANGE_ERA = "come back in the other era first"
-    OVERSIZE = "answer with more than anybody wants"
+    OVERSIZE = "answer with more bytes than the limit"
     BROKEN_JSON = "answer with half of a JSON text"
     NOT_JSON_RPC = "answer with JSON that is not a JSON-RPC message"
     WRONG_ID = "answer a request that was never made"
@@ -35,7 +35,7 @@ class Fault(Enum):
 
 @dataclass(slots=True)
 class Planned:
-    """A fault for the next `times` requests of `method` (None: of any). `effect`: does the call happen all the same?"""
+    """A fault for the next `times` requests of `method` (None: of any). `effect`: whether the call is executed."""
 
     fault: Fault
     method: str | None = None
@@ -58,7 +58,7 @@ def error_body(code: int, message: str, data: object = None) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """How one real server refuses."""
+    """The refusal of one real server."""
 
     name: str
     status: int
@@ -75,7 +75,7 @@ LOST_SESSION: tuple[Refusal, ...] = (
     Refusal("404 as an unknown method", 404, error_body(-32601, "Method not found")),
     Refusal("410", 410),
 )
-"""Every way in which a 2025 server says that it does not know our session."""
+"""The refusals by which 2025 servers say that they do not know a session."""
 
 OTHER_REFUSALS: tuple[Refusal, ...] = (
     Refusal("401", 401, b"", {"www-authenticate": "Bearer"}),
@@ -89,4 +89,4 @@ OTHER_REFUSALS: tuple[Refusal, ...] = (
     Refusal("503 with Retry-After", 503, b"", {"retry-after": "0"}),
     Refusal("504", 504),
 )
-"""What else stands between a client and its answer."""
+"""Other refusals, of servers and of proxies in front of them."""

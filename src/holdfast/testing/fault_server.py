@@ -22,7 +22,7 @@ Answers = Literal["json", "sse"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What came in."""
+    """A request as it came in."""
 
     verb: str
     headers: Mapping[str, str]
@@ -68,10 +68,12 @@ class FaultServer:
 
     @property
     def url(self) -> str:
+        """Where it is served."""
         return f"http://127.0.0.1:{self.port}{self.path}"
 
     @property
     def effects(self) -> Mapping[str, int]:
+        """How often each tool was executed, by the key of its call."""
         return self.sessions.effects
 
     async def __aenter__(self) -> Self:
@@ -84,7 +86,7 @@ class FaultServer:
         await self.close()
 
     async def listen(self) -> None:
-        """Take connections, on the same port as before."""
+        """Accept connections, on the same port as before."""
         self._listener = await asyncio.start_server(self._connected, "127.0.0.1", self.port, backlog=1024)
         self.port = self._listener.sockets[0].getsockname()[1]
 
@@ -104,12 +106,13 @@ class FaultServer:
             await asyncio.wait(tasks, timeout=5)
 
     async def restart(self) -> None:
-        """Come back with no memory of sessions; what was done stays counted."""
+        """Restart without the sessions; the counts of effects are kept."""
         await self.refuse()
         self.sessions.sessions.clear()
         await self.listen()
 
     async def close(self) -> None:
+        """Stop serving; every connection is cut."""
         self.sessions.release.set()
         await self.refuse()
 
@@ -125,13 +128,13 @@ class FaultServer:
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
     ) -> None:
-        """The next `times` requests of `method` meet this fault. Plans are met in the order they were made."""
+        """Plan a fault for the next `times` requests of `method`. Plans apply in the order they were made."""
         if refusal is not None:
             status, headers, body = refusal.status, refusal.headers, refusal.body
         self._planned.append(Planned(fault, method, times, effect, status, headers or {}, body))
 
     def lift(self) -> None:
-        """Forget all plans, and let go of what hangs."""
+        """Remove all plans, and release requests that hang."""
         self._planned.clear()
 
     def push(self, message: Message) -> int:
@@ -147,6 +150,7 @@ class FaultServer:
 
     @property
     def streams(self) -> int:
+        """How many streams are open."""
         return len(self._streams)
 
     # One connection
@@ -194,7 +198,7 @@ class FaultServer:
         return await self._post(request, request.message, writer)
 
     async def _fail(self, planned: Planned, request: Request, writer: asyncio.StreamWriter) -> bool | None:
-        """Have the fault. None: go on and answer after all."""
+        """Do what the fault says. None: go on and answer the request."""
         message = request.message or {"id": None}
         match planned.fault:
             case Fault.HANG:
@@ -235,10 +239,10 @@ class FaultServer:
             case Fault.BAD_SESSION_ID:
                 self.sessions.bad_session_id = "böse id"
             case _:
-                return self._write(writer, 200, *self._nonsense(planned.fault, message))
+                return self._write(writer, 200, *self._nonsense(planned.fault))
         return None
 
-    def _nonsense(self, fault: Fault, message: Message) -> tuple[dict[str, str], bytes]:
+    def _nonsense(self, fault: Fault) -> tuple[dict[str, str], bytes]:
         json = {"content-type": "application/json"}
         match fault:
             case Fault.OVERSIZE:
@@ -310,7 +314,7 @@ class FaultServer:
             if method == "notifications/cancelled":
                 self.sessions.cancelled.append(members(message.get("params")).get("requestId"))
             return self._write(writer, 202)
-        return await self._answer(request, message, session, writer)
+        return await self._answer(message, session, writer)
 
     async def _post_2026(self, request: Request, message: Message, writer: asyncio.StreamWriter) -> bool:
         meta = members(members(message.get("params")).get("_meta"))
@@ -325,11 +329,9 @@ class FaultServer:
             return self._write_json(writer, self.sessions.discover(message), {})
         if message["method"] == "subscriptions/listen":
             return await self._listen(message, writer)
-        return await self._answer(request, message, None, writer)
+        return await self._answer(message, None, writer)
 
-    async def _answer(
-        self, request: Request, message: Message, session: Session | None, writer: asyncio.StreamWriter
-    ) -> bool:
+    async def _answer(self, message: Message, session: Session | None, writer: asyncio.StreamWriter) -> bool:
         if self.answers == "json":
             answer: Message = {}
             async for part in self.sessions.answer(message, session):
@@ -344,7 +346,7 @@ class FaultServer:
         return True
 
     def _keep(self, message: Message, request: Request) -> str:
-        """Work on an answer whose stream was cut, so that it can be asked for."""
+        """Finish an answer whose stream was cut, so that it can be resumed."""
         self._events += 1
         event, kept = f"s{self._events}", list[tuple[str, Message]]()
         self._kept[event] = kept

@@ -1,4 +1,4 @@
-"""A small MCP server of either era, as data: what it would answer, and what that changed. No sockets.
+"""A small MCP server of either era without sockets: its answers, and what they change.
 
 Everything that it did can be counted.
 """
@@ -17,7 +17,7 @@ TOOLS = ("echo", "effect", "count", "wait", "progress", "ask", "large", "log")
 
 
 class Session:
-    """What a 2025 server remembers."""
+    """The state of one 2025 session."""
 
     def __init__(self, id: str) -> None:
         self.id = id
@@ -40,7 +40,7 @@ class Sessions:
         self.tools: tuple[str, ...] = TOOLS
         self.bad_session_id: str | None = None
         self.gives_sessions = True
-        """False: in 2025, too, it remembers nothing."""
+        """False: it keeps no sessions in 2025 either."""
         self.release = asyncio.Event()
         self.read_only: set[str] = set()
         """Tools that the listing calls read-only."""
@@ -72,7 +72,7 @@ class Sessions:
         return _result(message, result)
 
     async def answer(self, message: Message, session: Session | None) -> AsyncIterator[Message]:
-        """Everything that comes on the answer's stream: at last the answer."""
+        """The messages on the answer's stream; the last is the answer."""
         method, params = message["method"], members(message.get("params"))
         token = members(params.get("_meta")).get("progressToken")
         if method == "tools/list":
@@ -101,7 +101,7 @@ class Sessions:
             yield {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "Method not found"}}
 
     def happen(self, message: Message) -> None:
-        """A tool call's effect, for a fault that strikes after it."""
+        """Execute a tool call, for a fault that happens after it."""
         params = members(message.get("params"))
         call = members(params.get("arguments")).get("call")
         if message.get("method") == "tools/call" and call is not None:

@@ -67,7 +67,7 @@ class StoreMachine(RuleBasedStateMachine):
             self._runner.close()
 
     def both(self, call: Callable[[Store], Awaitable[Any]]) -> tuple[Any, Any]:
-        """What each said; they must agree, tokens aside."""
+        """The answers of both stores, which must be equal except for tokens."""
 
         async def ask(store: Store) -> Any:
             try:

@@ -47,7 +47,7 @@ ODD_HANDLES: dict[str, object] = {
 
 
 class Verdict(Enum):
-    """What a check came to."""
+    """The verdict of a check."""
 
     WELL = "well"
     ILL = "ILL"
@@ -56,7 +56,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check in one era."""
+    """The result of one check in one era."""
 
     check: str
     era: str
@@ -74,17 +74,19 @@ class Report:
 
     @property
     def ill(self) -> tuple[Finding, ...]:
+        """What is wrong with the server."""
         return self._with(Verdict.ILL)
 
     @property
     def skipped(self) -> tuple[Finding, ...]:
+        """What could not be checked, and why."""
         return self._with(Verdict.SKIPPED)
 
     def _with(self, verdict: Verdict) -> tuple[Finding, ...]:
         return tuple(each for each in self.findings if each.verdict is verdict)
 
     def raise_if_ill(self) -> None:
-        """`AssertionError` with the whole table, if anything is ill."""
+        """Raise `AssertionError` with the whole table if a check failed."""
         __tracebackhide__ = True
         if self.ill:
             names = ", ".join(dict.fromkeys(each.check for each in self.ill))
@@ -110,11 +112,11 @@ def _line(cells: "tuple[str, ...] | list[str]", widths: list[int], last: str) ->
 
 
 class _Ill(Exception):
-    """What was seen is an illness."""
+    """A check failed; the text is what was seen."""
 
 
 class _Skip(Exception):
-    """It could not be looked at, and why."""
+    """A check could not be made; the text is the reason."""
 
 
 class _Patient:
@@ -153,7 +155,7 @@ class _Patient:
             raise _Ill(f"{where}, write {number}: {answer}")
 
     async def shown(self, client: Client, handle: str, where: str) -> int:
-        """How many writes the state shows."""
+        """The number of writes that the state shows."""
         answer = await client.call(self.server.read, handle)
         if not answer.done:
             raise _Ill(f"{where}, read: {answer}")
@@ -164,7 +166,7 @@ class _Patient:
             raise _Ill(f"{where}, count could not make sense of what was read ({what}): {answer.words[:120]}") from None
 
     def steps(self, number: int) -> list[tuple[str, "str | ToolCall"]]:
-        """All that can be done to a session, by name."""
+        """All operations on a session, by name."""
         found: list[tuple[str, str | ToolCall]] = [("read", self.server.read), ("write", self.server.write(number))]
         return [*found, ("end", self.server.end)] if self.server.end is not None else found
 
@@ -356,15 +358,15 @@ class _Turn:
     patient: _Patient
     handle: str
     seconds: float
-    """How long such a call takes."""
+    """Measure how long such a call takes."""
 
     async def cut(self) -> Answer:
-        """The call that is under way at the kill."""
+        """Make the call that is running at the kill."""
         slow = self.patient.server.slow or self.patient.server.write
         return await self.patient.here.call(slow(2), self.handle)
 
     async def after(self, cut: Answer, replica: Replica) -> str:
-        """What the session is on the replica that came instead."""
+        """Check the session on the replica that replaces the killed one."""
         client = self.patient.client(replica, (self.patient.server.credentials or (None,))[0])
         seen = f"killed half-way into a write that takes {self.seconds * 1000:.0f} ms, which got "
         seen += {Outcome.NO_ANSWER: "no answer", Outcome.DONE: "its answer before"}.get(cut.outcome, str(cut))
@@ -439,7 +441,7 @@ _CHECKS: dict[str, _Run] = {
 
 
 async def server_doctor(server: ServerUnderTest) -> Report:
-    """Start the server's replicas, look at it in each era, kill one, and report. `StartTimeout` if none starts."""
+    """Start the server's replicas, check them in each era, kill one, and report. `StartTimeout` if none starts."""
     one, other = Replica(server), Replica(server)
     brief = Replica(server, server.expiry.env) if isinstance(server.expiry, Expiry) else None
     replicas = (one, other) if brief is None else (one, other, brief)
@@ -489,7 +491,7 @@ async def _restart(findings: list[Finding], patients: list[_Patient], replica: R
 async def _look(
     findings: list[Finding], patient: _Patient, check: str, looking: Coroutine[Any, Any, str], era: str | None = None
 ) -> None:
-    """Look, and write down what was seen."""
+    """Run one check and add its finding."""
     where = era or patient.era
     try:
         if ONE in patient.ill:

@@ -66,9 +66,9 @@ class ServerUnderTest:
     handle: Callable[[Any], str] | None = None
     """The handle in the answer to `create`, where it is neither the text nor a member named like the argument."""
     slow: Callable[[int], ToolCall] | None = None
-    """A write that takes a moment, to be cut by a restart; else `write` is."""
+    """A write that takes a moment, for the restart to interrupt; by default `write`."""
     credentials: tuple[Credential, Credential] | None = field(default=None, repr=False)
-    """Of two principals."""
+    """Credentials of two principals."""
     expiry: Expiry | Callable[[str], Awaitable[object]] | None = None
     """A replica on which sessions expire quickly, or a function that makes the session of a handle expire."""
     env: Mapping[str, str] = field(default_factory=_nothing, repr=False)
@@ -78,7 +78,7 @@ class ServerUnderTest:
     eras: Sequence[EraName] = ERAS
     start_seconds: float = 30.0
     answer_seconds: float = 30.0
-    """After that, a call has no answer."""
+    """Seconds after which a call counts as unanswered."""
     recovery_seconds: float = 10.0
     """After a restart, a session can be written again within this time: a dead turn may hold it a little longer."""
 
@@ -188,7 +188,7 @@ class Replica:
 
 @asynccontextmanager
 async def running(*replicas: Replica) -> AsyncGenerator[None]:
-    """All of them, until the end of the block."""
+    """Run all of them until the end of the block."""
     try:
         started = await asyncio.gather(*(each.start() for each in replicas), return_exceptions=True)
         for failure in started:
@@ -203,7 +203,7 @@ async def running(*replicas: Replica) -> AsyncGenerator[None]:
 
 
 class Outcome(Enum):
-    """What became of a call."""
+    """The outcome of a call."""
 
     DONE = "done"
     REFUSED = "refused"
@@ -212,7 +212,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: its value, its words for people, and all of it."""
+    """An answer: its value, its text for people, and the whole of it."""
 
     outcome: Outcome
     words: str
@@ -228,7 +228,7 @@ class Answer:
         return self.outcome is Outcome.REFUSED
 
     def without(self, handle: str) -> str:
-        """All of it but for the handle: equal for two that must be answered alike."""
+        """The answer without the handle, to compare two answers that must be equal."""
         return json.dumps(self.whole, sort_keys=True).replace(handle, "…")
 
     def __str__(self) -> str:
@@ -254,7 +254,7 @@ class Client:
             await self._link.close()
 
     async def call(self, call: str | ToolCall, handle: object = None) -> Answer:
-        """Call a tool, with the handle among its arguments. Never repeated: what came back is the first answer."""
+        """Call a tool, with the handle among its arguments. The call is never repeated."""
         name, arguments = (call, dict[str, Any]()) if isinstance(call, str) else call
         given = dict(arguments) if handle is None else {**arguments, self.server.argument: handle}
         params = {"name": name, "arguments": given}

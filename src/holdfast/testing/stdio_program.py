@@ -28,7 +28,7 @@ def _sessions() -> Any:
 
 
 class Program:
-    """One run of it."""
+    """One run of the program."""
 
     def __init__(self, fault: str, era: str, effects: Path | None, once: Path | None) -> None:
         self.fault = fault
@@ -98,7 +98,7 @@ class Program:
         self.write({"jsonrpc": "2.0", "id": message["id"], "error": {"code": code, "message": text}})
 
     async def strike(self, message: dict[str, Any]) -> None:
-        """The fault that meets a call; the effect of the call is written down where it has one."""
+        """Do the fault of a call; the effect of the call, if any, is recorded."""
         fault, self_kill = self.fault, signal.SIGKILL
         if fault in ("exit-in-call", "killed-in-call", "hang-in-call"):
             if fault == "exit-in-call":
@@ -126,7 +126,7 @@ class Program:
             asyncio.get_running_loop().remove_reader(0)
 
     def begin(self) -> None:
-        """What goes wrong before anything was said."""
+        """Do the faults that happen before the first message."""
         match self.fault:
             case "exit-at-start":
                 sys.exit(3)

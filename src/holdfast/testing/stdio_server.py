@@ -43,7 +43,7 @@ def stdio_target(
     say: str = "",
     env: Any = None,
 ) -> CommandTarget:
-    """A target for `Link`. `once`: the fault strikes only as long as that file does not exist; `say`: to stderr."""
+    """A target for `Link`. `once`: the fault happens only while that file does not exist; `say`: to stderr."""
     program = str(Path(__file__).with_name("stdio_program.py"))
     args = ["-I", "-S", program, "--fault", fault, "--era", era]
     for name, value in (("--effects", effects), ("--once", once), ("--say", say)):

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.events import BackendItemLeftOut, Event
 from holdfast.testing import FaultServer
 from holdfast.testing.fault_server import Request
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
-from tests.links.kit import until
+from tests.gateway.raw_backend import raw_http
 
 TOOLS = {"moss": ("count", "echo"), "fern": ("count", "log")}
 
@@ -89,3 +91,39 @@ async def test_new_tools_of_a_server_with_passed_headers_are_seen_by_its_callers
                 await client.call("t__count")
                 assert (await events.next())["method"] == "notifications/tools/list_changed"
             assert "t__fresh" in await client.tools()
+
+
+BAD = '{"tools": [{"name": "t", "inputSchema": {"type": "object"}}, 7, {"title": "nameless"}]}'
+
+
+@pytest.mark.promise("gateway.fidelity")
+async def test_bad_items_of_callers_own_lists_are_reported_once(tmp_path: Path) -> None:
+    told: list[Event] = []
+    async with raw_http({"era": "2025", "tools": BAD}) as url:
+        servers = {"bad": {"url": url, "era": "2025", "pass_headers": ["X-Tenant"]}}
+        async with gateway(tmp_path, servers, sink=told.append) as program:
+            for tenant in ("moss", "fern"):
+                async with Raw(program.url) as client:
+                    await client.initialize()
+                    listed = (await client.ask("tools/list", x_tenant=tenant)).result["tools"]
+                    assert [tool["name"] for tool in listed] == ["bad__t"]
+            left_out = [event.what for event in told if isinstance(event, BackendItemLeftOut)]
+            assert left_out == ["tools[1] is not an object", "tools[2] has no name"]
+            assert program.gateway is not None
+            assert program.gateway.describe()["backends"]["bad"]["left_out"] == left_out
+
+
+@pytest.mark.promise("gateway.fidelity")
+async def test_bad_items_of_a_sessions_own_lists_are_reported(tmp_path: Path) -> None:
+    told: list[Event] = []
+    said = {"era": "2025"}
+    async with raw_http(said) as url:
+        async with gateway(tmp_path, {"bad": {"url": url, "era": "2025"}}, sink=told.append) as program:
+            async with Raw(program.url) as client:
+                await client.initialize()
+                assert program.gateway is not None
+                (session,) = program.gateway.sessions.live.values()
+                await until(lambda: session.links["bad"].is_up)
+                said["tools"] = BAD
+                session.links.on_notification("bad", "notifications/tools/list_changed", None)
+                await until(lambda: sum(isinstance(event, BackendItemLeftOut) for event in told) == 2)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.events import BackendClosed, ChildStarted, Event
+from holdfast.events import BackendClosed, ChildStarted, Event
 from holdfast.gateway.auth import new_token
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import NOTEBOOK, gateway
-from tests.links.kit import until
 
 
 @pytest.mark.promise("gateway.children")
@@ -92,7 +92,6 @@ async def test_no_program_in_a_call_is_taken_away_and_exhaustion_says_who_has_th
         assert third.result["_meta"]["dev.holdfast/error"]["kind"] == "NoBackend"
         assert any("2 of 2 run for 'alice', all of them in a call" in text for text in caplog.messages)
         tasks.append(await held(3))
-        gate.backends["patient"].health.failures.clear()
         full = await clients[4].call("patient__hold", name="4")
         assert full.result["_meta"]["dev.holdfast/error"]["kind"] == "NoBackend"
         assert "alice" not in str(full.last)

@@ -1,6 +1,7 @@
 """Backends that hang, refuse or fail: what callers and operators see of it."""
 
 import asyncio
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -8,16 +9,18 @@ from typing import Any
 import pytest
 
 from holdfast.core.clock import ManualClock
-from holdfast.core.events import BackendChanged, BackendFailed, Event
 from holdfast.core.values import members
 from holdfast.errors import ConnectFailed
+from holdfast.events import BackendChanged, BackendFailed, Event
+from holdfast.gateway.auth import new_token
 from holdfast.gateway.backends.health import BackendHealth
 from holdfast.gateway.backends.ownership import PROCESSES
 from holdfast.links.lifecycle.peer import peer_of
 from holdfast.testing import Fault, FaultServer
+from tests.deadlines import patience, until
+from tests.gateway.backends.test_caller_lists import TenantServer
 from tests.gateway.clients import Raw
-from tests.gateway.gateways import gateway
-from tests.links.kit import until
+from tests.gateway.gateways import NOTEBOOK, config_of, gateway
 
 
 @pytest.mark.promise("gateway.start")
@@ -68,7 +71,7 @@ async def test_with_all_down_a_session_still_opens_and_the_error_names_the_backe
             assert fields["kind"] == "NoBackend"
             await http.listen()
 
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(patience(20)):
                 while "down" in (text := (await client.call("counter__count")).text):
                     await asyncio.sleep(0.05)
             assert text == "1"
@@ -104,7 +107,7 @@ async def test_a_backend_that_fails_is_logged_once_a_change_and_shown_to_operato
             hangs.plan(Fault.HANG, times=1000)  # must not hold up the news of the other
 
             async def shown(state: str) -> dict[str, Any]:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(patience(10)):
                     while True:
                         record = await gate.store.get(PROCESSES, gate.sessions.owner)
                         assert record is not None
@@ -146,7 +149,7 @@ async def test_a_tool_that_fails_takes_its_server_from_nobody_and_a_transport_do
                 for client in (one, other):
                     await client.initialize()
                     assert (await client.call("counter__count")).text == "1"
-                circuit = peer_of(gate.backends["counter"].entry.server.target).circuit
+                circuit = peer_of(gate.backends["counter"].entry.server.target, 3).circuit
                 assert circuit.threshold == 3
                 circuit.spacing = 0.0
                 http.plan(fault, method="tools/call", times=5)
@@ -176,3 +179,145 @@ def test_health_moves_by_what_calls_and_checks_have_shown() -> None:
     assert (health.state, health.why, health.resting) == ("up", None, False)
     assert len(changes) == 2
     assert [type(event) for event in events] == [BackendFailed, BackendChanged, BackendFailed, BackendChanged]
+
+
+COUNT = {"name": "t__count", "arguments": {}}
+
+
+def tokens_of(*names: str) -> tuple[dict[str, str], dict[str, Any]]:
+    made = {name: new_token() for name in names}
+    auth = {"tokens": [{"hash": hashed, "principal": name} for name, (_, hashed) in made.items()]}
+    return {name: token for name, (token, _) in made.items()}, auth
+
+
+async def is_ready(url: str) -> bool:
+    async with Raw(url.replace("/mcp", "/readyz")) as probe:
+        return (await probe.send(b"", "GET")).status == 200
+
+
+@pytest.mark.promise("gateway.backend-state")
+@pytest.mark.parametrize("status", [401, 403, 429, 500])
+async def test_one_callers_refused_header_takes_the_server_from_nobody(tmp_path: Path, status: int) -> None:
+    class Server(TenantServer):
+        def _write(self, writer: Any, code: int, *args: Any, **kwargs: Any) -> bool:
+            return super()._write(writer, status if code == 401 else code, *args, **kwargs)
+
+    tokens, auth = tokens_of("mallory", "bob")
+    async with Server(era="2025") as http:
+        servers = {"t": {"url": http.url, "pass_headers": ["X-Tenant"], "era": "2025"}}
+        async with gateway(tmp_path, servers, auth=auth) as program:
+            backend = program.gateway.backends["t"]  # type: ignore[union-attr]
+            async with Raw(program.url, tokens["mallory"]) as mallory, Raw(program.url, tokens["bob"]) as bob:
+                for number in range(5):
+                    mallory.session = None
+                    await mallory.initialize()
+                    listed = await mallory.ask("tools/list", x_tenant=f"wrong-{number}")
+                    assert listed.result["tools"] == []
+                    assert backend.health.state != "down"
+                assert peer_of(backend.entry.server.target).circuit.failures == 0
+                assert await is_ready(program.url)
+                await bob.initialize()
+                listed = await bob.ask("tools/list", x_tenant="moss")
+                assert [tool["name"] for tool in listed.result["tools"]] == ["t__count", "t__echo"]
+                assert (await bob.ask("tools/call", COUNT, x_tenant="moss")).text == "1"
+                assert backend.health.state == "up"
+
+
+@pytest.mark.promise("gateway.backend-state")
+async def test_a_server_with_passed_headers_that_was_away_is_not_down_for_good(tmp_path: Path) -> None:
+    async with TenantServer(era="2025") as http:
+        servers = {"t": {"url": http.url, "pass_headers": ["X-Tenant"], "era": "2025"}}
+        async with gateway(tmp_path, servers, health={"every": 0.2}) as program, Raw(program.url) as client:
+            backend = program.gateway.backends["t"]  # type: ignore[union-attr]
+            await client.initialize()
+            await http.refuse()
+            assert (await client.ask("tools/list", x_tenant="moss")).result["tools"] == []
+            await until(lambda: backend.health.state == "down")
+            await http.listen()
+            await until(
+                lambda: backend.health.state == "unknown", 20
+            )  # its pause is over: the next call says how it is
+            assert await is_ready(program.url)
+            listed = await client.ask("tools/list", x_tenant="moss")
+            assert [tool["name"] for tool in listed.result["tools"]] == ["t__count", "t__echo"]
+            assert backend.health.state == "up"
+
+
+PICKY = """
+import json, sys
+def say(id, **rest):
+    print(json.dumps({"jsonrpc": "2.0", "id": id, **rest}), flush=True)
+for line in sys.stdin:
+    message = json.loads(line)
+    method, id = message.get("method"), message.get("id")
+    if method == "initialize":
+        if message["params"]["clientInfo"]["name"] == "evil":
+            say(id, error={"code": -32602, "message": "no such client"})
+            continue
+        info = {"name": "picky", "version": "1"}
+        say(id, result={"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info})
+    elif method == "tools/list":
+        say(id, result={"tools": [{"name": "t", "inputSchema": {"type": "object"}}]})
+    elif id is not None:
+        say(id, result={"content": [{"type": "text", "text": "ok"}]})
+"""
+
+
+@pytest.mark.promise("gateway.backend-state")
+async def test_a_program_that_refuses_one_client_is_up_for_others(tmp_path: Path) -> None:
+    file = tmp_path / "picky.py"
+    file.write_text(PICKY)
+    servers = {"picky": {"command": sys.executable, "args": [str(file)], "era": "2025"}}
+    async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+        gate = program.gateway
+        assert gate is not None
+        await until(lambda: gate.table.tools and gate.backends["picky"].health.state == "up", 20)
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "evil", "version": "1"}}
+        for _ in range(4):
+            await client.send({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
+        assert gate.backends["picky"].health.state == "up"
+        assert await is_ready(program.url)
+        await client.initialize()
+        assert (await client.call("picky__t")).text == "ok"
+
+
+@pytest.mark.promise("gateway.backend-state")
+async def test_a_check_that_finds_no_place_for_a_program_says_nothing_of_its_health(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with gateway(tmp_path, {"n": NOTEBOOK}, sessions={"children": 1}, health={"every": 0.2}) as program:
+        gate = program.gateway
+        assert gate is not None
+        backend = gate.backends["n"]
+        await until(lambda: gate.table.tools and gate.describe()["children"] == 0, 20)
+        async with Raw(program.url) as client:
+            await client.initialize()
+            assert (await client.call("n__write", text="a")).text == "noted, 1 so far"
+            fetched = backend.lists._fetched
+            await gate.checks.fetch_all()  # as SIGHUP does
+            assert backend.health.state == "up"
+            assert await is_ready(program.url)
+            (said,) = [text for text in caplog.messages if "needs a program" in text]
+            assert "1 of 1 run, idle: 1 of 'anonymous'" in said
+            second = await client.call("n__write", text="b")
+            assert second.text == "noted, 2 so far"  # no session loses its state for a check
+            assert backend.lists._fetched == fetched
+            await client.delete()
+            await until(lambda: backend.lists._fetched > fetched, 20)  # there is a place
+        assert backend.health.state == "up"
+
+
+@pytest.mark.promise("gateway.backend-state")
+async def test_a_program_of_which_nothing_is_known_gets_the_place_of_an_idle_one(tmp_path: Path) -> None:
+    servers = {"n": NOTEBOOK, "late": {**NOTEBOOK, "args": [*NOTEBOOK["args"], "late"], "start": "lazy"}}
+    settings: dict[str, Any] = {"sessions": {"children": 1}, "health": {"every": 0.2}}
+    async with gateway(tmp_path, {"n": NOTEBOOK}, **settings) as program, Raw(program.url) as client:
+        gate = program.gateway
+        assert gate is not None
+        await until(lambda: gate.table.tools and gate.describe()["children"] == 0, 20)
+        await client.initialize()
+        assert (await client.call("n__write", text="a")).text == "noted, 1 so far"
+        await gate.reload(config_of(tmp_path, servers, **settings))
+        await until(lambda: "late__write" in gate.table.tools and gate.describe()["children"] == 0, 20)
+        told = await client.call("n__write", text="b")
+        assert told.result["_meta"]["dev.holdfast/error"]["kind"] == "SessionReplaced"

@@ -15,9 +15,9 @@ from holdfast.core.models import Principal
 from holdfast.errors import StoreDown
 from holdfast.gateway.auth import new_token
 from holdfast.testing import FaultServer
+from tests.deadlines import patience, until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import NOTEBOOK, Process, gateway
-from tests.links.kit import until
 
 
 async def lose_by_a_safe_call(http: FaultServer, client: Raw) -> None:
@@ -186,9 +186,9 @@ async def test_a_principals_session_lives_while_it_works_and_its_expiry_is_told(
         tool, arguments = ("mine__count", {}) if backend == "http" else ("mine__write", {"text": "a"})
         first, second = ("1", "2") if backend == "http" else ("noted, 1 so far", "noted, 2 so far")
         servers = {"mine": {**mine, "reuse": "principal"}, "other": {"url": busy.url}}
-        sessions = {"idle": 2.0}
+        idle = patience(2.0)  # it must not pass while the client works
         async with (
-            gateway(tmp_path, servers, auth=auth, sessions=sessions) as program,
+            gateway(tmp_path, servers, auth=auth, sessions={"idle": idle}) as program,
             Raw(program.url, token) as client,
         ):
             gate = program.gateway
@@ -196,14 +196,14 @@ async def test_a_principals_session_lives_while_it_works_and_its_expiry_is_told(
             await until(lambda: {"mine", "other"} <= {route.backend for route in gate.table.tools.values()}, 20)
             await client.initialize()
             assert (await client.call(tool, **arguments)).text == first
-            used = gate.backends["mine"].links.of_principal(Principal("alice"), 2.0)
-            used.used -= 3  # it works elsewhere for longer than a session may idle
+            used = gate.backends["mine"].links.of_principal(Principal("alice"), idle)
+            used.used -= idle + 1  # it works elsewhere for longer than a session may idle
             await gate.reaper.reap()
             assert (await client.call(tool, **arguments)).text == second
             await client.delete()
             client.session = None
-            used.used -= 3
-            async with asyncio.timeout(10):
+            used.used -= idle + 1
+            async with asyncio.timeout(patience(10)):
                 while gate.backends["mine"].links.has_principal("alice") or not await lost(gate):
                     await gate.reaper.reap()
                     await asyncio.sleep(0.05)

@@ -13,6 +13,7 @@ import holdfast
 from holdfast.core.models import ANONYMOUS, Record
 from holdfast.gateway.auth import hash_of, new_token
 from holdfast.gateway.config.file import load_config, read_config
+from holdfast.gateway.config.reading import Mistake
 from holdfast.gateway.config.settings import Settings
 from holdfast.stores import open_store
 from tests.gateway.gateways import HOLDFAST, holdfast_cli, written
@@ -83,6 +84,11 @@ mcpServers:
         ("mcpServers:\n  a:\n    url: http://x/mcp\n    headers: {a: 'file:/no/such'}", 2, "can't be read"),
         ("mcpServers:\n  a:\n    command: x\n    pass_headers: [a]", 4, "program takes no headers"),
         ("mcpServers:\n  a:\n    url: http://x/mcp\n    pass_headers: ['a b']", 4, "not a header"),
+        (
+            "mcpServers:\n  a:\n    url: http://x/mcp\n    reuse: shared\n    pass_headers: [a]",
+            5,
+            "one session for all callers",
+        ),
         ("mcpServers:\n  a: {command: x}\n  a: {command: y}", 3, "twice"),
         ("mcpServers:\n  a: {command: x}\n  a__b: {command: y}", 3, "named like those of"),
         ("auth: nobody\nmcpServers: {}", 1, "neither 'none'"),
@@ -125,7 +131,7 @@ def test_every_mistake_has_its_line_and_words(tmp_path: Path, text: str, line: i
     assert words in told, told
     if line is not None:
         assert line in [mistake.line for mistake in mistakes], told
-    with pytest.raises(holdfast.ConfigError, match="can't be used"):
+    with pytest.raises(holdfast.errors.ConfigError, match="can't be used"):
         load_config(tmp_path / "gateway.yaml")
 
 
@@ -167,6 +173,32 @@ def test_check_refuses_what_serve_refuses_and_what_cannot_start(
     assert [mistake.line for mistake in mistakes] == [line]
     assert words in str(mistakes[0])
     load_config(file)  # one that can't start does not keep the others from being served
+
+
+@pytest.mark.promise("gateway.config")
+@pytest.mark.parametrize("line", ["#!/no/such/interpreter -x", "#!/usr/bin/env no-such-interpreter", "#!/bin/sh"])
+def test_check_refuses_a_script_whose_interpreter_is_missing(tmp_path: Path, line: str) -> None:
+    script = written(tmp_path, f"{line}\nexit 0\n", "server")
+    script.chmod(0o755)
+    for text in (f"command: {script}", f"command: server, env: {{PATH: '{tmp_path}:/usr/bin:/bin'}}"):
+        config, mistakes = read_config(written(tmp_path, f"mcpServers:\n  a: {{{text}}}\n"), here=True)
+        assert (config is None) == ("no" in line)
+        assert all("interpreter" in str(mistake) for mistake in mistakes)
+
+
+@pytest.mark.promise("gateway.config")
+def test_check_refuses_tokens_that_have_all_expired(tmp_path: Path) -> None:
+    def checked(*expires: int) -> list[Mistake]:
+        tokens = [
+            f"{{hash: '{hash_of(str(n))}', principal: a, expires: {year}-01-01T00:00:00Z}}"
+            for n, year in enumerate(expires)
+        ]
+        return read_config(written(tmp_path, f"auth: {{tokens: [{', '.join(tokens)}]}}\nmcpServers: {{}}"), here=True)[
+            1
+        ]
+
+    assert "every token in auth.tokens has expired" in str(checked(2020, 2021)[0])
+    assert checked(2020, 9000) == []
 
 
 @pytest.mark.promise("gateway.config")

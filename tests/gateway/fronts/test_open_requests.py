@@ -16,9 +16,9 @@ from holdfast.gateway.auth import hash_of, new_token
 from holdfast.gateway.config.file import load_config
 from holdfast.gateway.server import Program
 from holdfast.testing import FaultServer
+from tests.deadlines import patience, until
 from tests.gateway.clients import Events, Raw
 from tests.gateway.parking.asking_backend import asking_backend
-from tests.links.kit import until
 
 LISTEN_2026: dict[str, Any] = {
     "jsonrpc": "2.0",
@@ -74,7 +74,7 @@ async def office(folder: Path, url: str) -> AsyncGenerator[Office]:
 
 async def ended(events: Events) -> None:
     """Read until the stream ends, cut or whole."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         with pytest.raises((EOFError, aiohttp.ClientPayloadError)):
             while True:
                 await events.next(20)
@@ -158,6 +158,26 @@ async def test_a_call_that_has_begun_to_stream_is_cut_and_its_backend_hears_of_i
                 assert await place.program.reload()
                 await ended(events)
             await until(lambda: any(request.method == "notifications/cancelled" for request in http.requests))
+
+
+@pytest.mark.promise("gateway.revoked")
+async def test_a_call_of_a_session_that_is_ending_is_cut_with_its_token(tmp_path: Path) -> None:
+    async with FaultServer() as http, office(tmp_path, http.url) as place:
+        place.document["sessions"] = {"drain": 60}
+        place.write("alice", "bob")
+        assert await place.program.reload()
+        async with Raw(place.program.url, place.tokens["alice"]) as alice:
+            await alice.initialize()
+            assert place.program.gateway is not None
+            (session,) = place.program.gateway.sessions.live.values()
+            before = waits(http)
+            calling = asyncio.create_task(alice.call("counter__wait"))
+            await until(lambda: waits(http) == before + 1)
+            ending = asyncio.create_task(alice.delete())
+            await until(lambda: not session.goes_on)
+            place.write("bob")
+            assert await place.program.reload()
+            assert [answer.status for answer in await asyncio.gather(calling, ending)] == [401, 401]
 
 
 @pytest.mark.promise("gateway.revoked")

@@ -10,11 +10,11 @@ import pytest
 from mcp import Client
 from mcp_types import ElicitResult
 
+from tests.deadlines import patience, until
 from tests.gateway.clients import Answer, Raw
 from tests.gateway.gateways import gateway
 from tests.gateway.parking.asking_backend import AskingBackend, asking_backend
-from tests.links.kit import until
-from tests.links.real import RealServer
+from tests.links.server_process import RealServer
 
 EVERYTHING = {
     "elicitation": {"form": {}, "url": {}},
@@ -54,7 +54,7 @@ async def ask(
     client: Raw, params: dict[str, Any], capabilities: dict[str, Any] = EVERYTHING, method: str = "tools/call"
 ) -> Answer:
     meta = {**params.get("_meta", {}), "io.modelcontextprotocol/clientCapabilities": capabilities}
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         return await client.ask_2026(method, {**params, "_meta": meta})
 
 
@@ -333,7 +333,8 @@ async def test_a_retry_at_another_process_is_answered_at_once_as_of_unknown_outc
                 assert is_invalid_state(await again(client, rounds([ROOTS]), asked, ROW_7))
                 assert backend.calls == 2
 
-        async with gateway(folders[0], servers, store=store) as program, Raw(program.url) as client:
+        settings = {"drain": 100}
+        async with gateway(folders[0], servers, store=store, sessions=settings) as program, Raw(program.url) as client:
             asked = await ask(client, params)
             asked_prompt = await ask(client, prompt, method="prompts/get")
             if not ended:
@@ -341,7 +342,7 @@ async def test_a_retry_at_another_process_is_answered_at_once_as_of_unknown_outc
                     await lost_at(another.url, asked, asked_prompt)
                 assert json.loads((await again(client, params, asked, ROW_7)).text) == [ROW_7]
             began = asyncio.get_running_loop().time()
-        assert asyncio.get_running_loop().time() - began < 9  # no call that waits for a client delays the end
+        assert asyncio.get_running_loop().time() - began < patience(9)  # no call that waits for a client delays the end
         await until(lambda: not backend.running)
         if ended:
             async with gateway(folders[1], servers, store=store) as another:
@@ -393,14 +394,15 @@ async def test_a_client_that_hangs_up_on_its_retry_cancels_the_call(tmp_path: Pa
 async def test_the_end_of_a_session_ends_its_parked_calls_at_once(tmp_path: Path) -> None:
     async with asking_backend() as backend:
         servers = {"asks": {"url": backend.url}}
-        async with gateway(tmp_path, servers, sessions={"handles": True}) as program, Raw(program.url) as client:
+        settings = {"handles": True, "drain": 100}
+        async with gateway(tmp_path, servers, sessions=settings) as program, Raw(program.url) as client:
             opened = await call(client, "holdfast__open_session")
             handle = opened.result["structuredContent"]["holdfast_session"]
             params = rounds([FORM], holdfast_session=handle)
             asked = await ask(client, params)
             began = asyncio.get_running_loop().time()
             assert not (await call(client, "holdfast__end_session", holdfast_session=handle)).result.get("isError")
-            assert asyncio.get_running_loop().time() - began < 9  # sessions.drain is for calls that go on
+            assert asyncio.get_running_loop().time() - began < patience(9)  # sessions.drain is for calls that go on
             await until(lambda: not backend.running)
             lost = await again(client, params, asked, ROW_7)
             assert lost.result["_meta"]["dev.holdfast/error"]["family"] == "OutcomeUnknown"

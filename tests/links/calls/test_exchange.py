@@ -1,13 +1,18 @@
 """One request as it is sent: its id, envelope, headers and trace context, and how it is cancelled."""
 
 import asyncio
+import sys
 from typing import Any
 
+import mcp_types as types
 import pytest
+from mcp.shared.message import SessionMessage
 
 import holdfast
+from holdfast.links import CommandTarget
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import FAST, link_to, tool, until
+from tests.deadlines import until
+from tests.links.quick_links import FAST, link_to, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -106,6 +111,62 @@ async def test_notify_reaches_a_2025_server_also_in_a_new_session_and_says_when_
         await link.notify("notifications/roots/list_changed")
         assert link.generation == 2
         server.plan(Fault.STATUS, method="notifications/roots/list_changed", status=500)
-        with pytest.raises(holdfast.BadAnswer):
+        with pytest.raises(holdfast.errors.BadAnswer):
             await link.notify("notifications/roots/list_changed")
         await link.notify("notifications/roots/list_changed")
+
+
+PROGRAM = """
+import json, sys
+order = []
+for line in sys.stdin:
+    m = json.loads(line)
+    order.append(m["method"])
+    result = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}
+    if m["method"] == "order": result = {"order": order}
+    if "id" in m and m["method"] != "wait":
+        print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": result}), flush=True)
+"""
+
+
+class RawObject:
+    """A server object that does as the program does."""
+
+    name = "raw"
+
+    def __init__(self) -> None:
+        self._lowlevel_server = self
+
+    def create_initialization_options(self) -> None:
+        return None
+
+    async def run(self, read: Any, write: Any, options: None) -> None:
+        order: list[str] = []
+        async for item in read:
+            message = item.message
+            order.append(message.method)
+            result: dict[str, Any] = {
+                "protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"},
+            }  # fmt: skip
+            if message.method == "order":
+                result = {"order": order}
+            if isinstance(message, types.JSONRPCRequest) and message.method != "wait":
+                answer = types.JSONRPCResponse(jsonrpc="2.0", id=message.id, result=result)
+                await write.send(SessionMessage(answer))
+
+
+@pytest.mark.promise("link.cancel")
+@pytest.mark.parametrize("kind", ["program", "object"])
+@pytest.mark.parametrize("how", ["cancelled", "late"])
+async def test_no_later_request_overtakes_a_cancellation_on_a_stream(how: str, kind: str) -> None:
+    """Such a server reads its messages in order: what comes after a cancellation may rely on it."""
+    target = CommandTarget(sys.executable, ["-I", "-S", "-c", PROGRAM]) if kind == "program" else RawObject()
+    async with link_to(target, era="2025") as link:
+        await link.open()
+        with pytest.raises((TimeoutError, holdfast.errors.AnswerTimeout)):
+            if how == "cancelled":
+                async with asyncio.timeout(0.2):
+                    await link.request("wait")
+            await link.request("wait", timeout=0.2)
+        order = (await link.request("order"))["order"]
+        assert order == ["initialize", "notifications/initialized", "wait", "notifications/cancelled", "order"]

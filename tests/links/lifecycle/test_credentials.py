@@ -4,17 +4,20 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 import pytest
+from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
-from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 
 import holdfast
-from holdfast import HttpTarget
-from holdfast.testing import Fault, FaultServer
-from tests.links.kit import link_to, text_of, tool, until
+from holdfast.links import HttpTarget
+from holdfast.links.target import CommandTarget
+from holdfast.testing import Fault, FaultServer, stdio_target
+from tests.deadlines import patience, until
+from tests.links.quick_links import helper_is_cancelled, link_to, text_of, tool
 from tests.links.web import WebAnswer, WebRequest, json_answer, web_server
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +55,7 @@ async def test_a_callable_is_asked_on_first_use_and_once_more_after_a_401() -> N
         assert link.session_id == session  # a 401 is no news of the session
         assert server.sessions.handshakes == 1
         server.bearer = "never"
-        with pytest.raises(holdfast.Unauthorized) as caught:
+        with pytest.raises(holdfast.errors.Unauthorized) as caught:
             await link.request("tools/call", tool("effect", call="x"))
         assert caught.value.status == 401
         assert asked == 3
@@ -89,7 +92,7 @@ async def test_a_callable_that_fails_is_typed_and_asked_again_at_the_next_use() 
         return turn
 
     async with FaultServer() as server, link_to(HttpTarget(server.url, headers=headers)) as link:
-        with pytest.raises(holdfast.ConnectFailed, match="vault is sealed") as caught:
+        with pytest.raises(holdfast.errors.ConnectFailed, match="vault is sealed") as caught:
             await link.request("tools/list")
         assert caught.value.phase == "resolve"
         await link.request("tools/list")
@@ -111,6 +114,7 @@ class Tokens:
 
     def __init__(self) -> None:
         self.tokens: OAuthToken | None = None
+        self.client: OAuthClientInformationFull | None = None
 
     async def get_tokens(self) -> OAuthToken | None:
         return self.tokens
@@ -119,20 +123,23 @@ class Tokens:
         self.tokens = tokens
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        return None
+        return self.client
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        raise AssertionError("client credentials are given, not registered")
+        raise AssertionError("clients are given, not registered")
 
 
 class Authorization:
-    """A small authorization server: metadata and client credentials."""
+    """A small authorization server: metadata and tokens."""
 
     def __init__(self, mcp: FaultServer) -> None:
         self.mcp = mcp
         self.issued = 0
         self.url = ""
         self.secret_ok = True
+        self.grants: list[str] = []
+        self.refreshes_count = True
+        """The MCP server takes refreshed tokens."""
 
     def handle(self, request: WebRequest) -> WebAnswer:
         if "protected-resource" in request.path:
@@ -144,14 +151,19 @@ class Authorization:
                     "authorization_endpoint": f"{self.url}/authorize",
                     "token_endpoint": f"{self.url}/token",
                     "response_types_supported": ["code"],
-                    "grant_types_supported": ["client_credentials"],
+                    "grant_types_supported": ["client_credentials", "authorization_code", "refresh_token"],
+                    "code_challenge_methods_supported": ["S256"],
                 }
             )
         if request.path == "/token" and self.secret_ok:
-            assert parse_qs(request.body.decode())["grant_type"] == ["client_credentials"]
+            [grant] = parse_qs(request.body.decode())["grant_type"]
+            self.grants.append(grant)
             self.issued += 1
-            self.mcp.bearer = f"token-{self.issued}"
-            return json_answer({"access_token": self.mcp.bearer, "token_type": "Bearer", "expires_in": 3600})
+            token = f"token-{self.issued}"
+            if grant != "refresh_token" or self.refreshes_count:
+                self.mcp.bearer = token
+            more = {} if grant == "client_credentials" else {"refresh_token": "again"}
+            return json_answer({"access_token": token, "token_type": "Bearer", "expires_in": 3600, **more})
         return json_answer({"error": "invalid_client"}, 401)
 
     @asynccontextmanager
@@ -188,7 +200,7 @@ async def test_a_refused_client_is_typed_and_shows_no_secret() -> None:
     async with FaultServer(bearer="nothing yet") as server, Authorization(server).served() as auth:
         auth.secret_ok = False
         async with link_to(HttpTarget(server.url, auth=provider(server, auth))) as link:
-            with pytest.raises(holdfast.Unauthorized) as caught:
+            with pytest.raises(holdfast.errors.Unauthorized) as caught:
                 await link.request("tools/list")
             assert caught.value.phase == "resolve"
             assert "s3cret" not in str(caught.value)
@@ -224,7 +236,7 @@ async def test_a_person_may_take_minutes_to_sign_in_and_that_has_a_limit_of_its_
         async with link_to(HttpTarget(server.url, auth=auth)) as link:
             monkeypatch.setattr(loop, "time", lambda: real() + ahead)
             calls = [asyncio.ensure_future(link.request("tools/list")) for _ in range(2)]
-            await asyncio.wait_for(auth.asked.wait(), 10)
+            await asyncio.wait_for(auth.asked.wait(), patience(10))
             for minute in range(1, 10):  # past Limits(resolve=…) and Limits(start=…)
                 ahead = minute * 60.0
                 for _ in range(10):
@@ -236,9 +248,9 @@ async def test_a_person_may_take_minutes_to_sign_in_and_that_has_a_limit_of_its_
         nobody = SignIn()
         async with link_to(HttpTarget(server.url, auth=nobody)) as link:
             call = asyncio.ensure_future(link.request("tools/list"))
-            await asyncio.wait_for(nobody.asked.wait(), 10)
+            await asyncio.wait_for(nobody.asked.wait(), patience(10))
             ahead += 601.0
-            with pytest.raises(holdfast.StartTimeout, match="authorize") as caught:
+            with pytest.raises(holdfast.errors.StartTimeout, match="authorize") as caught:
                 await call
             assert caught.value.phase == "resolve"
 
@@ -271,3 +283,108 @@ async def test_the_stream_of_an_idle_link_renews_credentials() -> None:
         server.drop_streams()
         await until(lambda: server.streams == 1)
         assert link.session_id == session
+
+
+@pytest.mark.promise("link.credentials")
+@pytest.mark.parametrize("what", ["url", "headers", "env", "auth"])
+async def test_a_callable_whose_helper_was_cancelled_is_named_as_what_failed(what: str) -> None:
+    class Auth:
+        async def async_auth_flow(self, request: Any) -> Any:
+            await helper_is_cancelled()
+            yield request
+
+    async with FaultServer() as http:
+        child = stdio_target()
+        target: Any = {
+            "url": lambda: HttpTarget(helper_is_cancelled),
+            "headers": lambda: HttpTarget(http.url, helper_is_cancelled),
+            "env": lambda: CommandTarget(child.command, child.args, helper_is_cancelled),
+            "auth": lambda: HttpTarget(http.url, None, Auth()),
+        }[what]()
+        async with link_to(target) as link:
+            with pytest.raises(
+                (holdfast.errors.ConnectFailed, holdfast.errors.Unauthorized), match="CancelledError"
+            ) as caught:
+                await link.request("tools/list")
+            assert caught.value.phase == "resolve"
+            assert isinstance(caught.value.__cause__, asyncio.CancelledError)
+
+
+class Person:
+    """Signs in at the authorization server, and counts how often that is asked of them."""
+
+    def __init__(self, server: FaultServer, auth: Authorization) -> None:
+        self.signed_in = 0
+        self._state = ""
+        metadata = OAuthClientMetadata.model_validate({"redirect_uris": ["http://localhost/back"]})
+        known = Tokens()
+        known.client = OAuthClientInformationFull.model_validate(
+            {"client_id": "id", "client_secret": "s3cret", "redirect_uris": ["http://localhost/back"]}
+        )
+        self.provider = OAuthClientProvider(server.url, metadata, known, self._redirect, self._come_back)
+
+    async def _redirect(self, url: str) -> None:
+        self.signed_in += 1
+        self._state = parse_qs(urlsplit(url).query)["state"][0]
+
+    async def _come_back(self) -> AuthorizationCodeResult:
+        return AuthorizationCodeResult(code="code", state=self._state)
+
+    def expire(self) -> None:
+        """The access token is over; the refresh token is not."""
+        self.provider.context.token_expiry_time = 1.0
+
+
+@pytest.mark.promise("link.oauth")
+async def test_a_token_that_was_refreshed_after_a_401_is_used_and_nobody_signs_in_again() -> None:
+    async with FaultServer(bearer="nothing yet") as server, Authorization(server).served() as auth:
+        person = Person(server, auth)
+        async with link_to(HttpTarget(server.url, auth=person.provider)) as link:
+            assert text_of(await link.request("tools/call", tool("count"))) == "1"
+            assert (person.signed_in, auth.grants) == (1, ["authorization_code"])
+            for turn in (2, 3):
+                person.expire()
+                server.bearer = "another"
+                assert text_of(await link.request("tools/call", tool("count"))) == str(turn)
+            assert (person.signed_in, auth.grants[1:]) == (1, ["refresh_token", "refresh_token"])
+            assert server.sessions.handshakes == 1
+
+
+@pytest.mark.promise("link.oauth")
+@pytest.mark.parametrize("at", ["start", "call"])
+async def test_a_refreshed_token_that_is_refused_too_leads_to_a_sign_in(at: str) -> None:
+    async with FaultServer(bearer="nothing yet") as server, Authorization(server).served() as auth:
+        person = Person(server, auth)
+        async with link_to(HttpTarget(server.url, auth=person.provider)) as link:
+            await link.request("tools/list")
+            if at == "start":
+                await link.close()
+            person.expire()
+            server.bearer = "another"
+            auth.refreshes_count = False  # the server does not take what a refresh brings
+            assert text_of(await link.request("tools/call", tool("echo", text="x"))) == "x"
+            assert (person.signed_in, auth.grants[1:]) == (2, ["refresh_token", "authorization_code"])
+
+
+@pytest.mark.promise("link.credentials")
+@pytest.mark.parametrize("at", ["start", "call"])
+async def test_a_401_and_a_missing_scope_are_answered_one_after_the_other(at: str) -> None:
+    async with (
+        FaultServer(bearer="nothing yet") as server,
+        Authorization(server).served() as auth,
+        link_to(HttpTarget(server.url, auth=provider(server, auth))) as link,
+    ):
+        more = {"www-authenticate": 'Bearer error="insufficient_scope", scope="write"'}
+        if at == "call":
+            await link.request("tools/list")
+        method = "initialize" if at == "start" else "tools/call"
+        server.plan(Fault.STATUS, method=method, status=401, headers={"www-authenticate": server.challenge})
+        server.plan(Fault.STATUS, method=method, status=403, headers=more)
+        issued = auth.issued
+        assert text_of(await link.request("tools/call", tool("echo", text="x"))) == "x"
+        assert auth.issued == issued + 2
+        for _ in range(3):
+            server.plan(Fault.STATUS, method="tools/call", status=403, headers=more)
+        with pytest.raises(holdfast.errors.Unauthorized, match="HTTP 403"):  # not for ever
+            await link.request("tools/call", tool("echo", text="x"))
+        assert auth.issued == issued + 3

@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import (
-    StoreMemory,
-)
-from holdfast.core import events
+from holdfast import events
+from holdfast.links import IdMemory, StoreMemory
 from holdfast.testing import FaultServer
-from tests.links.kit import link_to, text_of, tool
+from tests.links.quick_links import helper_is_cancelled, link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -92,8 +90,8 @@ async def test_a_users_memory_that_hangs_is_waited_for_no_longer_than_its_deadli
 
 @pytest.mark.promise("link.memory-faults")
 async def test_what_is_no_memory_is_refused_when_it_is_given() -> None:
-    with pytest.raises(holdfast.ConfigError, match="lacks load, save"):
-        holdfast.Options(memory=object())  # type: ignore[arg-type]
+    with pytest.raises(holdfast.errors.ConfigError, match="lacks load, save"):
+        holdfast.links.Options(memory=object())  # type: ignore[arg-type]
 
 
 @pytest.mark.promise("link.close")
@@ -109,3 +107,32 @@ async def test_a_memory_that_fails_to_close_does_not_poison_the_link() -> None:
         assert link.statistics().close_failures == 1
         await link.request("tools/list", timeout=2)
         await link.close(end=True)
+
+
+@pytest.mark.promise("link.memory-faults")
+@pytest.mark.parametrize("which", ["load", "save"])
+async def test_a_memory_whose_helper_was_cancelled_costs_its_session_and_no_call(which: str) -> None:
+    seen: list[Any] = []
+    steps: dict[str, Any] = {"load": lambda: None, "save": lambda _: None, which: helper_is_cancelled}
+    memory = IdMemory(steps["load"], steps["save"])
+    async with FaultServer() as http, link_to(http.url, memory=memory, on_event=seen.append) as link:
+        assert text_of(await link.request("tools/call", tool("count"))) == "1"
+        assert text_of(await link.request("tools/call", tool("count"))) == "2"
+    [failed, *_] = [event for event in seen if isinstance(event, events.MemoryFailed)]
+    assert "CancelledError" in failed.why
+
+
+@pytest.mark.promise("link.memory-faults")
+async def test_a_call_that_is_cancelled_while_its_memory_loads_is_cancelled() -> None:
+    began = asyncio.Event()
+
+    async def load() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async with FaultServer() as http, link_to(http.url, memory=IdMemory(load, lambda _: None)) as link:
+        call = asyncio.ensure_future(link.request("tools/list"))
+        await began.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call

@@ -8,11 +8,14 @@ from typing import Any
 import mcp_types as types
 import pytest
 from fastmcp import FastMCP
+from mcp.server import Server, ServerRequestContext
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.shared.exceptions import MCPError
 
 import holdfast
 from holdfast.core.lifecycle import LinkState
-from tests.links.kit import link_to, text_of, tool, until
+from tests.deadlines import patience, until
+from tests.links.quick_links import link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +63,7 @@ async def test_a_server_object_is_served_like_any_other(make: Any, era: Any) -> 
         assert link.era is not None
         assert link.era.value == ("2025" if era == "auto" else era)
         assert (link.statistics().opens, link.statistics().handshakes) == (1, 1)
-        with pytest.raises(holdfast.ErrorAnswer):
+        with pytest.raises(holdfast.errors.ErrorAnswer):
             await link.request("no/such/method", {})
         await link.close()
         assert link.phase is LinkState.CLOSED
@@ -83,7 +86,7 @@ async def test_progress_and_cancellation_work_without_a_socket(era: Any) -> None
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        with pytest.raises(holdfast.AnswerTimeout):
+        with pytest.raises(holdfast.errors.AnswerTimeout):
             await link.request("tools/call", tool("wait"), timeout=0.1)
         assert text_of(await link.request("tools/call", tool("add", a=1, b=1))) == "2"
 
@@ -119,8 +122,8 @@ async def test_a_run_that_ends_is_told_to_its_calls_and_begun_again(era: Any) ->
         await until(lambda: link.statistics().in_flight == 1)
         [running] = [task for task in asyncio.all_tasks() if "Server.run" in repr(task.get_coro())]
         running.cancel()
-        with pytest.raises(holdfast.ConnectionLost):
-            await asyncio.wait_for(call, 5)
+        with pytest.raises(holdfast.errors.ConnectionLost):
+            await asyncio.wait_for(call, patience(5))
         await until(lambda: link.phase is not LinkState.READY)
         # A 2025 run was a session, and an unsafe call had an unknown outcome in it.
         if era == "2025":
@@ -196,4 +199,30 @@ async def test_local_parameters_that_are_not_json_are_a_usage_error() -> None:
         with pytest.raises(holdfast.UsageError):
             await link.request("tools/call", {1: 2})  # type: ignore[dict-item]
         await link.request("tools/list")
+        assert link.statistics().opens == 1
+
+
+@pytest.mark.promise("link.values")
+@pytest.mark.parametrize("era", ["2025", "2026"])
+async def test_what_a_local_server_says_is_json_as_on_a_pipe(era: Any) -> None:
+    """The SDK writes infinity in a result as null; in the data of an error the link does."""
+    endless = {"x": float("inf"), "list": [float("nan"), 1.5]}
+
+    async def call(_: ServerRequestContext[Any], params: types.CallToolRequestParams) -> types.CallToolResult:
+        match params.name:
+            case "result":
+                return types.CallToolResult(content=[], structured_content=endless)
+            case "error":
+                raise MCPError(code=-32000, message="no", data=endless)
+            case _:
+                raise MCPError(code=-32000, message="no", data=object())
+
+    async with link_to(Server("local", on_call_tool=call), era=era) as link:
+        result = await link.request("tools/call", tool("result"))
+        assert result["structuredContent"] == {"x": None, "list": [None, 1.5]}
+        with pytest.raises(holdfast.errors.ErrorAnswer) as refused:
+            await link.request("tools/call", tool("error"))
+        assert refused.value.data == {"x": None, "list": [None, 1.5]}
+        with pytest.raises(holdfast.errors.BadAnswer):
+            await link.request("tools/call", tool("object"))
         assert link.statistics().opens == 1

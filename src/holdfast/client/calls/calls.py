@@ -125,6 +125,11 @@ async def _call_tool(
 ) -> types.CallToolResult:
     tool = ListedTools.of(link).get(name)
     safe = idempotent if idempotent is not None else ListedTools.of(link).may_repeat(server, link, name, definition)
+    if safe and idempotent is None and link.handshake is None:  # the handshake tells which version will be called
+        began = time.monotonic()
+        await link.open(timeout=seconds)
+        seconds = None if seconds is None else max(0.0, seconds - (time.monotonic() - began))
+        safe = ListedTools.of(link).may_repeat(server, link, name, definition)
     listed = False
     while True:
         extra = headers
@@ -158,8 +163,8 @@ async def _pages(server: ServerDeclaration, link: Link, method: str, field: str)
     found: list[Any] = []
     cursor: str | None = None
     for _ in range(PAGES):
-        params = {"cursor": cursor} if cursor is not None else None
-        result = await link.request(method, params, timeout=server.timeout, silence=server.silence)
+        params: dict[str, Any] | None = {"cursor": cursor} if cursor is not None else None
+        result = await request_with_input(server, link, method, params, timeout=server.timeout, silence=server.silence)
         part = result.get(field)
         found.extend(cast("list[Any]", part) if isinstance(part, list) else ())
         following = result.get("nextCursor")
@@ -228,14 +233,17 @@ async def complete(
         "argument": {"name": argument, "value": value},
     }
     async with leased(server, None, server.timeout) as link:
-        result = await link.request("completion/complete", params, timeout=server.timeout, silence=server.silence)
+        result = await request_with_input(
+            server, link, "completion/complete", params, timeout=server.timeout, silence=server.silence
+        )
     return _parsed(server, "completion/complete", types.CompleteResult, result)
 
 
 async def ping(server: ServerDeclaration, timeout: float | None) -> None:
     async with leased(server, None, timeout) as link:
         await link.open(timeout=timeout)
-        await link.request("server/discover" if link.era is Era.Y2026 else "ping", timeout=timeout)
+        method = "server/discover" if link.era is Era.Y2026 else "ping"
+        await request_with_input(server, link, method, None, timeout=timeout)
 
 
 async def watch(

@@ -25,7 +25,7 @@ async def request_with_input(
     server: ServerDeclaration,
     link: Link,
     method: str,
-    params: dict[str, Any],
+    params: dict[str, Any] | None,
     *,
     safe: bool | None = None,
     headers: Mapping[str, str] | None = None,
@@ -42,7 +42,8 @@ async def request_with_input(
         meta: dict[str, Any] = {CLIENT_CAPABILITIES: nested.capabilities}
         if nested.asked_level is not None:
             meta[LOG_LEVEL] = nested.asked_level
-        params = {**params, "_meta": {**meta, **cast("dict[str, Any]", params.get("_meta") or {})}}
+        given = params or {}
+        params = {**given, "_meta": {**meta, **cast("dict[str, Any]", given.get("_meta") or {})}}
     for _ in range(ROUNDS + 1):
         left = None if end is None else max(0.0, end - time.monotonic())
         result = await link.request(
@@ -58,7 +59,7 @@ async def request_with_input(
         )
         if result.get("resultType") != "input_required":
             return result
-        params = {key: value for key, value in params.items() if key not in ("inputResponses", "requestState")}
+        params = {key: value for key, value in (params or {}).items() if key not in ("inputResponses", "requestState")}
         asked = result.get("inputRequests")
         if isinstance(asked, dict) and asked:
             answers: dict[str, Any] = {}

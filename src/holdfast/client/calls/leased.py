@@ -12,10 +12,11 @@ from holdfast.client.callbacks import Callbacks
 from holdfast.client.declaration import Reuse, ServerDeclaration
 from holdfast.client.runs.link_factory import forgetting_hints, make_link_outside_runs
 from holdfast.client.runs.run import Run
-from holdfast.client.runs.scope import Scope, current_run, current_scope
+from holdfast.client.runs.scope import Scope, current_scope, inherited_principal, run_of_call
 from holdfast.core.eras import Era
 from holdfast.core.handshake import includes
 from holdfast.core.lifecycle import LinkState
+from holdfast.core.models import ANONYMOUS
 from holdfast.errors import ConfigError, LeaseClosed, UsageError
 from holdfast.links.calls.handlers import CallHandlers
 from holdfast.links.link import Link
@@ -28,7 +29,7 @@ def run_of(server: ServerDeclaration) -> Run | None:
     """The run of a call to this server: the one that it is bound to, or the current one."""
     bound = server.bound_to
     if not isinstance(bound, Run):
-        return current_run()
+        return run_of_call()
     if not bound.here:
         raise UsageError(
             f"{server.name!r} is bound to {bound!r}, which belongs to another event loop",
@@ -78,7 +79,8 @@ class leased:  # noqa: N801 - `async with leased(server) as (link, …)`
         else:
             if self._reuse != "call" and server.memory is None:
                 _warn_once(server)
-            self._ephemeral = make_link_outside_runs(server)
+            principal = None if server.bound_to is not None else inherited_principal(current_scope())
+            self._ephemeral = make_link_outside_runs(server, principal or ANONYMOUS)
         return self._ephemeral
 
     async def __aexit__(

@@ -49,12 +49,15 @@ class ListedTools:
         self._hints = hints.learn(server.plain, link.principal, _version(link), listed, now)
 
     def may_repeat(self, server: ServerDeclaration, link: Link, name: str, definition: types.Tool | None) -> bool:
-        """By the listing of this session, else by an earlier one, else by a saved definition."""
+        """By the listing of this session, else by an earlier one, else by a saved definition, while it counts."""
         known = self._hints
-        if known is None or known.revoked:
-            known = hints.of(server.plain, link.principal, _version(link), pool.clock.monotonic())
+        now = pool.clock.monotonic()
+        if known is None or known.revoked or now - known.listed > hints.HINT_SECONDS:
+            known = hints.of(server.plain, link.principal, _version(link), now)
         listed = None if known is None else known.repeatable.get(name)
-        return _is_repeatable(definition) if listed is None else listed
+        if listed is None:
+            return _is_repeatable(definition) and hints.saved_count(server.plain, link.principal, _version(link))
+        return listed
 
 
 _of_link: "weakref.WeakKeyDictionary[Link, ListedTools]" = weakref.WeakKeyDictionary()

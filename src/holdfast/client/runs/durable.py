@@ -16,7 +16,7 @@ from holdfast.core.values import JSON
 from holdfast.errors import Conflict, Ended, HoldfastError, NotFound, SessionExpired, StoreDown, UsageError
 from holdfast.links.lifecycle.ending import end_saved
 from holdfast.links.memory.store import KIND as LINKS
-from holdfast.links.memory.store import MemoryEntry, StoreMemory
+from holdfast.links.memory.store import Memory, MemoryEntry, StoreMemory
 from holdfast.links.options import Options
 from holdfast.stores.contract import Store
 
@@ -155,6 +155,33 @@ class RunMemory(StoreMemory):
     async def touch(self) -> None:
         await super().touch()
         await self._run.touch()
+
+
+class RecordedMemory:
+    """The author's memory of a program or object in a durable run. The run's record knows what that one may not: that
+    there was one, which ended with its process."""
+
+    def __init__(self, inner: Memory, run: RunRecord, server: str) -> None:
+        self._inner = inner
+        self._run = run
+        self._server = server
+        self.save = inner.save
+        self.forget = inner.forget
+        self.touch = inner.touch
+        self.claim_stream = inner.claim_stream
+        self.release_stream = inner.release_stream
+        self.close = inner.close
+
+    async def load(self) -> MemoryEntry:
+        try:
+            kept = await self._inner.load()
+        except StoreDown as error:
+            kept = MemoryEntry(None, None, unreadable=str(error))
+        return kept._replace(lost=True) if kept.saved is None and self._server in self._run.servers else kept
+
+    @property
+    def touch_every(self) -> float | None:
+        return self._inner.touch_every
 
 
 def _names(record: Record) -> set[str]:

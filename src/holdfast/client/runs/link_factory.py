@@ -4,19 +4,23 @@ import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 from holdfast.client import hints
 from holdfast.client.callbacks import Callbacks
 from holdfast.client.declaration import MemoryFactory, ServerDeclaration
 from holdfast.core.clock import SYSTEM
-from holdfast.core.events import MemoryFailed, Sink
 from holdfast.core.models import ANONYMOUS, Principal
+from holdfast.events import MemoryFailed, Sink
 from holdfast.links.calls.handlers import OnNotification, OnRequest
 from holdfast.links.link import Link
+from holdfast.links.memory.ids import keeps_ids_alone
 from holdfast.links.memory.store import Memory
 from holdfast.links.options import Options
+from holdfast.links.target import HttpTarget
 
 log = logging.getLogger("holdfast.client")
+_warned_of_ids: WeakSet[ServerDeclaration] = WeakSet()
 
 
 def make_link(
@@ -54,25 +58,45 @@ def make_single_link(
     return make_link(server, principal, memory, merged, answer, merged.notify, sink)
 
 
-def make_link_outside_runs(server: ServerDeclaration) -> Link:
+def make_link_outside_runs(server: ServerDeclaration, principal: Principal = ANONYMOUS) -> Link:
     """A link for one call outside any run; a server with a memory of its own goes on with what that has."""
-    return make_single_link(server, ANONYMOUS, Callbacks(), make_memory(server, None, None, ANONYMOUS, None), None)
+    return make_single_link(server, principal, Callbacks(), make_memory(server, None, None, principal, None), None)
 
 
 def make_memory(
-    server: ServerDeclaration, factory: MemoryFactory | None, id: str | None, principal: Principal, sink: Sink | None
+    server: ServerDeclaration,
+    factory: MemoryFactory | None,
+    id: str | None,
+    principal: Principal,
+    sink: Sink | None,
+    *,
+    recorded: bool = False,
 ) -> Memory | None:
-    """What a factory makes. If it raises, the call goes on without a memory."""
+    """What a factory makes. If it raises, the call goes on without a memory. `recorded`: a run's record says that there
+    was a program, which an id can't."""
     make = server.memory or factory
     if make is None:
         return None
     try:
-        return make(server, id, principal)
+        memory = make(server, id, principal)
+        if not recorded and not isinstance(server.target, HttpTarget) and keeps_ids_alone(memory):
+            _warn_of_ids(server)
+        return memory
     except Exception as error:
         log.exception("memory= of %s raised; its session is not kept", server.name)
         if sink is not None:
             sink(MemoryFailed(SYSTEM.now(), server.name, f"memory= raised {error!r:.200}"))
         return None
+
+
+def _warn_of_ids(server: ServerDeclaration) -> None:
+    if server not in _warned_of_ids:
+        _warned_of_ids.add(server)
+        log.warning(
+            "%s: its memory keeps session ids, and a program or object has none: each time it begins again without a "
+            "report of what is lost; use `holdfast.run(id, store=…)`, which writes down that there was one",
+            server.name,
+        )
 
 
 def forgetting_hints(server: ServerDeclaration, principal: Principal, then: OnNotification) -> OnNotification:

@@ -12,17 +12,19 @@ from typing import TypeVar
 
 from holdfast.client.callbacks import Callbacks
 from holdfast.client.declaration import MemoryFactory, Reuse, ServerDeclaration
-from holdfast.client.runs.durable import RunRecord, end_sessions
+from holdfast.client.runs.durable import RecordedMemory, RunRecord, end_sessions
 from holdfast.client.runs.handlers import Handlers, RunHandlers
 from holdfast.client.runs.leases import RunLeases
 from holdfast.client.runs.link_factory import make_link, make_memory, make_single_link
 from holdfast.client.runs.link_users import LinkUsers
 from holdfast.client.runs.pool import Lease, pool
+from holdfast.client.tracebacks import shortened
 from holdfast.core.clock import SYSTEM
-from holdfast.core.events import Event, MemoryFailed, Sink
 from holdfast.core.models import Principal, RunId
 from holdfast.errors import ConfigError, Ended, HoldfastError, LeaseClosed
+from holdfast.events import Event, MemoryFailed, Sink
 from holdfast.links.link import Link
+from holdfast.links.memory.guarded import guarded
 from holdfast.links.memory.store import Memory
 from holdfast.links.options import LinkStatistics
 from holdfast.links.target import HttpTarget
@@ -111,6 +113,7 @@ class Run:
         """Pass an event of a link that the run leases to the run's sinks."""
         self.handlers.on_event(server, event)
 
+    @shortened
     async def link(
         self, server: ServerDeclaration, reuse: Reuse | None = None, *, timeout: float | None = None
     ) -> Link:
@@ -159,18 +162,23 @@ class Run:
         return lease
 
     def _memory_for(self, server: ServerDeclaration, kept: bool) -> Memory | None:
-        if server.memory is not None or self._memory is not None:
-            # A link that several runs share belongs to none of them.
-            id = None if kept else self.id
-            return make_memory(server, self._memory, id, self.principal, self._sink(server))
-        # A program or an object ends with its process, and what is saved of it says that there was one.
-        return None if self._record is None else self._record.memory(server.name)
+        record = self._record
+        if server.memory is None and self._memory is None:
+            # A program or an object ends with its process, and what is saved of it says that there was one.
+            return None if record is None else record.memory(server.name)
+        # A link that several runs share belongs to none of them.
+        id = None if kept else self.id
+        given = make_memory(server, self._memory, id, self.principal, self._sink(server), recorded=record is not None)
+        if record is None or isinstance(server.target, HttpTarget):
+            return given
+        if given is None:
+            return record.memory(server.name)
+        return RecordedMemory(guarded(given, self.principal), record, server.name)
 
     async def _note_use(self, server: ServerDeclaration) -> None:
         """Write down, before its first call, that the run uses a program or an object: not every one has a session that
         is saved, and the process that continues the run must know that there was one."""
-        own_memory = server.memory is not None or self._memory is not None
-        if self._record is None or own_memory or isinstance(server.target, HttpTarget):
+        if self._record is None or isinstance(server.target, HttpTarget):
             return
         try:
             await self._record.use(server.name)
@@ -201,6 +209,7 @@ class Run:
         if store is not None:
             await store.__aexit__(None, None, None)
 
+    @shortened
     async def end(self, *servers: ServerDeclaration) -> None:
         """End a durable run for good: its sessions, and its records. No call follows. A session that an earlier process
         left can only be ended at a server that is known here: one that this run has called, or that is given."""

@@ -13,12 +13,13 @@ from inspect import CO_ASYNC_GENERATOR, currentframe
 from types import CodeType, FrameType, TracebackType
 
 from holdfast.client.callbacks import Callbacks, check_plain
-from holdfast.client.declaration import MemoryFactory, ServerDeclaration
+from holdfast.client.declaration import MemoryFactory, ServerDeclaration, check_memory
 from holdfast.client.runs.handlers import Handlers, OnReplaced
 from holdfast.client.runs.run import Run
-from holdfast.core.events import Sink
+from holdfast.client.tracebacks import shortened
 from holdfast.core.models import ANONYMOUS, Principal, RunId, check_name, check_seconds
 from holdfast.errors import UsageError
+from holdfast.events import Sink
 from holdfast.stores import MemoryStore, Store, open_store
 
 log = logging.getLogger("holdfast.client")
@@ -42,7 +43,7 @@ class Scope:
         self.callbacks = nested.over(above) if joined and nested is not None else above
         self.code = code
         """Of the async generator that entered it."""
-        self.task = asyncio.current_task()
+        self.task = _task()
         self.open = True
         self.warned: set[int] = set()
         """Links, by id, whose servers can't learn of the callbacks that are new in here."""
@@ -61,13 +62,45 @@ _warned: set[tuple[CodeType, int]] = set()
 
 
 def current_scope() -> Scope | None:
-    """The scope that the caller is in, closed ones included."""
+    """The scope that the caller is in, closed ones included. `UsageError` where it can't be known which one that is."""
     scope = _current.get()
     return _by_frame(scope) if _generators else scope
 
 
+def _root(scope: Scope | None) -> Scope | None:
+    """The outer scope whose run a generator joined, else the scope itself: all tasks inherit that of outside."""
+    while scope is not None and scope.code is not None and scope.outer is not None and scope.outer.run is scope.run:
+        scope = scope.outer
+    return scope
+
+
+def _task() -> "asyncio.Task[object] | None":
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # a thread without a loop
+        return None
+
+
+def inherited_principal(scope: Scope | None) -> Principal | None:
+    """The principal of a task that outlived its run or runs in another event loop: still that run's. What a generator
+    left behind does not count."""
+    root = _root(scope)
+    if scope is None or root is None or root.code is not None or (not scope.open and scope.task is _task()):
+        return None
+    return root.run.principal
+
+
 def current_run() -> Run | None:
-    """The run that this task belongs to; a closed one counts as none, and so does one of another event loop."""
+    """The run that this task belongs to; a closed one counts as none, and so does one of another event loop. None
+    also where it can't be known which run it is."""
+    try:
+        return run_of_call()
+    except UsageError:
+        return None
+
+
+def run_of_call() -> Run | None:
+    """The same, for a call: `UsageError` where it can't be known which run it is."""
     scope = current_scope()
     return scope.run if scope is not None and not scope.run.closed and scope.run.here else None
 
@@ -83,12 +116,22 @@ def _by_frame(scope: Scope | None) -> Scope | None:
         frame = frame.f_back
     while scope is not None and _leaked(scope):
         scope = scope.previous
+    root = _root(scope)
+    # Tasks of the code that steps a generator find its run as the generator's own tasks do, and tasks of interleaved
+    # generators find the run that was entered last, which may be another user's. Nothing distinguishes them.
+    if root is not None and root.code is not None and root.open and root.task is not _task():
+        raise UsageError(
+            f"a task found the run {root.run.id}, which was entered in the async generator {root.code.co_qualname}; it "
+            "can't be known whether the task belongs to that run or to the code that steps the generator",
+            remedy="call through `server = run.bind(server)`, enter the run outside the generator, or open one with "
+            "principal= in the task",
+        )
     return scope
 
 
 def _leaked(scope: Scope | None) -> bool:
     """Was it entered in a generator that this task has stepped, but is not in now?"""
-    if scope is None or scope.code is None or scope.task is not asyncio.current_task():
+    if scope is None or scope.code is None or scope.task is not _task():
         return False
     frame = currentframe()
     while frame is not None:
@@ -103,7 +146,9 @@ def _entering_generator() -> FrameType | None:
     """The async generator whose body enters the run. One behind `@asynccontextmanager` is meant to leave something
     behind, so its caller counts in its place; the same holds for `AsyncExitStack`."""
     here = currentframe()
-    frame = here.f_back.f_back if here is not None and here.f_back is not None else None  # past `run.__aenter__`
+    frame = here
+    for _ in range(3):  # past `run.__aenter__` and the wrapper of `shortened`
+        frame = frame.f_back if frame is not None else None
     while frame is not None:
         above = frame.f_back
         generator = bool(frame.f_code.co_flags & CO_ASYNC_GENERATOR)
@@ -168,11 +213,15 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
             raise UsageError(
                 f"run(principal=…) is a {type(principal).__name__}", remedy="give the caller's name as a str"
             )
+        if principal == "":
+            raise UsageError("run(principal='') is empty", remedy="give the caller's name, or leave out principal=")
         if not (callbacks is None or isinstance(callbacks, Callbacks)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(
                 f"run(callbacks=…) is a {type(callbacks).__name__}",
                 remedy="give Callbacks(elicit=…, sample=…, roots=…)",
             )
+        if memory is not None:
+            check_memory(memory, "run: memory=")
         if on_event is not None:
             check_plain(on_event, "run: on_event=", "event")
         if on_replaced is not None:
@@ -200,10 +249,17 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
         self._covered: Scope | None = None
         self._root = False
 
+    @shortened
     async def __aenter__(self) -> Run:
         if self._scope is not None:
             raise UsageError("this run() was entered already", remedy="make a new one for each `async with`")
-        generator, scope = _entering_generator(), current_scope()
+        generator = _entering_generator()
+        try:
+            scope = current_scope()
+        except UsageError:
+            if self._principal is None:
+                raise
+            scope = None
         if generator is not None and _leaked(scope):
             scope = None  # another generator's run
         outer = scope.run if scope is not None and not scope.run.closed and scope.run.here else None
@@ -212,7 +268,7 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
             run = outer
             run.handlers.add(self._handlers)
         else:
-            run = self._make(outer)
+            run = self._make(outer.principal if outer is not None else inherited_principal(scope))
             await run.open()
             self._root = True
             if generator is not None:
@@ -232,8 +288,8 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
             raise
         return run
 
-    def _make(self, outer: Run | None) -> Run:
-        principal = self._principal or (outer.principal if outer is not None else ANONYMOUS)
+    def _make(self, outer: Principal | None) -> Run:
+        principal = next(name for name in (self._principal, outer, ANONYMOUS) if name is not None)
         return Run(
             RunId(self._id) if self._id is not None else None,
             self._opened,

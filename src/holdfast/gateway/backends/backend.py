@@ -5,16 +5,18 @@ It makes links, for sessions too, and keeps one backend's trouble from the other
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+import logging
+import time
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.eras import Era
-from holdfast.core.events import BackendReplaced, Event, HandshakeDone, SessionWasReplaced, Sink
 from holdfast.core.handshake import Handshake
 from holdfast.core.models import ANONYMOUS, Principal
-from holdfast.errors import HoldfastError, RunsElsewhere
+from holdfast.errors import HoldfastError, NoBackend, Rejected, RunsElsewhere
+from holdfast.events import BackendItemLeftOut, BackendReplaced, Event, HandshakeDone, SessionWasReplaced, Sink
 from holdfast.gateway.backends.catalogue import Catalogue, told_in
 from holdfast.gateway.backends.children import Children
 from holdfast.gateway.backends.health import BackendHealth
@@ -33,6 +35,8 @@ from holdfast.links.options import CLIENT_INFO, EraChoice, Options
 from holdfast.links.target import CommandTarget, HttpTarget
 from holdfast.links.wires.http.pool import SharedPool
 from holdfast.stores.contract import Store
+
+log = logging.getLogger("holdfast.gateway")
 
 
 class Backend:
@@ -60,14 +64,16 @@ class Backend:
         self.is_child = isinstance(target, CommandTarget)
         self.at = hashlib.sha256(repr(entry.server.url or entry.server.command).encode()).hexdigest()[:12]
         """Which server this is: nothing is taken over that was kept of another one under the same name."""
-        limits = self._limits = replace(entry.server.limits, circuit=entry.policy.circuit)
-        self._pool = SharedPool(target, name, limits.connect) if isinstance(target, HttpTarget) else None
+        connect = entry.server.limits.connect
+        self._pool = SharedPool(target, name, connect) if isinstance(target, HttpTarget) else None
         self.health = BackendHealth(name, clock, emit=self.emit, on_change=listener.state_changed)
         self.links = SharedLinks(self, store)
         self.lists = BackendLists(self, self.at, store, self.links, listener)
         self.spares = Spares(name, self.policy.warm, children, lambda capabilities: self.new(capabilities=capabilities))
         self._told: str | None = None
         """What the server said of itself at the latest handshake, where its lists depend on the caller."""
+        self._fetch_due = False
+        """Its lists are to be fetched in any case, as soon as there is a place for its program."""
         self._closed = False
 
     def __repr__(self) -> str:
@@ -111,6 +117,13 @@ class Backend:
         """Those of a request's headers that go on to this server."""
         return passed(headers, self.policy.pass_headers)
 
+    def note_left_out(self, found: Catalogue, known: Collection[str]) -> None:
+        """Report what can't be offered of these lists. `known` was reported before."""
+        for what in found.left_out:
+            if what not in known:
+                log.warning("backend %r: left out of its lists: %s", self.name, what)
+                self.emit(BackendItemLeftOut(time.time(), self.name, what))
+
     # Links
 
     def new(
@@ -148,7 +161,7 @@ class Backend:
             client_info=info or CLIENT_INFO,
             principal=principal,
             memory=memory,
-            limits=self._limits,
+            limits=replace(server.limits, circuit=self.policy.circuit),  # since a reload, the policy may be another
             verdict_rules=server.verdict_rules,
             confirm_losses=True,
             stream=stream,
@@ -193,23 +206,42 @@ class Backend:
         if told not in (None, self._told):
             self._listener.server_replaced(self.name)
 
+    def link_failed(self, error: HoldfastError, session: str | None, caller: Principal | None) -> None:
+        """A link did not come up. What a server answers to one caller's handshake shows that it is there, and nothing
+        of other callers."""
+        answered = isinstance(error, Rejected) or (self.is_per_caller and _is_answer(error.status))
+        if caller is None or not answered:
+            self.health.note(error, session)
+        else:
+            self.health.note_refusal(error, session, shows_up=self.is_per_caller)
+
+    def answered(self) -> None:
+        """A call was answered. That does not show that a server which is checked is up: it may still answer in old
+        sessions and begin no new ones."""
+        if self.is_per_caller or self.is_child:
+            self.health.note(None)
+
     # Checks
 
     def _is_due(self, fetch: bool) -> bool:
-        """A program is started for a check only while nothing is known of it, or while it is down. A server that wants
-        callers' headers would refuse a check: calls show how it is."""
-        if self.is_per_caller or self._closed or (self.health.resting and not fetch):
+        """A program is started for a check only while nothing is known of it, or while it is down."""
+        if self._closed or (self.health.resting and not fetch):
             return False
         known = self.catalogue is not None and not self.lists.borrowed
-        return fetch or not self.is_child or not known or self.health.state == "down"
+        return fetch or self._fetch_due or not self.is_child or not known or self.health.state == "down"
 
     async def check(self, *, fetch: bool = False) -> None:
         """Check its health once, and fetch its lists if they are too old. `fetch`: fetch them in any case."""
+        if self.is_per_caller:  # it would refuse a check, which has no caller's headers: calls show how it is
+            self.health.end_pause()
+            return
         if not self._is_due(fetch):
             return
+        fetch = fetch or self._fetch_due
         try:
             backend_link = self.links.common()
-            await backend_link.start()
+            await backend_link.start(for_first_look=self.catalogue is None)
+            self._fetch_due = False
             known = self.catalogue
             if known is None or fetch or self.lists.must_fetch or self.health.state != "up":
                 await self.lists.refresh(backend_link.link, anew=fetch)
@@ -220,6 +252,10 @@ class Backend:
         except RunsElsewhere:
             await self.lists.recall_from_owner()
             self.health.note(None)
+        except NoBackend as error:  # every place for programs is taken, which says nothing of this one
+            self.health.failures.add(error)
+            self.health.end_pause()
+            self._fetch_due = fetch
         except HoldfastError as error:
             self.health.note(error)
         finally:
@@ -237,3 +273,8 @@ class Backend:
         """Close the connections, after every link."""
         if self._pool is not None:
             await self._pool.close()
+
+
+def _is_answer(status: int | None) -> bool:
+    """Does this HTTP status come from a server that works, rather than from a proxy before one that is away?"""
+    return status is not None and status not in (502, 503, 504)

@@ -73,6 +73,10 @@ class CallerLists:
         for key in [key for key in self._listed if key[0] == backend]:
             self._size -= self._listed.pop(key).size
 
+    def left_out(self, backend: str) -> set[str]:
+        """What a server listed for callers and can't be offered to them."""
+        return {what for key, listed in self._listed.items() if key[0] == backend for what in listed.catalogue.left_out}
+
     async def table(self, context: RequestContext) -> Table:
         """All that this caller is offered."""
         per_caller = [backend for backend in self._backends.values() if backend.is_per_caller]
@@ -123,6 +127,8 @@ class CallerLists:
         finally:
             if ours:
                 await backend_link.close("listed", end=True)
+        if found.left_out:
+            backend.note_left_out(found, self.left_out(backend.name))
         size = found.size
         if key in self._listed:
             self._size -= self._listed.pop(key).size

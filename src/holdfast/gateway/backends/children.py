@@ -32,6 +32,8 @@ class Program(Protocol):
         ...
 
     @property
+    def in_call(self) -> bool: ...
+    @property
     def can_go(self) -> bool:
         """Is it idle, and will its loss be reported?"""
         ...
@@ -67,6 +69,7 @@ class Children:
                     program,
                     f"{len(mine)} of {self.per_caller} run for {program.caller!r}, all of them in a call",
                     "wait for some to end, or raise sessions.children_per_principal",
+                    "sessions.children_per_principal",
                 )
         elif self.count >= self.limit:
             going = self._room_for(program)
@@ -75,6 +78,7 @@ class Children:
                     program,
                     f"{self.count} of {self.limit} run{self._holders()}",
                     "wait for calls to end, or raise sessions.children",
+                    "sessions.children",
                 )
         self._held[program] = None  # without an await before the other goes, so that no third program takes its place
         if going is not None:
@@ -90,13 +94,21 @@ class Children:
         spare = next((each for each in self._held if each.is_spare), None)
         return spare or _least_recent(self._held)
 
-    def _full(self, program: Program, why: str, remedy: str) -> NoBackend:
+    def _full(self, program: Program, why: str, remedy: str, limit: str) -> NoBackend:
         what = f"backend {program.server!r} needs a program, and {why}"
-        return NoBackend(what, server=program.server, phase="start", remedy=remedy)
+        caller = "" if program.caller is None else str(program.caller)
+        return NoBackend(what, server=program.server, phase="start", remedy=remedy, kind=limit, id=caller)
 
     def _holders(self) -> str:
-        counts = Counter("no caller" if each.caller is None else repr(each.caller) for each in self._held)
-        return ", in a call: " + ", ".join(f"{count} of {who}" for who, count in counts.most_common()) if counts else ""
+        return "".join(
+            f", {how}: " + ", ".join(f"{count} of {who}" for who, count in counts.most_common())
+            for how, counts in (("in a call", self._count(True)), ("idle", self._count(False)))
+            if counts
+        )
+
+    def _count(self, in_call: bool) -> Counter[str]:
+        held = (each for each in self._held if each.in_call is in_call)
+        return Counter("no caller" if each.caller is None else repr(each.caller) for each in held)
 
 
 def _least_recent(programs: Iterable[Program]) -> Program | None:

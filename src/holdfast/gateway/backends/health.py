@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
 from holdfast.core.clock import Clock
-from holdfast.core.events import BackendChanged, BackendFailed, Event
 from holdfast.core.retry import backoff
 from holdfast.errors import HoldfastError, NoBackend
+from holdfast.events import BackendChanged, BackendFailed, Event
 from holdfast.gateway.failure_log import FailureLog
 
 log = logging.getLogger("holdfast.gateway")
@@ -49,22 +49,41 @@ class BackendHealth:
 
     def note(self, error: HoldfastError | None, session: str | None = None) -> None:
         """Record that the backend was reached (`error=None`), or why it was not."""
-        before = self.state
         if error is None:
-            self._tries, self.why, self.state = 0, None, "up"
             self.failures.clear()
+            self._set("up")
         else:
             self._tries += 1
-            self.failures.add(error)
-            self.why, self.state = error.what, "down"
+            self._failed(error, session)
             self.next_try = time.monotonic() + backoff(self._tries, 0.5, base=0.5, cap=LONGEST_PAUSE)
-            self._emit(BackendFailed(time.time(), self._name, session, error.what))
-        if self.state != before:
+            self._set("down", error.what)
+
+    def note_refusal(self, error: HoldfastError, session: str | None, *, shows_up: bool) -> None:
+        """Record that the backend refused one caller, which says nothing of others. `shows_up`: no check will find out
+        that it is there, so the refusal counts as the sign of it."""
+        self._failed(error, session)
+        if shows_up:
+            self._set("up")
+
+    def end_pause(self) -> None:
+        """Where no check can find out whether the backend is still down, the next call does, after the pause."""
+        if self.state == "down" and not self.resting:
+            self._set("unknown", self.why)
+
+    def _failed(self, error: HoldfastError, session: str | None) -> None:
+        self.failures.add(error)
+        self._emit(BackendFailed(time.time(), self._name, session, error.what))
+
+    def _set(self, state: State, why: str | None = None) -> None:
+        before, self.state, self.why = self.state, state, why
+        if state == "up":
+            if self._tries:
+                log.warning("backend %r is up again", self._name)
+            self._tries = 0
+        if state != before:
             self.since = self._clock.now()
             self._on_change()
-            if before == "down":
-                log.warning("backend %r is up again", self._name)
-            self._emit(BackendChanged(time.time(), self._name, self.state, self.why))
+            self._emit(BackendChanged(time.time(), self._name, state, why))
 
     def unavailable(self, error: HoldfastError | None = None) -> NoBackend:
         """The error for a call that could not reach the backend."""

@@ -7,23 +7,23 @@ all clients'.
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
-from holdfast.core.eras import METHOD_NOT_FOUND, Era
-from holdfast.core.events import BackendClosed, BackendStarted, Event
+from holdfast.core.eras import Era
 from holdfast.core.handshake import Handshake
 from holdfast.core.models import Principal
-from holdfast.core.questions import has, required
-from holdfast.errors import ErrorAnswer, HoldfastError, QuestionRefused
+from holdfast.errors import HoldfastError
+from holdfast.events import BackendClosed, BackendStarted, Event
 from holdfast.gateway.backends.catalogue import Catalogue
 from holdfast.gateway.backends.children import Children
 from holdfast.gateway.backends.health import BackendHealth
 from holdfast.gateway.backends.memories import BackendMemory, SessionMemory
 from holdfast.gateway.backends.ownership import Ownership, Programs
+from holdfast.gateway.backends.refused_questions import RefusedQuestions
 from holdfast.gateway.config.file import ServerEntry
 from holdfast.gateway.config.settings import Policy
-from holdfast.gateway.parking.call import ParkableCall, missing_capability
+from holdfast.gateway.parking.call import ParkableCall
 from holdfast.links.calls.handlers import Params
 from holdfast.links.link import Link
 
@@ -52,8 +52,16 @@ class LinkOwner(Protocol):
     @property
     def health(self) -> BackendHealth: ...
     def emit(self, event: Event) -> None: ...
+    def note_left_out(self, found: Catalogue, known: Collection[str]) -> None:
+        """Report what can't be offered of its lists, but for what was known."""
+        ...
+
     async def link_came_up(self, link: Link, handshake: Handshake) -> None:
         """The first handshake of a link."""
+        ...
+
+    def link_failed(self, error: HoldfastError, session: str | None, caller: Principal | None) -> None:
+        """A link did not come up."""
         ...
 
 
@@ -61,17 +69,18 @@ class BackendLink:
     """One link to a backend: a session's, a principal's, all clients', or one call's."""
 
     __slots__ = (
+        "_for_first_look",
         "_starting",
         "backend",
         "begun",
         "caller",
+        "calls",
         "is_spare",
         "link",
         "memory",
         "owns",
         "parkable",
         "passed",
-        "refused",
         "session",
         "used",
     )
@@ -93,13 +102,14 @@ class BackendLink:
         self.caller = caller
         self.is_spare = False
         self._starting = 0
+        self._for_first_look = False
         self.owns: Ownership | None = None
         self.passed: Mapping[str, str] = passed or {}
         """Headers of the caller's latest request, for servers that want them on every request."""
         self.parkable: list[ParkableCall] = []
         """Calls under way that can wait while their client is asked."""
-        self.refused: tuple[str, Params] | None = None
-        """What the server asked of a client that can't be asked, until the call that failed for it is answered."""
+        self.calls: list[RefusedQuestions] = []
+        """Of the calls under way."""
         self.begun = self.used = time.monotonic()
         if program is not None and backend.is_child:
             self._claim(program)
@@ -115,35 +125,13 @@ class BackendLink:
             self.passed = passed
 
     async def on_question(self, method: str, params: Params, id: str | int) -> dict[str, Any]:
-        """Answer a question that came outside any call's own stream: by the client of the latest call that can wait.
-        Where there is none, it is refused at once, or the server would wait. Callers who share a link are asked only
-        where no other can be meant."""
-        in_flight = self.link.statistics().in_flight
-        if self.parkable and (self.caller is not None or in_flight == 1):
+        """Answer a question that came on no call's own stream: by the client of the latest call that can wait. Callers
+        who share a link are asked only where no other call can be meant. Else it is refused, or the server would wait;
+        that belongs to the call under way, if there is one only."""
+        if self.parkable and (self.caller is not None or len(self.calls) == 1):
             return await self.parkable[-1].ask(method, params, id)
-        if in_flight:
-            self.refused = method, params
-        raise ErrorAnswer(
-            f"{method}: the client can't be asked",
-            message="this client can't be asked during a call",
-            code=METHOD_NOT_FOUND,
-        )
-
-    def take_refusal(self, declared: Mapping[str, Any] | None) -> ErrorAnswer | QuestionRefused | None:
-        """Why the call that has just failed did so, if a question was refused meanwhile. `declared`: what its
-        client can do, if it is of 2026."""
-        refused, self.refused = self.refused, None
-        if refused is None:
-            return None
-        method, params = refused
-        needed = required(method, params)
-        if declared is not None and needed is not None and not has(declared, needed):
-            return missing_capability(method, needed)
-        return QuestionRefused(
-            f"{method} from {self.backend.name!r} was refused: no call was under way that it can belong to",
-            server=self.backend.name,
-            phase="call",
-        )
+        asked = self.calls[0] if len(self.calls) == 1 else RefusedQuestions(self.server)
+        return await asked.refuse(method, params, id)
 
     async def set_log_level(self, level: str | None) -> None:
         """The level for this server: now, if the server is there and takes one, else with its next handshake."""
@@ -178,13 +166,16 @@ class BackendLink:
 
     @property
     def is_needed(self) -> bool:
-        return self.caller is not None or self.owns is not None
+        return self.caller is not None or self.owns is not None or self._for_first_look
+
+    @property
+    def in_call(self) -> bool:
+        return bool(self._starting or self.link.statistics().in_flight)
 
     @property
     def can_go(self) -> bool:
         """A program that is idle, and whose record says that it was there."""
-        quiet = not self._starting and not self.link.statistics().in_flight
-        return quiet and self.caller is not None and self.memory is not None
+        return not self.in_call and self.caller is not None and self.memory is not None
 
     async def reclaim(self) -> None:
         """Another program needs the place. The link stays: its next use starts the program and reports the loss."""
@@ -201,10 +192,12 @@ class BackendLink:
 
     # Up and down
 
-    async def start(self) -> None:
-        """Come up now; what this shows of the backend is noted."""
+    async def start(self, *, for_first_look: bool = False) -> None:
+        """Come up now; what this shows of the backend is noted. `for_first_look`: nothing is known of the backend, so
+        that it can't be called before: its program needs a place as one for a call does."""
         if self.is_up:
             return
+        self._for_first_look = for_first_look
         self._starting += 1
         try:
             await self._start()
@@ -229,7 +222,7 @@ class BackendLink:
         try:
             handshake = await self.link.open()
         except HoldfastError as error:
-            backend.health.note(error, self.session)
+            backend.link_failed(error, self.session, self.caller)
             raise
         backend.health.note(None, self.session)
         await backend.link_came_up(self.link, handshake)

@@ -9,7 +9,6 @@ import logging
 import time
 
 from holdfast.core.eras import Era
-from holdfast.core.events import BackendItemLeftOut
 from holdfast.core.handshake import Handshake
 from holdfast.core.models import ANONYMOUS, Record
 from holdfast.core.values import members
@@ -110,7 +109,7 @@ class BackendLists:
         self.borrowed = False
         self._backend.health.note(None)
         if found != self.catalogue:
-            self._note_left_out(found)
+            self._backend.note_left_out(found, self.catalogue.left_out if self.catalogue is not None else ())
             self.catalogue = found
             self._listener.lists_changed()
             try:
@@ -118,13 +117,6 @@ class BackendLists:
             except HoldfastError as error:
                 log.warning("%s: its lists are not kept: %s", self._name, error.what)
         return found
-
-    def _note_left_out(self, found: Catalogue) -> None:
-        known = self.catalogue.left_out if self.catalogue is not None else ()
-        for what in found.left_out:
-            if what not in known:
-                log.warning("backend %r: left out of its lists: %s", self._name, what)
-                self._backend.emit(BackendItemLeftOut(time.time(), self._name, what))
 
     async def _keep(self, found: Catalogue) -> None:
         for _ in range(TRIES):

@@ -18,7 +18,7 @@ from holdfast.client.files import KEYS, Servers, server_from
 from holdfast.client.server import Server
 from holdfast.core.values import members
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.gateway.auth import check_bind
+from holdfast.gateway.auth import check_bind, check_tokens
 from holdfast.gateway.backends.routing import too_many_names
 from holdfast.gateway.backends.secret_files import PREFIX, FileHeaders
 from holdfast.gateway.config.reading import Mistake, Reading
@@ -309,6 +309,9 @@ def _check_together(reading: Reading, place: str, settings: Settings, entries: d
     for name, entry in entries.items():
         if entry.policy.pass_headers and not isinstance(entry.server.target, HttpTarget):
             reading.add((place, name, "pass_headers"), "a program takes no headers", "use env instead")
+        elif entry.policy.pass_headers and entry.policy.reuse == "shared":
+            what = "reuse: shared is one session for all callers, so no caller's headers can go with it"
+            reading.add((place, name, "pass_headers"), what, "use reuse: session or principal, or leave it out")
         if entry.policy.warm and (entry.policy.reuse != "session" or entry.server.command is None):
             reading.add((place, name, "warm"), "spares are for programs with reuse: session", "leave it out")
     if settings.store is not None:
@@ -338,6 +341,10 @@ def _check_here(
         check_bind(settings, insecure)
     except ConfigError as error:
         reading.add(("listen", "host"), error.what, error.remedy)
+    try:
+        check_tokens(settings)
+    except ConfigError as error:
+        reading.add(("auth", "tokens"), error.what, error.remedy)
     for name, entry in entries.items():
         target = entry.server.target
         if isinstance(target, CommandTarget):

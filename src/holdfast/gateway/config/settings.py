@@ -1,4 +1,4 @@
-"""Every setting of the gateway: its name, its values, its default. `docs/configuration.md` is made from these models.
+"""Every setting of the gateway: its name, its values, its default. `docs/configuration.md` shows them.
 
 Unknown keys are refused. Files are read by `file.py`.
 """
@@ -18,12 +18,12 @@ Reuse: TypeAlias = Literal["session", "principal", "shared", "call"]
 MIB = 1024 * 1024
 _HASH = re.compile(r"sha256:[0-9a-f]{64}").fullmatch
 CALLERS_OWN = frozenset({"authorization", "proxy-authorization"})
-"""A caller's credentials for the gateway. No server gets them, or it could act as the caller here."""
+"""A caller's credentials for the gateway. They are sent to no server, which could act as the caller with them."""
 HOP_BY_HOP = frozenset(
     {"accept", "accept-encoding", "connection", "content-encoding", "content-type", "expect", "keep-alive",
      "last-event-id", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
 )  # fmt: skip
-"""Headers that belong to one connection or one message; the request to a server is another one."""
+"""Headers that belong to one connection or one message, so the request to a server has its own."""
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+").fullmatch
 _HOST = re.compile(r"\[[0-9A-Fa-f:.]+\](:\d+)?|[0-9A-Fa-f:]+|[A-Za-z0-9_.-]+(:\d+)?").fullmatch
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*]+/?", re.IGNORECASE).fullmatch
@@ -37,16 +37,18 @@ class Part(BaseModel):
 
 
 class Listen(Part):
-    """Where the gateway listens, and to whom."""
+    """Where the gateway listens, and which hosts and origins it serves."""
 
     host: str = Field(default="127.0.0.1", description="The address to bind to. Anything but loopback needs `auth`.")
-    port: int = Field(default=8808, ge=0, le=65535, description="The port; 0 takes a free one.")
+    port: int = Field(default=8808, ge=0, le=65535, description="The port; 0 chooses a free one.")
     path: str = Field(default="/mcp", pattern=r"^/[A-Za-z0-9._~/-]*$", description="The endpoint's path.")
     hosts: tuple[str, ...] = Field(
-        default=(), description="`Host` headers that are served besides loopback's, each by its name.", strict=False
+        default=(), description="Names in `Host` headers that are served besides those of loopback.", strict=False
     )
     origins: tuple[str, ...] = Field(
-        default=(), description="Web origins that may call besides loopback's, as `https://app.example`.", strict=False
+        default=(),
+        description="Web origins that are served besides those of loopback, like `https://app.example`.",
+        strict=False,
     )
 
     @field_validator("hosts")
@@ -81,9 +83,11 @@ class Listen(Part):
         default=0.0,
         ge=0,
         le=3600,
-        description="Seconds that SIGTERM leaves everything as it is but `/readyz`, for load balancers to notice.",
+        description="Seconds after SIGTERM in which only `/readyz` changes, so that load balancers can react.",
     )
-    max_body: int = Field(default=4 * MIB, ge=1024, description="Bytes of a request's body; more is answered with 413.")
+    max_body: int = Field(
+        default=4 * MIB, ge=1024, description="Maximum bytes of a request's body; more is answered with 413."
+    )
 
 
 class Token(Part):
@@ -95,7 +99,7 @@ class Token(Part):
     expires: datetime | None = Field(
         default=None,
         strict=False,
-        description="When the token ends, as `2027-01-31T12:00:00Z`; requests that its caller has open end then, too.",
+        description="When the token ends, like `2027-01-31T12:00:00Z`; open requests of its caller end then, too.",
     )
 
     @field_validator("expires")
@@ -121,17 +125,15 @@ class Token(Part):
 class Auth(Part):
     """Who may call."""
 
-    tokens: tuple[Token, ...] = Field(
-        default=(), description="Static bearer tokens. None at all: no auth, loopback only.", strict=False
-    )
+    tokens: tuple[Token, ...] = Field(default=(), description="Static bearer tokens, at least one.", strict=False)
 
     @model_validator(mode="after")
     def _different(self) -> "Auth":
         if not self.tokens:
-            raise ValueError("has no tokens, so that no caller is let in; write 'auth: none' for no auth")
+            raise ValueError("has no tokens, so every caller would be refused; write 'auth: none' for no auth")
         hashes = [token.hash for token in self.tokens]
         if len(set(hashes)) != len(hashes):
-            raise ValueError("two tokens have the same hash")
+            raise ValueError("two tokens have the same hash; remove one of them")
         return self
 
 
@@ -141,26 +143,28 @@ class Sessions(Part):
     idle: Seconds = Field(default=1800.0, description="Seconds without use after which a session ends.")
     max_age: Seconds = Field(
         default=86_400.0,
-        description="Seconds after which a session ends however much it is used.",
+        description="Seconds after which a session ends in any case.",
     )
-    per_principal: int = Field(default=1_000, ge=1, description="Sessions of one caller; more is answered with 503.")
-    total: int = Field(default=10_000, ge=1, description="Sessions of all callers; more is answered with 503.")
+    per_principal: int = Field(
+        default=1_000, ge=1, description="Maximum sessions of one caller; more are answered with 503."
+    )
+    total: int = Field(default=10_000, ge=1, description="Maximum sessions of all callers; more are answered with 503.")
     live: int = Field(
         default=1_000,
         ge=1,
-        description="Sessions that a process holds ready; the least recently used rest in the store.",
+        description="Sessions that a process keeps in memory; the least recently used are only in the store.",
     )
     start: Seconds = Field(
         default=2.0,
-        description="Seconds that `initialize` waits for backends; late ones attach later.",
+        description="Seconds that `initialize` waits for servers; slower ones are added when they are up.",
     )
     drain: Seconds = Field(
         default=10.0,
-        description="Seconds that calls under way get when a session or the gateway ends.",
+        description="Seconds that running calls get to finish when a session or the gateway ends.",
     )
     ask: Seconds = Field(
         default=300.0,
-        description="Seconds that a client has to answer a server's question: a person may have to read it.",
+        description="Seconds that a client has to answer a server's question, which a person may have to read.",
     )
     park: Seconds = Field(
         default=600.0,
@@ -176,27 +180,28 @@ class Sessions(Part):
     children: int = Field(
         default=64,
         ge=0,
-        description="Child processes of the whole gateway; at the limit, the least recently used idle one makes room.",
+        description="Maximum child processes; at the limit, the least recently used idle one is stopped.",
     )
     children_per_principal: int | None = Field(
         default=None,
         ge=1,
-        description="Child processes of one caller. Without it, half of `children`, or all where there is no `auth`.",
+        description="Maximum child processes of one caller. By default half of `children`, or all without `auth`.",
     )
     handles: bool = Field(
-        default=False, description="Offer 2026 clients a pair of tools that open and end a session, named by a handle."
+        default=False,
+        description="Offer 2026 clients two tools that open and end a session, which is named by a handle.",
     )
     header: str | None = Field(
         default=None, description="A request header whose value names a 2026 client's session, within its principal."
     )
     steer: bool = Field(
         default=True,
-        description="Let clients that speak both eras take 2025 where a backend keeps sessions, so that they hold.",
+        description="Make clients that speak both eras use 2025 if a server keeps sessions.",
     )
     steer_except: tuple[str, ...] = Field(
         default=("inspector", "inspector-*", "mcp-inspector*"),
-        description="Names of clients (`clientInfo.name`) that are not steered, as they speak 2026 only; `*` and `?` "
-        "stand for characters.",
+        description="Names of clients (`clientInfo.name`) that are not steered because they speak only 2026; `*` and "
+        "`?` are wildcards.",
         strict=False,
     )
 
@@ -217,29 +222,29 @@ class Sessions(Part):
 
 
 class Health(Part):
-    """How soon the gateway notices changes of its servers."""
+    """How often the gateway checks its servers."""
 
     every: Seconds = Field(
         default=5.0,
-        description="Seconds between two checks of each server, which find servers that went down, came back or were "
-        "deployed anew.",
+        description="Seconds between two checks of each server, which detect that it went down, came back or was "
+        "deployed again.",
     )
     lists: Seconds = Field(
         default=300.0,
-        description="Seconds after which a server's lists are fetched anew, though it announced no change.",
+        description="Seconds after which a server's lists are fetched again even if it announced no change.",
     )
 
 
 class Naming(Part):
-    """What tools and prompts are called on the front."""
+    """How tools and prompts are named for clients."""
 
     mode: Literal["prefix", "none", "priority"] = Field(
         default="prefix",
-        description="`prefix`: always `server__tool`. `none`: as they are, a clash is refused. `priority`: as "
-        "they are, the first server wins.",
+        description="`prefix`: always `server__tool`. `none`: unchanged, and a conflict is refused. `priority`: "
+        "unchanged, and the first server with a name is used.",
     )
     rename: dict[str, str] = Field(
-        default_factory=dict, description="Names by hand: `server.tool` to what it is called instead."
+        default_factory=dict, description="Other names for single tools: from `server.tool` to the new name."
     )
 
     @field_validator("rename")
@@ -251,47 +256,50 @@ class Naming(Part):
             if not _PUBLIC(name):
                 raise ValueError(f"{name!r:.80} is not a tool's name: letters, digits, '_', '.', '-', at most 64")
         if len(set(value.values())) != len(value):
-            raise ValueError("two tools are given the same name")
+            raise ValueError("two tools are given the same name; rename one of them")
         return value
 
 
 class Policy(Part):
-    """What a server's entry may say besides the ecosystem's keys."""
+    """What a server's entry may contain besides the ecosystem's keys."""
 
     reuse: Reuse = Field(
         default="session",
-        description="Who shares a session at the server: only the client's `session`; all clients of a `principal`; "
-        "all clients (`shared`, if the operator knows it is safe); or each `call` has its own.",
+        description="Who shares a session at the server: `session`, only one client session; `principal`, all "
+        "sessions of one caller; `shared`, all callers, if the operator knows that this is safe; `call`, each call has "
+        "its own.",
     )
-    stateful: bool = Field(default=True, description="False: the server keeps nothing that a later call relies on.")
+    stateful: bool = Field(default=True, description="False: the server keeps no state that a later call relies on.")
     on_replaced: Literal["tell", "continue"] = Field(
         default="tell",
-        description="When the server has lost a session: report it to the next call that is not safe to repeat, or go "
-        "on.",
+        description="After the server lost a session: `tell`, report it to the next call that is not safe to repeat; "
+        "`continue`, do not report it.",
     )
     start: Literal["eager", "lazy"] = Field(
         default="eager",
-        description="Start with the session, or with its first call.",
+        description="Start with the session (`eager`) or with its first call (`lazy`).",
     )
     circuit: int = Field(
         default=THRESHOLD,
         ge=0,
         le=1_000_000,
-        description="Transport faults in a row (refused, cut, 502 to 504, never a tool's own 500) after which calls "
-        "rest for a while; 0: never.",
+        description="Transport faults in a row (refused, cut, 502 to 504, but not a tool's own 500) after which calls "
+        "are refused for a while; 0: never.",
     )
-    warm: int = Field(default=0, ge=0, le=100, description="Spare sessions kept ready, each for one client session.")
+    warm: int = Field(default=0, ge=0, le=100, description="Unused sessions kept ready, each for one client session.")
     allow: tuple[str, ...] | None = Field(
-        default=None, description="Only these tools and prompts; `*` and `?` stand for characters.", strict=False
+        default=None, description="Offer only these tools and prompts; `*` and `?` are wildcards.", strict=False
     )
-    deny: tuple[str, ...] = Field(default=(), description="Not these tools and prompts.", strict=False)
+    deny: tuple[str, ...] = Field(
+        default=(), description="Do not offer these tools and prompts; `*` and `?` are wildcards.", strict=False
+    )
     descriptions: dict[str, str] = Field(
-        default_factory=dict, description="Another description for a tool or prompt, by its own name."
+        default_factory=dict, description="Other descriptions of tools and prompts, by the server's own names."
     )
     pass_headers: tuple[str, ...] = Field(
         default=(),
-        description="Headers of the caller's request that go on to this server, with every request; never its "
-        "`authorization`. What the server lists is then each caller's own.",
+        description="Headers of the caller's request that are passed to this server with every request; "
+        "`authorization` can't be. The server's lists are then kept for each caller.",
         strict=False,
     )
 
@@ -304,47 +312,52 @@ class Policy(Part):
             if name.lower() in CALLERS_OWN:
                 raise ValueError(
                     f"{name!r} is the caller's own credential for this gateway and goes to no server; "
-                    "give the server its own under `headers`"
+                    "set one for the server under `headers`"
                 )
             if name.lower() in RESERVED | HOP_BY_HOP:
-                raise ValueError(f"{name!r} is set anew for each request to a server, so it can't be passed on")
+                raise ValueError(
+                    f"{name!r} is set anew for each request to a server, so it can't be passed on; remove it"
+                )
         return tuple(name.lower() for name in value)
 
 
 class ClientLimits(Part):
     """The time, connections and memory that clients may take."""
 
-    head: Seconds = Field(default=10.0, description="Seconds for the head of a request, once its connection is open.")
-    body: Seconds = Field(default=60.0, description="Seconds for the body of a request.")
-    idle: Seconds = Field(default=75.0, description="Seconds that a connection is kept without a request.")
+    head: Seconds = Field(
+        default=10.0, description="Seconds that a client has to send the head of a request once its connection is open."
+    )
+    body: Seconds = Field(default=60.0, description="Seconds that a client has to send the body of a request.")
+    idle: Seconds = Field(default=75.0, description="Seconds after which a connection without a request is closed.")
     write: Seconds = Field(
         default=30.0,
-        description="Seconds after which the connection of a client that takes nothing it is sent is closed.",
+        description="Seconds after which the connection of a client that reads nothing of what it is sent is closed.",
     )
     connections: int = Field(
         default=2048,
         ge=1,
-        description="Connections at once, but at most three quarters of the files that the process may open. A new one "
-        "takes the place of the one that has waited longest for a request.",
+        description="Maximum connections, and at most three quarters of the files that the process may open. A new one "
+        "replaces the one that has waited longest for a request.",
     )
     per_principal: int = Field(
         default=512,
         ge=1,
-        description="Requests and streams that one caller with a token may have open, but at most half of all "
-        "connections; more is answered with 503.",
+        description="Maximum open requests and streams of one caller with a token, and at most half of all "
+        "connections; more are answered with 503.",
     )
     stream_bytes: int = Field(
         default=MIB,
         ge=1024,
-        description="Bytes of one event stream that wait for its client, or that it may ask for again, besides the "
-        "last event. Half of them unread: an HTTP server is read no further. More: the oldest go.",
+        description="Maximum bytes of one event stream that wait for its client or are kept for resumption, besides "
+        "the last event. If half of them are unread, reading from an HTTP server pauses; beyond the limit, the oldest "
+        "events are dropped.",
     )
-    session_bytes: int = Field(default=4 * MIB, ge=1024, description="The same of all streams of a session.")
+    session_bytes: int = Field(default=4 * MIB, ge=1024, description="The same limit for all streams of a session.")
     total_bytes: int = Field(
         default=256 * MIB,
         ge=1024,
-        description="The same of all sessions, and bytes that all clients together may leave unread on the wire; "
-        "a quarter of it those connections of one caller that take nothing.",
+        description="The same limit for all sessions, and for bytes that all clients together leave unread on their "
+        "connections; connections of one caller that read nothing may leave a quarter of it.",
     )
 
 
@@ -355,17 +368,17 @@ class Settings(Part):
     store: str | None = Field(
         repr=False,
         default=None,
-        description="Where sessions are kept: a store's URL. Without one: a SQLite file of this configuration.",
+        description="URL of the store for sessions. Default: a SQLite file in the state folder, one per configuration.",
     )
     auth: Auth | Literal["none"] = Field(default="none", description="Who may call.")
     sessions: Sessions = Field(default=Sessions(), description="Lifetimes, limits, and 2026 clients.")
-    health: Health = Field(default=Health(), description="How soon changes of servers are noticed.")
+    health: Health = Field(default=Health(), description="How often servers are checked.")
     clients: ClientLimits = Field(default=ClientLimits(), description="Limits for clients.")
-    naming: Naming = Field(default=Naming(), description="Names on the front.")
+    naming: Naming = Field(default=Naming(), description="Names of tools and prompts.")
 
     @property
     def children_per_caller(self) -> int:
-        """How many programs one caller may have; without auth there is only one caller."""
+        """The maximum number of programs of one caller; without auth there is only one caller."""
         sessions = self.sessions
         share = sessions.children if self.auth == "none" else (sessions.children + 1) // 2
         return sessions.children_per_principal or share

@@ -1,1 +1,1 @@
-"""Three small servers and a show: what `make run` starts. It owns nothing that a product needs."""
+"""The demo that `make run` starts: three small servers behind a gateway. No other package uses it."""

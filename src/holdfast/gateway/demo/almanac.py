@@ -1,4 +1,4 @@
-"""`python -m holdfast.gateway.demo.almanac PORT`: answers by itself, the way servers of the 2026 era do."""
+"""`python -m holdfast.gateway.demo.almanac PORT`: a server of the 2026 era, whose answers need no session."""
 
 import datetime
 import sys
@@ -17,7 +17,7 @@ def weekday(date: str) -> str:
 
 @server.resource("almanac://leap/{year}")
 def leap(year: int) -> str:
-    """Is it a leap year?"""
+    """Whether a year is a leap year."""
     return "yes" if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else "no"
 
 

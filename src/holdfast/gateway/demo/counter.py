@@ -1,4 +1,4 @@
-"""`python -m holdfast.gateway.demo.counter PORT`: counts per session, the way servers of the 2025 era do."""
+"""`python -m holdfast.gateway.demo.counter PORT`: a server of the 2025 era that counts in each session."""
 
 import sys
 

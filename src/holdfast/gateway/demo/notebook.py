@@ -1,4 +1,4 @@
-"""A notebook over stdio: it remembers notes for as long as its process lives, so only a session that holds has them."""
+"""A notebook over stdio: its notes live as long as its process, so they are kept only as long as the session is."""
 
 from mcp.server.mcpserver import MCPServer
 

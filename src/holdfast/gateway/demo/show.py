@@ -1,6 +1,6 @@
-"""The show: three servers behind a gateway, one of them killed, and the session holds. What `make run` does.
+"""The demo: three servers behind a gateway, one of which is killed while a session goes on. What `make run` does.
 
-It owns the demo's processes and its words, and refuses to leave a process behind.
+It starts the demo's processes, prints what happens, and leaves no process behind.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ async def started(port: int = 0) -> AsyncGenerator[tuple[Demo, Config]]:
 
 
 async def serve(say: Say, port: int) -> None:
-    """Until it is interrupted."""
+    """Serve until the program is interrupted."""
     say("starting three small servers …")
     async with started(port) as (_, config):
 
@@ -77,17 +77,17 @@ async def serve(say: Say, port: int) -> None:
             say(f"the gateway listens at {program.url}, in front of notebook, counter and almanac")
             say(f"for your client, an mcp.json:\n{entry}")
             say("call a tool, with that file:\n  holdfast call mcp.json holdfast counter__count")
-            say("Ctrl-C ends it")
+            say("press Ctrl-C to end it")
 
         await Program(config).serve(ready)
 
 
 async def check(say: Say) -> bool:
-    """One tool on each server through both eras; then a server is killed, and the session holds."""
+    """Call each server in both eras, kill one, and check that the session goes on. False: something failed."""
     say("starting three small servers and a gateway …")
     good = True
 
-    def told(what: str, got: object, wanted: object) -> None:
+    def expect(what: str, got: object, wanted: object) -> None:
         nonlocal good
         fine = got == wanted
         good = good and fine
@@ -98,14 +98,14 @@ async def check(say: Say) -> bool:
         holdfast = Server("gateway", url=url, era="2025")
         async with run():
             names = {tool.name for tool in await holdfast.list_tools()}
-            told("tools of all three", len(names & TOOLS), len(TOOLS))
-            told(
+            expect("tools of all three", len(names & TOOLS), len(TOOLS))
+            expect(
                 "2025 notebook, first note",
                 await _say(holdfast, "notebook__write", {"text": "moss"}),
                 "noted, 1 so far",
             )
-            told("2025 counter", await _say(holdfast, "counter__count"), "1")
-            told("2025 almanac", await _say(holdfast, "almanac__weekday", {"date": "2026-11-16"}), "Monday")
+            expect("2025 counter", await _say(holdfast, "counter__count"), "1")
+            expect("2025 almanac", await _say(holdfast, "almanac__weekday", {"date": "2026-11-16"}), "Monday")
             for tool, arguments, wanted in (
                 (
                     "notebook__write",
@@ -115,26 +115,26 @@ async def check(say: Say) -> bool:
                 ("counter__count", {}, "1"),
                 ("almanac__weekday", {"date": "2026-11-17"}, "Tuesday"),
             ):
-                told(f"2026 {tool}", await asyncio.to_thread(_post_2026, url, tool, arguments), wanted)
-            told("2025 counter goes on", await _say(holdfast, "counter__count"), "2")
+                expect(f"2026 {tool}", await asyncio.to_thread(_post_2026, url, tool, arguments), wanted)
+            expect("2025 counter goes on", await _say(holdfast, "counter__count"), "2")
             say("     killing the counter …")
             await demo.kill("counter")
-            told("notebook while the counter is dead", await _say(holdfast, "notebook__read"), "moss")
-            told(
+            expect("notebook while the counter is dead", await _say(holdfast, "notebook__read"), "moss")
+            expect(
                 "counter while it is dead",
                 (await _error_of(holdfast, "counter__count")).get("family"),
                 "Unavailable",
             )
             await demo.start("counter")
-            told("counter back: its loss is told once", await _until_back(holdfast), "SessionReplaced")
-            told("and the call after that counts", await _say(holdfast, "counter__count"), "1")
-            told(
-                "the notebook never noticed",
+            expect("counter back: the loss is reported once", await _until_back(holdfast), "SessionReplaced")
+            expect("and the call after that counts", await _say(holdfast, "counter__count"), "1")
+            expect(
+                "the notebook was not affected",
                 await _say(holdfast, "notebook__write", {"text": "lichen"}),
                 "noted, 2 so far",
             )
             sessions = len(program.gateway.sessions.live) if program.gateway is not None else 0
-            told("one session all the while", sessions, 1)
+            expect("one session from start to end", sessions, 1)
     say("all of it held" if good else "something did not hold")
     return good
 
@@ -148,7 +148,7 @@ async def _say(server: Server, tool: str, arguments: dict[str, Any] | None = Non
 
 
 async def _error_of(server: Server, tool: str) -> Mapping[str, Any]:
-    """What the gateway says to programs about a call that it could not make; empty if it made it."""
+    """The error of a call as the gateway describes it to programs; empty if the call was made."""
     result = await server.call_tool(tool)
     return members((result.meta or {}).get(ERROR))
 
@@ -162,7 +162,7 @@ async def _until_back(server: Server) -> object:
 
 
 def _post_2026(url: str, tool: str, arguments: dict[str, Any]) -> str:
-    """One stateless call, as the wire has it."""
+    """Make one call without a session, in plain HTTP."""
     meta: dict[str, Any] = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {}}
     params: dict[str, Any] = {"name": tool, "arguments": arguments, "_meta": meta}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()

@@ -39,7 +39,7 @@ class PostReplyChannel:
     """The answer to one POST: JSON if nothing comes before the result, else an event stream. See `AnswerChannel`."""
 
     is_alone = False
-    __slots__ = ("_json", "_new", "_pump", "_request", "_stream", "can_ask")
+    __slots__ = ("_json", "_new", "_pump", "_request", "_stream", "_written", "can_ask")
 
     def __init__(self, request: Request, accepts: Accepts, stream: Callable[[], Stream]) -> None:
         self._request = request
@@ -47,6 +47,7 @@ class PostReplyChannel:
         self._new = stream
         self._pump: asyncio.Task[None] | None = None
         self._stream: Stream | None = None
+        self._written = 0
         self.can_ask = accepts.sse and (request.streams or not accepts.json)
 
     def say(self, message: Mapping[str, Any]) -> None:
@@ -71,6 +72,7 @@ class PostReplyChannel:
             await self._request.chunk(first)
         async for event in stream.after(0, until_whole=True):
             await self._request.chunk(event)
+            self._written += 1
         if stream.cut_off and stream.id is None:
             log.info("closed a client's connection: it does not keep up with the answer to its call")
             self._request.hang_up()
@@ -79,6 +81,9 @@ class PostReplyChannel:
 
     async def finish(self, message: dict[str, Any], status: int = 200) -> None:
         """Send the answer, after everything that was said before it."""
+        if self._request.revoked:  # the call took this cancellation for that of its session's end
+            self.drop()
+            raise asyncio.CancelledError
         if self._pump is None and self._json:
             await self._request.reply_json(status, message)
             return
@@ -101,7 +106,9 @@ class PostReplyChannel:
         return REQUEST_CANCELLED
 
     async def was_read(self) -> bool:
-        return await self._request.was_read()
+        """Not if the stream was cut off, or if another request resumed it."""
+        whole = self._stream is None or self._written == self._stream.last
+        return whole and await self._request.was_read()
 
     def drop(self) -> None:
         """Give up: the client is gone."""

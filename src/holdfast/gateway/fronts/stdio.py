@@ -25,9 +25,11 @@ from holdfast.gateway.fronts.refusals import INVALID_REQUEST, PARSE_ERROR, SESSI
 from holdfast.gateway.fronts.stdio_output import OutPipe
 from holdfast.gateway.fronts.streams import Streams
 from holdfast.gateway.gateway import CUT_SECONDS, Gateway
+from holdfast.gateway.place import make_room
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.sessions.session import Session
 from holdfast.links.codec import decode_exactly, encode_known
+from holdfast.links.target import CommandTarget
 from holdfast.links.wires.stdio.child import ID_WITHIN, ids_in
 from holdfast.stores import open_store
 
@@ -252,6 +254,23 @@ class StdioFront:
             await asyncio.wait((hurry,))
 
 
+def _store_url(config: Config) -> str:
+    """The store's URL. Where the file names none, memory will do, as the session ends with the pipe; but a program that
+    callers share needs a store in which another process sees that it runs."""
+    shared = [
+        name
+        for name, entry in config.entries.items()
+        if entry.policy.reuse in ("shared", "principal") and isinstance(entry.server.target, CommandTarget)
+    ]
+    if config.settings.store is None and shared:
+        make_room(config)
+        return config.store_url
+    url = config.settings.store or "memory:"
+    if shared and url.startswith("memory:"):
+        log.warning("%s: other processes run it, too, each with a state of its own: `store` is memory:", shared[0])
+    return url
+
+
 async def serve_stdio(config: Config, keys: Sequence[str] | None = None) -> None:
     """Serve the client that started this process, until stdin ends or SIGTERM comes."""
     loop = asyncio.get_running_loop()
@@ -265,9 +284,7 @@ async def serve_stdio(config: Config, keys: Sequence[str] | None = None) -> None
     out = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what prints by mistake must not break the protocol
     try:
-        settings = config.settings
-        url = settings.store if settings.store is not None else "memory:"  # the session ends with the pipe
-        async with open_store(url, keys=keys) as store:
+        async with open_store(_store_url(config), keys=keys) as store:
             gateway = Gateway(config, store)
             async with gateway.running():
                 front = StdioFront(gateway, out)

@@ -8,9 +8,11 @@ import itertools
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
+from holdfast.core.disclosure import rpc_error
 from holdfast.core.eras import METHOD_NOT_FOUND, MISSING_CAPABILITY
 from holdfast.core.models import Principal
 from holdfast.core.questions import answer_of, has, required
+from holdfast.core.values import members
 from holdfast.errors import ErrorAnswer, HoldfastError
 from holdfast.gateway.parking.places import Places
 from holdfast.gateway.sessions.questions import ReplyChannel
@@ -204,6 +206,12 @@ def missing_capability(method: str, needed: Mapping[str, Any]) -> ErrorAnswer:
         code=MISSING_CAPABILITY,
         data={"requiredCapabilities": dict(needed)},
     )
+
+
+def with_answer(lacking: ErrorAnswer, answer: ErrorAnswer) -> ErrorAnswer:
+    """The same, with the server's own error: the question may have belonged to no call."""
+    lacking.data = {**members(lacking.data), "answer": rpc_error(answer)}
+    return lacking
 
 
 def _not_asked(method: str, why: str) -> ErrorAnswer:

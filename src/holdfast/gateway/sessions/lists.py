@@ -51,6 +51,7 @@ class SessionLists:
             return
         known = self.catalogues.get(name) or backend_link.backend.catalogue
         found = await fetch(backend_link.link, timeout=FETCH_SECONDS, known=known)
+        backend_link.backend.note_left_out(found, known.left_out if known is not None else ())
         if self._session.links.get(name) is backend_link:
             self.catalogues[name] = found
             self.rebuild()

@@ -145,12 +145,6 @@ class Session:
         finally:
             self.end_call(id)
 
-    def cancel_call(self, id: object) -> None:
-        """The client has cancelled a call."""
-        task = self.calls.get(id) if isinstance(id, str | int) else None
-        if task is not None:
-            task.cancel()
-
     def was_cut(self) -> bool:
         """Was the current call cancelled because the session ends? Then it goes on, to answer what is known of it."""
         task = asyncio.current_task()

@@ -8,22 +8,27 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.core.events import CallReplayed, CircuitChanged
+from holdfast.core.eras import INPUT_METHODS
 from holdfast.core.lifecycle import CircuitState, LinkEvent
 from holdfast.core.outcome import Broke, Seen, Verdict, is_transport_fault, judge
 from holdfast.core.retry import Circumstances, Replacement, RetryStep, decide, decide_replacement, wait_for
 from holdfast.errors import CircuitOpen, HoldfastError
+from holdfast.events import CallReplayed, CircuitChanged
 from holdfast.links.calls.errors import TimeSpent, answered, closed, error_for, replaced
 from holdfast.links.calls.exchange import Exchanger
 from holdfast.links.calls.handlers import CallHandlers, OnProgress, Params
+from holdfast.links.lifecycle.credentials import Credentials
 from holdfast.links.lifecycle.lifecycle import LinkLifecycle
 from holdfast.links.lifecycle.peer import Peer
 from holdfast.links.memory.saver import Saver
 from holdfast.links.options import Options
 from holdfast.links.reporter import LinkReporter
+from holdfast.links.settings import CurrentSettings
 from holdfast.links.wires.base import Generation, Patience, Reply
 
 LISTEN = "subscriptions/listen"  # its answer is a stream that may say nothing for days
+_NOT_2026 = (None, -32600, -32601, -32000, -32001)
+"""Codes by which a server, or the router before it, refuses a request of the other era: nothing was executed."""
 _TRANSPORT_ENDED = (Broke.CONNECT, Broke.AFTER_SEND, Broke.CHILD_DIED)
 
 
@@ -63,7 +68,8 @@ class CallContext:
         exchanger: Exchanger,
         peer: Peer,
         reporter: LinkReporter,
-        renewable: bool,
+        credentials: Credentials,
+        settings: CurrentSettings,
     ) -> None:
         self.name = name
         self.options = options
@@ -72,7 +78,8 @@ class CallContext:
         self.exchanger = exchanger
         self.peer = peer
         self.reporter = reporter
-        self.renewable = renewable
+        self.credentials = credentials
+        self.settings = settings
 
 
 class Call:
@@ -91,7 +98,7 @@ class Call:
         "_method",
         "_on_progress",
         "_params",
-        "_renewed",
+        "_renewed_for",
         "_safe",
         "_sharer",
         "_silence",
@@ -127,7 +134,7 @@ class Call:
         self._answers = 0
         self._attempts = 0
         self._began = asyncio.get_running_loop().time()
-        self._renewed = False
+        self._renewed_for: tuple[int | None, ...] = ()
         self._closings = context.lifecycle.phase.closings
         self._started = 0.0
         self._credentials_version = 0
@@ -152,6 +159,16 @@ class Call:
                     lifecycle.loss_raised()
                     lifecycle.losses.sharers.reported(self._sharer)
                     raise replaced(self._context.name, self._method, loss, generation, self._attempts)
+            if (
+                lifecycle.stream.opening is generation
+                and self._method in INPUT_METHODS
+                and self._context.settings.now.ours.capabilities
+            ):
+                await lifecycle.stream.before_questions(generation, self._until)
+                if lifecycle.phase.closings != self._closings:
+                    raise closed(self._context.name, self._method, False)
+                if lifecycle.generation is not generation:
+                    continue
             self._attempts += 1
             reply = await self._try(generation)
             if reply.seen is None:
@@ -207,6 +224,9 @@ class Call:
         """Raise, or return when the call may be tried again."""
         context = self._context
         verdict = judge(seen, context.options.verdict_rules)
+        refused = verdict in (Verdict.ANSWER, Verdict.REJECTED) and 400 <= (seen.status or 0) < 500
+        if generation.assumed and refused and seen.code in _NOT_2026:
+            verdict = Verdict.SESSION_LOST  # the server may be of 2025 after all: a handshake decides
         self._account(verdict, seen, generation)
         if context.lifecycle.phase.closings != self._closings:
             raise closed(context.name, self._method, verdict is not Verdict.NOT_SENT)
@@ -223,7 +243,7 @@ class Call:
             if (
                 generation.credentials_version == self._credentials_version
             ):  # else another call has had them renewed meanwhile
-                self._renewed = True
+                self._renewed_for += (seen.status,)
                 context.lifecycle.lose(generation, LinkEvent.AUTH_NEEDED, seen)
         elif step is RetryStep.REPLACE:
             await self._replace(generation)
@@ -255,7 +275,11 @@ class Call:
     def _account(self, verdict: Verdict, seen: Seen, generation: Generation) -> None:
         circuit, loop = self._context.peer.circuit, asyncio.get_running_loop()
         silent = seen.broke is Broke.NO_ANSWER_IN_TIME
-        if verdict in (Verdict.NOT_SENT, Verdict.UNKNOWN) and is_transport_fault(seen, circuit.answers > self._answers):
+        if generation.wire.owns_server and (silent or seen.broke in _TRANSPORT_ENDED):
+            circuit.gave_up()  # says nothing of other links' processes, as a failed start would
+        elif verdict in (Verdict.NOT_SENT, Verdict.UNKNOWN) and is_transport_fault(
+            seen, circuit.answers > self._answers
+        ):
             if circuit.failed(self._started, loop.time()):
                 self._context.reporter.event(CircuitChanged, state=circuit.state.value)
         elif silent:
@@ -274,8 +298,8 @@ class Call:
             self._safe,
             self._attempts,
             self._context.options.limits.replays,
-            self._renewed,
-            self._context.renewable,
+            not self._context.credentials.may_renew(seen, self._renewed_for),
+            self._context.credentials.renewable,
             seen.retry_after,
             left,
         )

@@ -99,7 +99,7 @@ def _after_rest(rest: float | None, attempts: int, spent: TimeSpent | None) -> s
     if spent is None:
         return again
     if attempts > spent.replays:
-        return f"{again}, or raise Limits(replays=…), which is {spent.replays}"
+        return f"{again}, or in Python raise Limits(replays=…), which is {spent.replays}"
     if rest is not None and rest > LONGEST_WAIT:
         return f"{again}: a call waits for at most {LONGEST_WAIT:g} s by itself"
     if spent.timeout is not None:
@@ -112,7 +112,7 @@ def _late(spent: TimeSpent | None) -> str:
         return "in time"
     if spent.timeout is not None and spent.seconds >= spent.timeout:
         return f"within timeout={spent.timeout:.3g} s"
-    return f"for {spent.silence:.3g} s of silence (silence=, Limits(silence=…))"
+    return f"for {spent.silence:.3g} s of silence (silence=, in Python also Limits(silence=…))"
 
 
 def answered(server: str, what: str, seen: Seen, fields: Fields) -> ErrorAnswer:
@@ -166,7 +166,7 @@ def _rejected(server: str, what: str, seen: Seen, reply: Reply, fields: Fields) 
     if seen.broke is Broke.TOO_LARGE:
         return LimitReached(
             f"{what}: {server!r}: {reply.what}",
-            **_with(fields, "ask for less, or raise Limits(message_bytes=…)"),
+            **_with(fields, "ask for less, or in Python raise Limits(message_bytes=…)"),
         )
     if seen.broke is Broke.REDIRECTED:
         return Rejected(

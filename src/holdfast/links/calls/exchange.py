@@ -45,6 +45,12 @@ class Exchanger:
         self._limits = limits
         self._prefix = f"{secrets.token_hex(4)}-"
         self._ids = itertools.count(1)
+        self._cancellations: set[asyncio.Task[Reply]] = set()
+        """Being sent, over wires that keep order."""
+
+    def abandon(self) -> None:
+        """Its event loop is closed."""
+        self._cancellations.clear()
 
     async def exchange(
         self,
@@ -58,6 +64,10 @@ class Exchanger:
         handlers: CallHandlers | None = None,
     ) -> Reply:
         """Raises only the caller's own cancellation, or an error about the request itself."""
+        if self._cancellations:
+            # The server reads in order: what the caller sends after it has given up a call must not overtake that.
+            left = None if patience.until is None else max(0.0, patience.until - asyncio.get_running_loop().time())
+            await asyncio.wait(tuple(self._cancellations), timeout=left)
         if id is None:
             id = f"{self._prefix}{next(self._ids)}"
         message = self._message(generation, id, method, params, on_progress is not None)
@@ -116,4 +126,7 @@ class Exchanger:
             return
         params = {"requestId": id, "reason": reason}
         message: Message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
-        self._background.start(self.tell(generation, message), f"cancel {self._name}", finish=True)
+        task = self._background.start(self.tell(generation, message), f"cancel {self._name}", finish=True)
+        if generation.wire.owns_server:  # HTTP keeps no order between requests
+            self._cancellations.add(task)
+            task.add_done_callback(self._cancellations.discard)

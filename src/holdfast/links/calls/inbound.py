@@ -182,7 +182,9 @@ class Inbound:
                 total if isinstance(total, int | float) else None,
                 message if isinstance(message, str) else None,
             )
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and cancelling():
+                raise
             self._reporter.handler_failed("a progress callback", error)
         return True
 

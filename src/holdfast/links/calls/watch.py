@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from holdfast.core.eras import Era
-from holdfast.core.events import StreamDropped
 from holdfast.core.outcome import Seen, Verdict, judge
 from holdfast.core.retry import backoff
 from holdfast.core.values import members
 from holdfast.errors import ErrorAnswer, HoldfastError, OutcomeUnknown, StartTimeout, Unavailable
+from holdfast.events import StreamDropped
 from holdfast.links.background import BackgroundTasks
 from holdfast.links.calls.errors import error_for
 from holdfast.links.calls.exchange import NO_HEADERS, Exchanger
@@ -79,28 +79,31 @@ class Watch:
     async def run(self) -> None:
         """Until cancelled, or refused, or not agreed to within the time that a link has to come up."""
         failures = 0
-        limit = asyncio.get_running_loop().time() + self._limits.start
+        now = asyncio.get_running_loop().time
+        since = now()
+        limit = since + self._limits.start
         try:
             while True:
                 try:
-                    generation = await self._lifecycle.ready("watch", None)
+                    generation = await self._lifecycle.ready("watch", None, None if self.started.done() else since)
                     if await self._once(generation, limit):
                         failures = 0
                         continue
                     failures += 1
                 except HoldfastError as error:
-                    self._last = error
+                    if self._last is None or not isinstance(error, StartTimeout):  # else the error before says why
+                        self._last = error
                     refused = not isinstance(error, Unavailable | OutcomeUnknown)
                     if not self.started.done() and refused:
                         self.started.set_exception(error)
                         return
                     failures += 1
                     self._reporter.event(StreamDropped, why=error.what, resumable=False)
-                if not self.started.done() and asyncio.get_running_loop().time() >= limit:
+                if not self.started.done() and now() >= limit:
                     self.started.set_exception(self._last or self._late())
                     return
                 wait = backoff(max(1, failures), random.random(), base=self._limits.stream_retry, cap=LONGEST_PAUSE)
-                await asyncio.sleep(wait)
+                await asyncio.sleep(wait if self.started.done() else min(wait, max(0.0, limit - now())))
         finally:
             if not self.started.done():
                 self.started.cancel()
@@ -120,7 +123,7 @@ class Watch:
             return began and self._lifecycle.generation is not generation
         changed = self._lifecycle.changed
         if generation is not self._watched:  # else only its credentials are new
-            if not await self._subscribe_all(generation):
+            if not await self._subscribe_all(generation, limit):
                 return False
             self._watched = generation
             self._began()
@@ -178,12 +181,12 @@ class Watch:
         if verdict in (Verdict.ANSWER, Verdict.REJECTED, Verdict.AUTH_NEEDED) or not self.started.done():
             raise error
 
-    async def _subscribe_all(self, generation: Generation) -> bool:
+    async def _subscribe_all(self, generation: Generation, limit: float) -> bool:
         agreed: list[str] = []
         refused: ErrorAnswer | None = None
         for uri in self._uris:
             try:
-                if not await self._subscribe(generation, uri):
+                if not await self._subscribe(generation, uri, limit):
                     return False
             except ErrorAnswer as error:
                 if not self._partial:
@@ -196,8 +199,10 @@ class Watch:
             raise refused
         return True
 
-    async def _subscribe(self, generation: Generation, uri: str) -> bool:
+    async def _subscribe(self, generation: Generation, uri: str, limit: float) -> bool:
         until = asyncio.get_running_loop().time() + self._limits.handshake
+        if not self.started.done():
+            until = min(until, limit)
         reply = await self._exchanger.exchange(
             generation, "resources/subscribe", {"uri": uri}, NO_HEADERS, Patience(until, self._limits.handshake)
         )

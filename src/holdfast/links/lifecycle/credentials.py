@@ -5,12 +5,13 @@ off the hot path, and only the header that they produce goes with requests. No s
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from holdfast.core.eras import VERSIONS, Era
 from holdfast.core.outcome import Seen
 from holdfast.errors import ConfigError, ConnectFailed, HoldfastError, StartTimeout, Unauthorized
+from holdfast.links.background import cancelling
 from holdfast.links.limits import Limits
 from holdfast.links.target import (
     CommandTarget,
@@ -24,6 +25,7 @@ from holdfast.links.target import (
 from holdfast.links.wires.base import Resolved
 from holdfast.links.wires.http.route import proxy_for
 
+RENEWALS = 3  # for one call or start: a refresh, a sign-in where its token is refused too, and a missing scope
 REQUESTS = 20  # of one OAuth flow: discovery at several places, registration, token
 
 
@@ -36,12 +38,22 @@ class Credentials:
         self._limits = limits
         self._authorized = 0.0
         self._authorizing_since: float | None = None
+        self._given: str | None = None
+        """What the OAuth provider gave last."""
+        self._refreshed = False
+        """It gave that without having learned that the one before was refused."""
 
     @property
     def renewable(self) -> bool:
         """Can resolving again bring other credentials?"""
         target = self._target
         return isinstance(target, HttpTarget) and (callable(target.headers) or target.auth is not None)
+
+    def may_renew(self, refused: Seen, before: Sequence[int | None]) -> bool:
+        """May one call, or one start, have its credentials renewed for this refusal, after others with these statuses?
+        Once for each status, and for a token that was only refreshed again."""
+        again = refused.status in before and not self._refreshed
+        return self.renewable and not again and len(before) < RENEWALS
 
     def authorizing(self) -> float:
         """Seconds spent in OAuth flows so far. They may wait for a person, so they do not count as start-up time."""
@@ -58,7 +70,7 @@ class Credentials:
                 f"URL, headers or env of {self._name!r} were not resolved within {self._limits.resolve:g} s",
                 server=self._name,
                 phase="resolve",
-                remedy="nothing was executed; see what the callable waits for, or raise Limits(resolve=…)",
+                remedy="nothing was executed; see what the callable waits for, or in Python raise Limits(resolve=…)",
             ) from error
         target = self._target
         if not isinstance(target, HttpTarget) or target.auth is None or resolved.url is None:
@@ -72,7 +84,7 @@ class Credentials:
                 f"the OAuth flow of {self._name!r} did not end within {self._limits.authorize:g} s",
                 server=self._name,
                 phase="resolve",
-                remedy="nothing was executed; call again and sign in sooner, or raise Limits(authorize=…)",
+                remedy="nothing was executed; call again and sign in sooner, or in Python raise Limits(authorize=…)",
             ) from error
         finally:
             self._authorized += asyncio.get_running_loop().time() - began
@@ -93,7 +105,9 @@ class Credentials:
                 headers = check_headers(self._a_mapping(await headers()))
         except (HoldfastError, TimeoutError):
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and cancelling():
+                raise  # else something that the callable waited for was cancelled
             raise ConnectFailed(
                 f"URL, headers or env of {self._name!r} were not resolved: {type(error).__name__}: {error}"[:400],
                 server=self._name,
@@ -131,6 +145,7 @@ class Credentials:
         # The version tells the provider whether tokens are asked for by resource; they are in both eras.
         request = httpx2.Request("POST", url, headers={"mcp-protocol-version": VERSIONS[Era.Y2025][0]})
         flow = target.auth.async_auth_flow(request)
+        given, self._refreshed = self._given, False
         verify: Any = True if target.tls is None else target.tls.context(self._name)
         try:
             async with httpx2.AsyncClient(verify=verify, proxy=proxy_for(url, target.proxy), trust_env=False) as client:
@@ -140,7 +155,11 @@ class Credentials:
                         answer = await client.send(outgoing)
                         await answer.aread()
                     elif refused is None:
-                        return _authorization(request)
+                        return self._authorization(request)
+                    elif refused.status == 401 and request.headers.get("authorization") not in (None, given):
+                        # Refreshed, here or by another link of the provider: the server has not seen this one.
+                        self._refreshed = True
+                        return self._authorization(request)
                     else:
                         # The server has already answered this one: the flow learns of that, and gets what is missing.
                         challenge = {"www-authenticate": refused.challenge} if refused.challenge else {}
@@ -148,7 +167,7 @@ class Credentials:
                         refused = None
                     outgoing = await flow.asend(answer)
         except StopAsyncIteration:
-            return _authorization(request)
+            return self._authorization(request)
         except httpx2.TransportError as error:
             raise ConnectFailed(
                 f"the authorization server of {self._name!r} could not be reached: {error}"[:400],
@@ -157,7 +176,9 @@ class Credentials:
             ) from error
         except HoldfastError:
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and cancelling():
+                raise
             raise Unauthorized(
                 f"no authorization for {self._name!r}: {type(error).__name__}: {error}"[:400],
                 server=self._name,
@@ -172,7 +193,6 @@ class Credentials:
             phase="resolve",
         )
 
-
-def _authorization(request: Any) -> dict[str, str]:
-    value = request.headers.get("authorization")
-    return {"authorization": value} if value is not None else {}
+    def _authorization(self, request: Any) -> dict[str, str]:
+        self._given = request.headers.get("authorization")
+        return {"authorization": self._given} if self._given is not None else {}

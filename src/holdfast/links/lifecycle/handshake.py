@@ -85,6 +85,13 @@ class Handshaker:
         generation.choose(offers.why(prefers, generation.era))
         return generation
 
+    def assume(self, version: str) -> Generation:
+        """A generation of 2026 without a word to the server, whose era the user knows."""
+        known: dict[str, Any] = {"supportedVersions": [version], "capabilities": {}}
+        generation = self._ready(Handshake(Era.Y2026, version, known), None, assumed=True)
+        generation.choose(Why.KNOWN)
+        return generation
+
     async def _2025_first(self, offers: Offers) -> Generation:
         """`initialize`, and a probe only where that is refused, or gives no session."""
         asks_2026 = not offers.has_passed(Era.Y2026, time.monotonic())
@@ -195,10 +202,17 @@ class Handshaker:
         offers.passes(Era.Y2025, Why.NO_SESSION_GIVEN, time.monotonic())
         return generation
 
-    def _ready(self, handshake: Handshake, session: BackendSessionId | None) -> Generation:
+    def _ready(self, handshake: Handshake, session: BackendSessionId | None, *, assumed: bool = False) -> Generation:
         keeps = handshake.era is Era.Y2025 and (session is not None or self._wire.owns_server)
         generation = Generation(
-            self._number, handshake.era, handshake.version, handshake, self._wire, session, keeps_state=keeps
+            self._number,
+            handshake.era,
+            handshake.version,
+            handshake,
+            self._wire,
+            session,
+            keeps_state=keeps,
+            assumed=assumed,
         )
         self._wire.apply_credentials(generation, self._resolved)
         return generation

@@ -8,11 +8,11 @@ import asyncio
 import random
 from contextvars import Context
 
-from holdfast.core.events import LinkClosed, LinkFailed, LinkOpened
 from holdfast.core.lifecycle import LinkEvent, LinkState
 from holdfast.core.outcome import Seen, Verdict
 from holdfast.core.retry import backoff
 from holdfast.errors import ConnectFailed, HoldfastError, LeaseClosed, StartTimeout, UsageError
+from holdfast.events import LinkClosed, LinkFailed, LinkOpened
 from holdfast.links.background import BackgroundTasks
 from holdfast.links.calls.errors import closed, not_started
 from holdfast.links.calls.inbound import Inbound
@@ -82,10 +82,11 @@ class LinkLifecycle:
 
     # Up
 
-    async def ready(self, what: str, until: float | None) -> Generation:
-        """The current generation, or the next. All callers wait for one way up; each has its own deadline."""
+    async def ready(self, what: str, until: float | None, since: float | None = None) -> Generation:
+        """The current generation, or the next. All callers wait for one way up; each has its own deadline, counted from
+        `since` for one that tries again and again."""
         loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = loop.time() if since is None else since
         limit, authorizing = began + self._limits.start, self._startup.credentials.authorizing
         spent = authorizing()
 
@@ -134,12 +135,14 @@ class LinkLifecycle:
             f"{what}: {self._startup.name!r} did not come up within {span} (phase {self.phase.state.value})",
             server=self._startup.name,
             phase=self.phase.state.value,
-            remedy=f"nothing was executed; try again, or raise {'timeout=' if own else 'Limits(start=…)'}",
+            remedy="nothing was executed; try again, or "
+            + ("raise timeout=" if own else "in Python raise Limits(start=…)"),
         )
 
     async def _rise(self) -> Generation | HoldfastError:
         """Go up from the state that we are in to READY. The only task that does so."""
-        old, renewed, starts = self._last, False, 0
+        old, starts = self._last, 0
+        refusals: tuple[int | None, ...] = ()
         slow = asyncio.get_running_loop().call_later(self._limits.slow_start, self._still_starting)
         try:
             while True:
@@ -157,9 +160,9 @@ class LinkLifecycle:
                     self._discard(self._startup.drop())
                     await asyncio.sleep(backoff(starts, random.random(), base=self._limits.backoff))
                 except AuthNeeded as needed:
-                    if renewed or not self._startup.credentials.renewable:
+                    if not self._startup.credentials.may_renew(needed.seen, refusals):
                         raise needed.error from None
-                    renewed, self._refused = True, needed.seen
+                    refusals, self._refused = (*refusals, needed.seen.status), needed.seen
                     self.phase.step(LinkEvent.AUTH_NEEDED)
         except HoldfastError as error:
             error = not_started(error)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import cast
 from weakref import WeakValueDictionary
 
-from holdfast.core.circuit import Circuit
+from holdfast.core.circuit import THRESHOLD, Circuit
 from holdfast.core.eras import Offers
 from holdfast.errors import HoldfastError
 from holdfast.links.target import CommandTarget, HttpTarget, ObjectTarget, Target
@@ -23,10 +23,6 @@ class Peer:
     circuit: Circuit = field(default_factory=Circuit)
     last_failure: HoldfastError | None = None
     """Why it did not start, the last time that it did not."""
-
-    def limit(self, threshold: int) -> None:
-        """How many transport faults in a row open the circuit; the link made last decides."""
-        self.circuit.threshold = threshold
 
     def not_started(self, failure: HoldfastError) -> None:
         """A program did not start."""
@@ -45,8 +41,9 @@ _offers: OrderedDict[str, Offers] = OrderedDict()
 _peers: WeakValueDictionary[object, Peer] = WeakValueDictionary()
 
 
-def peer_of(target: Target) -> Peer:
-    """The one peer of a target. A target whose URL is found out at run time is its own server."""
+def peer_of(target: Target, threshold: int = THRESHOLD) -> Peer:
+    """The one peer of a target, for links with that threshold. A target whose URL is found out at run time is its own
+    server."""
     match target:
         case HttpTarget(url=str() as url):
             key: object = ("http", url)
@@ -57,10 +54,12 @@ def peer_of(target: Target) -> Peer:
             key = ("command", command, args, cwd, named)  # another token makes another server of it
         case _:
             key = ("target", id(target))
+    key = key, threshold
     peer = _peers.get(key)
     if peer is None:
         url = target.url if isinstance(target, HttpTarget) and isinstance(target.url, str) else None
-        peer = _peers[key] = Peer() if url is None else Peer(_offers_of(url))
+        offers = Offers() if url is None else _offers_of(url)
+        peer = _peers[key] = Peer(offers, Circuit(threshold))
     return peer
 
 

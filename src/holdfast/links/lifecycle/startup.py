@@ -8,10 +8,10 @@ import random
 import time
 
 from holdfast.core.eras import Era
-from holdfast.core.events import CircuitChanged
-from holdfast.core.outcome import Broke, Seen, Verdict, judge
+from holdfast.core.outcome import Broke, Seen, Verdict, is_transport_fault, judge
 from holdfast.core.retry import Circumstances, RetryStep, decide, wait_for
 from holdfast.errors import ConnectFailed, HoldfastError, StartTimeout
+from holdfast.events import CircuitChanged
 from holdfast.links.background import BackgroundTasks
 from holdfast.links.calls.errors import error_for
 from holdfast.links.calls.inbound import Inbound
@@ -197,13 +197,15 @@ class Startup:
                 number,
                 self._begins,
             )
+            assumed = self._settings.now.assumed
+            if assumed is not None and number == 1 and self._saved.memory is None and not self.wire.owns_server:
+                return handshaker.assume(assumed)
             try:
                 generation = await handshaker.handshake(self._settings.now.pinned, self._first(), self.peer.offers)
             except HandshakeFailed as failure:
                 verdict = judge(failure.seen)
-                if verdict in (Verdict.NOT_SENT, Verdict.UNKNOWN) and self.peer.circuit.failed(
-                    started, asyncio.get_running_loop().time()
-                ):
+                fault = verdict in (Verdict.NOT_SENT, Verdict.UNKNOWN) and is_transport_fault(failure.seen, False)
+                if fault and self.peer.circuit.failed(started, asyncio.get_running_loop().time()):
                     self._reporter.event(CircuitChanged, state=self.peer.circuit.state.value)
                 error = error_for(self.name, "handshake", "handshake", verdict, failure.reply, attempts)
                 if failure.seen.broke is Broke.AFTER_SEND and (self.resolved.url or "").startswith("http://"):
@@ -237,8 +239,8 @@ class Startup:
                 f"{self.name!r} did not answer the handshake within {self._handshake_seconds:g} s",
                 server=self.name,
                 phase="handshake",
-                remedy="see its stderr; pin era= if it speaks only '2025' or '2026', or raise "
-                f"Limits({self._handshake_limit}=…)",
+                remedy="nothing was executed; see its stderr; pin era= if it speaks only '2025' or '2026', or "
+                f"in Python raise Limits({self._handshake_limit}=…)",
             )
             late.stderr_tail = reply.stderr_tail
             return late
@@ -250,7 +252,10 @@ class Startup:
             self._ends_at = tried if self._ends_at is None else None
             self.peer.offers.passed.clear()
         started = ConnectFailed(
-            f"{self.name!r} did not start: {reply.what}", server=self.name, phase="handshake", remedy="see its stderr"
+            f"{self.name!r} did not start: {reply.what}",
+            server=self.name,
+            phase="handshake",
+            remedy="nothing was executed; see its stderr",
         )
         started.exit_code, started.stderr_tail = reply.exit_code, reply.stderr_tail
         self.peer.not_started(started)

@@ -4,15 +4,16 @@ import asyncio
 from collections.abc import Callable
 
 from holdfast.core.eras import Era
-from holdfast.core.events import StreamDropped
 from holdfast.core.outcome import Seen, Verdict
 from holdfast.errors import HoldfastError
+from holdfast.events import StreamDropped
 from holdfast.links.background import BackgroundTasks
 from holdfast.links.calls.inbound import Inbound
 from holdfast.links.memory.store import Memory
 from holdfast.links.reporter import LinkReporter
 from holdfast.links.wires.base import Generation
 
+OPEN_SECONDS = 1.0  # that a call waits for the stream: some servers send no headers before the first message
 CLAIM_SECONDS = 30.0  # a dead process's claim on the server's stream ends after that
 
 
@@ -35,6 +36,8 @@ class ServerStream:
         self._memory = memory
         self._lost = lost
         self._task: asyncio.Task[None] | None = None
+        self.opening: Generation | None = None
+        """The generation whose stream may not be open yet, over HTTP."""
 
     def want(self) -> None:
         """Read it from now on, where `Options(stream=False)` had left it alone."""
@@ -48,16 +51,17 @@ class ServerStream:
             generation.era is Era.Y2025 and generation.session is not None and self._wanted
         ):
             self._task = self._background.start(self._listen(generation), "stream")
+            self.opening = None if generation.wire.owns_server else generation
 
     def stop(self) -> None:
         """The generation is over."""
         if self._task is not None:
             self._task.cancel()
-            self._task = None
+            self._task = self.opening = None
 
     def forget(self) -> None:
         """Its task has ended."""
-        self._task = None
+        self._task = self.opening = None
 
     async def wait_listening(self, generation: Generation, seconds: float) -> None:
         """Until the stream is open, or refused, or the time is up."""
@@ -69,6 +73,16 @@ class ServerStream:
             await asyncio.wait((opened, task), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             opened.cancel()
+
+    async def before_questions(self, generation: Generation, until: float | None) -> None:
+        """Before a call in which the server may ask something: a question has no way to us while the stream is not
+        open, and servers drop it or wait. The first calls wait for the stream, and none after them."""
+        if not generation.listening.is_set():
+            # Half of what the call has left: the other half is for its answer.
+            left = OPEN_SECONDS if until is None else (until - asyncio.get_running_loop().time()) / 2
+            await self.wait_listening(generation, min(OPEN_SECONDS, max(0.0, left)))
+        if self.opening is generation:
+            self.opening = None
 
     async def _listen(self, generation: Generation) -> None:
         def lost(seen: Seen, verdict: Verdict) -> bool:
@@ -94,6 +108,7 @@ class ServerStream:
                     await asyncio.wait((reading,), timeout=CLAIM_SECONDS / 3)
                     if reading.done():
                         return
+                generation.listening.set()  # another process reads it, and is asked
             except HoldfastError as error:
                 self._reporter.forgetting(str(error))
             finally:

@@ -3,11 +3,13 @@
 Losses are kept in `losses.py`; that a session is lost is decided before.
 """
 
+import asyncio
 from typing import Any
 
 from holdfast.core.eras import Era
-from holdfast.core.events import SessionWasReplaced
 from holdfast.errors import HoldfastError
+from holdfast.events import SessionWasReplaced
+from holdfast.links.background import cancelling
 from holdfast.links.calls.exchange import Exchanger
 from holdfast.links.calls.handlers import Params
 from holdfast.links.lifecycle.losses import Losses
@@ -132,7 +134,9 @@ class Succession:
         hook = Reseeding(self._startup.name, before, new.session, new.number, kept, send)
         try:
             return bool(await self._options.reseed(hook))
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and cancelling():
+                raise  # else something that the hook waited for was cancelled
             self._reporter.strayed(f"the reseed hook raised {error!r:.300}")
             return False
 

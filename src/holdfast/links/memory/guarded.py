@@ -12,7 +12,8 @@ from typing import Any, TypeVar, cast
 from holdfast.core.handshake import Saved, legal_session_id
 from holdfast.core.models import Principal
 from holdfast.errors import ConfigError, HoldfastError, StoreDown
-from holdfast.links.memory.ids import IdMemory
+from holdfast.links.background import cancelling
+from holdfast.links.memory.ids import IdMemory, keeps_ids_alone
 from holdfast.links.memory.store import FINDER, Memory, MemoryEntry, bare
 
 SECONDS = 15.0  # for one step of a memory: longer than a store's own deadline, much shorter than a link's way up
@@ -79,7 +80,9 @@ class GuardedMemory:
                 return await step()
         except HoldfastError:
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and cancelling():
+                raise  # else something that the memory waited for was cancelled
             if isinstance(error, TimeoutError) and deadline.expired():
                 raise StoreDown(f"{self._name}.{what}() took longer than {SECONDS:g} s") from error
             log.exception("%s.%s() raised", self._name, what)
@@ -90,15 +93,15 @@ def guarded(memory: object, principal: Principal) -> Memory:
     """What a user gives as memory. An object with `get_session_id` and `set_session_id` alone will do."""
     if isinstance(memory, GuardedMemory):
         return memory
-    get, put = (getattr(memory, name, None) for name in ("get_session_id", "set_session_id"))
-    if callable(get) and callable(put):
-        return GuardedMemory(IdMemory(cast("Any", get), cast("Any", put)), principal)
+    if keeps_ids_alone(memory) and not isinstance(memory, IdMemory):
+        ids = cast("Any", memory)
+        return GuardedMemory(IdMemory(ids.get_session_id, ids.set_session_id), principal)
     lacking = [
         name for name in _METHODS if not hasattr(type(memory), name) and name not in getattr(memory, "__dict__", {})
     ]
     if lacking:
         raise ConfigError(
             f"memory= got a {type(memory).__name__}, which lacks {', '.join(lacking)}",
-            remedy="give a holdfast.Memory, or holdfast.IdMemory(load, save) for two functions that keep an id",
+            remedy="give a Memory, or IdMemory(load, save) for two functions that keep an id (holdfast.links)",
         )
     return GuardedMemory(cast("Memory", memory), principal)

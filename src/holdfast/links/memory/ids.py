@@ -64,5 +64,12 @@ class IdMemory:
         return
 
 
+def keeps_ids_alone(memory: object) -> bool:
+    """Is it an `IdMemory`, or an object that is made one for its two methods?"""
+    return isinstance(memory, IdMemory) or all(
+        callable(getattr(memory, name, None)) for name in ("get_session_id", "set_session_id")
+    )
+
+
 async def _result(value: object) -> object:
     return await cast("Awaitable[object]", value) if inspect.isawaitable(value) else value

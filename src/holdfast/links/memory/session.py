@@ -188,6 +188,6 @@ class SavedSession:
             settings.log_level,
             settings.subscriptions,
             generation.unreported_loss,
-            generation.era is not settings.prefers,
+            settings.pinned is None and generation.era is not settings.prefers,
             generation.shared,
         )

@@ -60,7 +60,9 @@ class Memory(Protocol):
         """True if this link alone may read the server's own stream for so long. Called again to extend that."""
         ...
 
-    async def release_stream(self) -> None: ...
+    async def release_stream(self) -> None:
+        """Give back the right to open the server's stream."""
+        ...
 
     async def close(self) -> None:
         """Close what the memory itself opened; a store that was given stays open."""

@@ -49,6 +49,8 @@ class Generation:
     """How often its credentials were set: a 401 to older ones changes nothing."""
     answered_unsafe: bool = False
     """An unsafe call may have left something in the session."""
+    assumed: bool = False
+    """There was no handshake: the user knows the server's era."""
     reseeded: bool = False
     """It was lost, and a hook has put into the next session what it kept."""
     to_restore: tuple[tuple[str, dict[str, Any]], ...] = ()
@@ -66,7 +68,7 @@ class Generation:
     """Its session was lost and replaced by another link, whose caller knows."""
     successor: "Generation | None" = None
     listening: asyncio.Event = field(default_factory=asyncio.Event)
-    """The server has answered the request for its own stream, whatever it said."""
+    """The server has answered the request for its own stream, whatever it said; or another process has the stream."""
 
     @property
     def held_state(self) -> bool:
@@ -82,6 +84,10 @@ class Generation:
         """Its messages carry these headers from now on."""
         self.headers = headers
         self.credentials_version += 1
+
+    def discovered(self, result: Mapping[str, Any]) -> None:
+        """What the server says of itself, asked for after all."""
+        self.handshake, self.assumed = Handshake(self.era, self.version, result), False
 
     def choose(self, why: Why) -> None:
         """Its era was taken for this reason."""

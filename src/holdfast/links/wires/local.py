@@ -18,7 +18,7 @@ from holdfast.errors import ConnectFailed, UsageError
 from holdfast.links.background import BackgroundTasks
 from holdfast.links.target import ObjectTarget
 from holdfast.links.wires.base import Message, Resolved
-from holdfast.links.wires.duplex import Ending
+from holdfast.links.wires.duplex import Ending, Unreadable
 
 BACKLOG = 256  # messages the server may be ahead of us; beyond that it waits
 
@@ -31,7 +31,7 @@ class LocalChannel:
         self._target = target
         self._background = background
         self._close_seconds = close_seconds
-        self._incoming: asyncio.Queue[Message | None] = asyncio.Queue(BACKLOG)
+        self._incoming: asyncio.Queue[Message | Unreadable | None] = asyncio.Queue(BACKLOG)
         self._stop = asyncio.Event()
         self._outgoing: Any = None
         self._run: asyncio.Task[None] | None = None
@@ -89,7 +89,7 @@ class LocalChannel:
     async def _pump(self, read: Any) -> None:
         async for item in read:
             if isinstance(item, SessionMessage):
-                await self._incoming.put(_plain(item.message))
+                await self._incoming.put(_read(item.message))
 
     async def write(self, message: Message, sent: Callable[[], None]) -> None:
         outgoing = self._outgoing
@@ -108,7 +108,7 @@ class LocalChannel:
             raise ConnectionResetError(self._why) from error
         sent()
 
-    async def read(self) -> Message:
+    async def read(self) -> Message | Unreadable:
         message = await self._incoming.get()
         if message is None:
             raise EOFError
@@ -146,11 +146,19 @@ def _typed(message: Message) -> JSONRPCRequest | JSONRPCNotification | JSONRPCRe
     return JSONRPCNotification(jsonrpc="2.0", method=message["method"], params=message.get("params"))
 
 
+def _read(message: JSONRPCRequest | JSONRPCNotification | JSONRPCResponse | JSONRPCError) -> Message | Unreadable:
+    try:
+        return _plain(message)
+    except ValueError:  # pydantic's: an error's data is any object of the server's code
+        return Unreadable((message.id,) if isinstance(message, JSONRPCError) and message.id is not None else (), False)
+
+
 def _plain(message: JSONRPCRequest | JSONRPCNotification | JSONRPCResponse | JSONRPCError) -> Message:
     if isinstance(message, JSONRPCResponse):
         return {"jsonrpc": "2.0", "id": message.id, "result": message.result}
     if isinstance(message, JSONRPCError):
-        error = message.error.model_dump(by_alias=True, exclude_unset=True)
+        # As its text would be on a pipe. What else comes here the SDK has made plain: see decision 12.
+        error = message.error.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return {"jsonrpc": "2.0", "id": message.id, "error": error}
     plain: Message = {"jsonrpc": "2.0", "method": message.method}
     if message.params is not None:

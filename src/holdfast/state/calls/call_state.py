@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 from holdfast.core.models import Handle
 from holdfast.core.values import JSON
-from holdfast.errors import UsageError
+from holdfast.errors import HoldfastError, UsageError
 from holdfast.state.calls.draft import Draft
 from holdfast.state.identity import Found
+from holdfast.state.tool_errors import shown
 
 
 class TakenSession(Protocol):
@@ -20,6 +21,8 @@ class TakenSession(Protocol):
     def handle(self) -> Handle: ...
 
     def open_draft(self) -> Draft[Any]: ...
+
+    def drop_draft(self) -> None: ...
 
     def key_name(self, key: str) -> str: ...
 
@@ -36,6 +39,7 @@ class CallState:
         means: Found | None = None,
         take_turn: Callable[[], Awaitable[None]] | None = None,
         is_keyed: bool = False,
+        also: type[Exception] | None = None,
     ) -> None:
         self.request = request
         self.is_open = True
@@ -43,12 +47,20 @@ class CallState:
         self._means = means
         self._take_turn = take_turn
         self._is_keyed = is_keyed
+        self._also = also
         self._entering = asyncio.Lock()
         self._taken: dict[str, TakenSession] = {}
         self._drafts: dict[str, Draft[Any]] = {}
         self.named: TakenSession | None = None
         """The session that a call with an idempotency key means: the key is kept in it."""
-        self._beside: str | None = None
+        self._keeps_no_key: UsageError | None = None
+        self.needs_no_place = False
+        """A session was taken, which keeps the call's key; or the tool ignores keys."""
+        self.is_late = False
+        """A session of another kind was saved before the end of this call."""
+        self.beside: str | None = None
+        """What was written in this call without waiting for its end."""
+        self._standing: list[str] = []  # written elsewhere in this call: a refused save takes nothing of it back
 
     @property
     def has_taken(self) -> bool:
@@ -68,19 +80,26 @@ class CallState:
         """This session, read already, is the one that the call means."""
         self.named = session
 
+    def refuse_key(self, error: UsageError) -> None:
+        """The session that the call means can't keep its key: raise this when a tool takes it."""
+        self._keeps_no_key = error
+
     def loaded(self, found: Found | None) -> TakenSession | None:
         """The session that was read before the call takes it."""
         return self.named if found is not None and found == self._means else None
 
     def take(self, session: TakenSession) -> TakenSession:
         """Save this session after the call. The same one twice in one call is one."""
-        if self._beside is not None:
-            raise _not_as_one(self._beside)
+        if self.beside is not None:
+            raise _not_as_one(self.beside)
+        if self._keeps_no_key is not None:
+            raise self._keeps_no_key
         if self._is_keyed and (self.named is None or self.named.handle != session.handle):
             raise UsageError(
                 "an idempotency key covers the session that the call names, and this tool takes another one",
                 remedy="call it without a key",
             )
+        ignore_keys()
         known = self._taken.get(session.handle)
         if known is None:
             known = self._taken[session.handle] = session
@@ -103,11 +122,71 @@ class CallState:
     def write_beside(self, what: str) -> None:
         """Refuse a write that would stand even if what is saved after the call does not."""
         if self._taken:
-            raise _not_as_one(what)
-        self._beside = what
+            raise shown(_not_as_one(what), self._also)
+        self._check_key(what)
+        self.beside = what
+
+    def check_end(self, handle: str) -> None:
+        """Refuse the end of a session beside another one that is saved after the call."""
+        if set(self._taken) - {handle}:
+            raise shown(_not_as_one("the end of another session"), self._also)
+        self._check_key("the end of a session")
+
+    def drop_draft(self, handle: str) -> None:
+        """Write nothing more to this session: it has ended."""
+        if handle in self._taken:
+            self._taken[handle].drop_draft()
+
+    def will_stand(self, what: str) -> None:
+        """Note a write that a refused save does not take back."""
+        if what not in self._standing:
+            self._standing.append(what)
+
+    def _check_key(self, what: str) -> None:
+        """Refuse a write that a repeated call would do again."""
+        if self._is_keyed and not self.needs_no_place:
+            error = UsageError(
+                f"{what} would not be covered by the call's idempotency key, which is kept in the session that a tool "
+                "takes",
+                remedy="call it without a key",
+            )
+            raise shown(error, self._also)
+
+    @property
+    def will_write(self) -> bool:
+        """Whether a session was changed, or is to keep the answer."""
+        return bool(self._taken) and (self._is_keyed or any(draft.is_changed for draft in self._drafts.values()))
+
+    def check_alone(self, label: str) -> None:
+        """Refuse to be saved where sessions of another kind are saved after the same call: that is two writes."""
+        if not self.will_write:
+            return
+        others = [call for call in _open() if call is not self]
+        if any(call.will_write for call in others):
+            raise UsageError(
+                f"{label}: the call changed sessions of two kinds, or took them with an idempotency key: they can't be "
+                "saved as one, and nothing of them was written",
+                remedy="change sessions of one kind a call, or use edit() without the saving middleware",
+            )
+        for call in others:
+            call.is_late = True
 
     async def save(self, label: str, once: dict[str, JSON] | None = None) -> None:
-        """One write: what changed is whole or not there."""
+        """One write: what changed is whole or not there. The error of a refused save says what stands all the same."""
+        try:
+            await self._save(label, once)
+        except HoldfastError as error:
+            if self._standing:
+                error.what = f"{error.what}; what may stand of it: {', '.join(self._standing)}"
+            raise
+
+    async def _save(self, label: str, once: dict[str, JSON] | None) -> None:
+        if self.is_late and self.will_write:
+            raise UsageError(
+                f"{label}: a session of another kind was saved before the end of this call, and stands; they can't be "
+                "saved as one, and nothing of this one was written",
+                remedy="change sessions of one kind a call, or use edit() without the saving middleware",
+            )
         changed = [self._taken[handle] for handle, draft in self._drafts.items() if draft.is_changed]
         if len(changed) > 1:
             raise UsageError(
@@ -142,11 +221,40 @@ def call_state_of(table: object) -> CallState | None:
 
 def write_beside(what: str) -> None:
     """Refuse a write at once where the call under way may have a session of any kind saved after it."""
-    for call in CALLS.get().values():
-        if call.is_open:
-            call.write_beside(what)
+    for call in _open():
+        call.write_beside(what)
+
+
+def end_beside(handle: str) -> None:
+    """Refuse the end of a session where the call under way has another one of any kind saved after it."""
+    for call in _open():
+        call.check_end(handle)
+    for call in _open():
+        call.beside = "the end of a session"
+
+
+def drop_draft(handle: str) -> None:
+    """Write nothing more to a session that was ended."""
+    for call in _open():
+        call.drop_draft(handle)
+
+
+def will_stand(what: str) -> None:
+    """Note a write of the call under way that a refused save does not take back."""
+    for call in _open():
+        call.will_stand(what)
+
+
+def ignore_keys() -> None:
+    """The key of the call under way needs no place any more."""
+    for call in _open():
+        call.needs_no_place = True
 
 
 def holds_another(table: object) -> bool:
     """Whether the call under way has a turn on a session of another kind."""
     return any(call.in_turn and call.is_open for kind, call in CALLS.get().items() if kind is not table)
+
+
+def _open() -> list[CallState]:
+    return [call for call in CALLS.get().values() if call.is_open]

@@ -25,7 +25,7 @@ class Scope:
 
     def nested(self, arguments: Mapping[str, Any] | None = None, prefix: str = "") -> "Scope":
         copied = {scope: copy.deepcopy(value) for scope, value in self.values.items()}
-        return Scope(self.request, copied, arguments, self.prefix or prefix)
+        return Scope(self.request, copied, arguments, prefix or self.prefix)  # the innermost mount's prefix is whole
 
 
 SCOPE: ContextVar[Scope | None] = ContextVar("holdfast_scope", default=None)

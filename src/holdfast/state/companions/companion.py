@@ -115,6 +115,7 @@ class Companion(Generic[S, O]):
         self.log = Log(session)
 
     def is_of(self, context: CompanionContext) -> bool:
+        """Does it belong to these companions?"""
         return self._context is context
 
     def __repr__(self) -> str:
@@ -137,18 +138,22 @@ class Companion(Generic[S, O]):
 
     @property
     def rev(self) -> int:
+        """The revision that was read; each step makes the next."""
         return self._session.rev
 
     @property
     def phase(self) -> str:
+        """The phase that it is in."""
         return self._stored.phase
 
     @property
     def state(self) -> S:
+        """Its state as it was read; a step changes it."""
         return cast("S", self._stored.body)
 
     @property
     def options(self) -> O:
+        """What it was begun with; options never change."""
         return cast("O", read_options(self.options_type, self._stored.options))
 
     async def read(self) -> S:

@@ -85,7 +85,7 @@ async def _grown(
     record = await records.find(store, handle)
     root = Node(handle, 1, "begin", generation, record.created)
     nodes = {1: root}
-    phases = await _phases(store, handle, record.rev)
+    phases = await _phases(store, handle)
     root.phase = phases.get(1)
     deepest = generation
     after = 0
@@ -113,7 +113,7 @@ async def _grown(
     return root
 
 
-async def _phases(store: Store, handle: str, rev: int) -> dict[int, str]:
+async def _phases(store: Store, handle: str) -> dict[int, str]:
     """The phase of a companion at each revision, as far as its log says; empty for other sessions."""
     record = await records.find(store, handle)
     phase = members(records.stored(record)["state"]).get("phase")

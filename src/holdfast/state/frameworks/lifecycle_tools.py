@@ -17,11 +17,12 @@ from pydantic.fields import FieldInfo
 from holdfast.core.models import ANONYMOUS
 from holdfast.core.values import JSON
 from holdfast.errors import Forbidden, UsageError
+from holdfast.state.calls.call_state import ignore_keys
 from holdfast.state.frameworks.injection import current_identity
 from holdfast.state.identity import FromArgument, Identity
 from holdfast.state.registry import SessionRegistry
 from holdfast.state.session import Session
-from holdfast.state.tool_errors import showing
+from holdfast.state.tool_errors import showing_ours
 
 LAST = 5  # steps that resuming shows
 
@@ -42,7 +43,8 @@ class LifecycleTool:
 
         async def call(**given: Any) -> dict[str, Any]:
             caller, also = current_identity(given.pop("ctx", None), given)
-            with showing(also):
+            ignore_keys()
+            with showing_ours(also):
                 return await self.run(caller, given)
 
         kinds = dict(self.parameters)

@@ -87,8 +87,15 @@ class GuardMiddleware:
         if ctx.method != "tools/call":
             return await call_next(ctx)
         if not isinstance(ctx, ServerRequestContext):
-            caller, name, also = _fastmcp_call(ctx, _request_of())
-            await self._guard(name, caller, also)
+            request = _request_of()
+            caller, name, also = _fastmcp_call(ctx, request)
+            scope = SCOPE.get() or Scope(request, {})
+            prefix = _prefix(ctx, request) or scope.prefix
+            token = SCOPE.set(Scope(scope.request, scope.values, scope.arguments, prefix))
+            try:
+                await self._guard(name, caller, also)
+            finally:
+                SCOPE.reset(token)
             return await call_next(ctx)
         request = cast("ServerRequestContext[Any, Any]", ctx)
         caller, also = of_sdk(request, {})
@@ -202,7 +209,9 @@ class _Call:
                 if not (holds_another(self.sessions.table) and taking.is_taken(name)):
                     await turns.enter_async_context(taking.turn(name, TURN_SECONDS))
 
-            call = CallState(self.request, means=found, take_turn=take_turn, is_keyed=self.key is not None)
+            call = CallState(
+                self.request, means=found, take_turn=take_turn, is_keyed=self.key is not None, also=self.also
+            )
             if self.key is not None and found is not None:
                 await call.wait_for_turn(found)
                 kept = await self._repeated(self.key, found, call)
@@ -222,6 +231,8 @@ class _Call:
         token = CALLS.set({**CALLS.get(), self.sessions.table: call})
         try:
             result = await run()
+            if not _unfinished(result):
+                self._check(call, found)
         finally:
             CALLS.reset(token)
             call.close()
@@ -243,6 +254,17 @@ class _Call:
             raise shown(error, self.also) from error.__cause__
         return result
 
+    def _check(self, call: CallState, found: Found | None) -> None:
+        """Refuse to save what can't be written as one, and to answer under a key that is kept nowhere."""
+        with showing(self.also):
+            call.check_alone(self.name)
+            if self.key is not None and found is not None and not call.needs_no_place:
+                raise UsageError(
+                    f"{self.name!r} took no session, so its answer was not kept under the idempotency key; it was "
+                    "executed",
+                    remedy="call it without a key, and look before you repeat it",
+                )
+
     async def _repeated(self, key: str, found: Found, call: CallState) -> dict[str, Any] | None:
         """What the same call answered before."""
         with showing(self.also):
@@ -251,8 +273,12 @@ class _Call:
             except NotFound:
                 return None  # not this caller's: the error comes when the tool takes it
             call.keep_key_in(session)
-            kept = session.kept_answer(key)
             session.show_errors_as(self.also)
+            try:
+                kept = session.kept_answer(key)
+            except UsageError as error:  # raised when the tool takes it, if it does
+                call.refuse_key(error)
+                return None
             if kept is not None and kept.get("call") != self.digest:
                 raise UsageError(
                     f"the idempotency key {key!r:.80} was used for another call", remedy="use a new key for a new call"

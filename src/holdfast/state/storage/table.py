@@ -13,7 +13,7 @@ from holdfast.core.records import ended, expired
 from holdfast.core.values import JSON, members
 from holdfast.errors import Ended, LimitReached, NotFound, SessionExpired, UnstorableValue, UsageError
 from holdfast.state import model
-from holdfast.state.calls.call_state import call_state_of
+from holdfast.state.calls.call_state import call_state_of, drop_draft, end_beside, will_stand
 from holdfast.state.calls.request import ENDS_SO, known_as
 from holdfast.state.log import KIND, POINTERS
 from holdfast.state.model import SessionState
@@ -88,6 +88,7 @@ class SessionTable(Generic[S]):
         parent: dict[str, JSON] | None = None,
     ) -> tuple[Record, S]:
         """A new session within the caller's quota, with the defaults or the state given."""
+        will_stand("a session that it began")
         if self._quota is None or principal == ANONYMOUS:
             return await self.create(principal, state, title=title, parent=parent)
         async with self.turns.turn(f"quota of {principal}", UPDATE_SECONDS):
@@ -165,8 +166,11 @@ class SessionTable(Generic[S]):
                 await store.touch(POINTERS, pointer)
 
     async def end(self, handle: str) -> bool:
-        """End a session and its companions."""
-        return await records.end(await self.opened(), handle)
+        """End a session and its companions; refused beside another one that the call under way has taken."""
+        end_beside(handle)
+        was_alive = await records.end(await self.opened(), handle)
+        drop_draft(handle)
+        return was_alive
 
     def write_at_once(self) -> None:
         """A session that the call under way did not take is about to be written: refused where another one of this kind
@@ -174,3 +178,5 @@ class SessionTable(Generic[S]):
         call = call_state_of(self)
         if call is not None:
             call.write_beside("a change of a session that the call did not take")
+        else:
+            will_stand("a change of a session of another kind")

@@ -1,1 +1,1 @@
-"""The parts of `StoreSuite`, one a file."""
+"""The parts of `StoreSuite`, one in each file."""

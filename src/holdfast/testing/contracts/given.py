@@ -1,4 +1,4 @@
-"""What each test of the suite is given: an open store, a clock to turn, and names that no other test uses."""
+"""What each test of the suite gets: an open store, a clock that it can set, and names that no other test uses."""
 
 import asyncio
 import secrets
@@ -18,7 +18,7 @@ _S = TypeVar("_S", bound="Contract")
 
 
 class Contract:
-    """The base of each part. `open` is called once a test, and again for a second handle on the same data."""
+    """The base of each part. `open` is called once for each test, and again for a second handle on the same data."""
 
     def open(self, clock: Clock) -> AbstractAsyncContextManager[Store]:
         raise NotImplementedError(f"{type(self).__name__} must say how to open its store: def open(self, clock)")
@@ -54,7 +54,7 @@ class Given:
 
 
 def contract(promise: str) -> Callable[[Callable[[_S, Given], Awaitable[None]]], Callable[[_S], None]]:
-    """Make a plain pytest method of an async one. `promise` names the entry of tests/requirements.toml it shows."""
+    """Turn an async method into a pytest method. `promise` names the entry of tests/requirements.toml it shows."""
 
     def wrap(test: Callable[[_S, Given], Awaitable[None]]) -> Callable[[_S], None]:
         def run(self: _S) -> None:

@@ -1,4 +1,4 @@
-"""Notices: hints between processes that may be lost, but not silently."""
+"""Notices: hints between processes, whose loss is always reported."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core import events
+from holdfast import events
 from holdfast.links.wires.http.stream import SHORTEST_PAUSE
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import FAST, link_to, text_of, tool, until
+from tests.deadlines import patience, until
+from tests.links.quick_links import FAST, link_to, text_of, tool
+from tests.links.server_process import RealServer
 
 pytestmark = pytest.mark.anyio
 
@@ -102,7 +104,7 @@ async def test_a_resumption_that_fails_is_an_unknown_outcome() -> None:
         await link.request("tools/list")
         server.plan(Fault.CLOSE_IN_STREAM, method="tools/call")
         server.plan(Fault.STATUS, method="GET", status=500, times=10)
-        with pytest.raises(holdfast.ConnectionLost):
+        with pytest.raises(holdfast.errors.ConnectionLost):
             await link.request("tools/call", tool("effect", call="x"))
         server.lift()
         await link.request("tools/list")
@@ -111,7 +113,7 @@ async def test_a_resumption_that_fails_is_an_unknown_outcome() -> None:
 @pytest.mark.promise("link.long-stream")
 async def test_a_stream_may_last_longer_than_every_default_timeout() -> None:
     # Silence at a three-hundredth of its default: five minutes become one second, and the stream lasts longer.
-    limits = holdfast.Limits().scaled(1 / 300)
+    limits = holdfast.links.Limits().scaled(1 / 300)
     limits = type(limits)(silence=limits.silence, connect=2, handshake=2, start=5, close=2, tell=2, stream_retry=0.02)
     handlers = CallHandlers()
     async with FaultServer(era="2026") as server, link_to(server.url, limits=limits, on_notification=handlers) as link:
@@ -234,3 +236,122 @@ async def test_events_of_other_types_and_a_byte_order_mark_are_no_trouble() -> N
     events = parser.feed(b"\xef\xbb\xbfdata: {}\n\nevent: ping\ndata: keepalive\n\nid: 7\ndata: {")
     assert [event.is_message for event in events] == [True, False]
     assert parser.last_id is None  # the event with the id was cut
+
+
+@pytest.mark.promise("link.server-stream")
+async def test_a_batch_on_the_server_stream_is_taken_message_by_message() -> None:
+    """2025-03-26, which we negotiate, allows them."""
+    handlers = CallHandlers()
+
+    async def answer(method: str, params: Any, id: str | int) -> dict[str, Any]:
+        return {"roots": []}
+
+    async with FaultServer() as server, link_to(server.url, on_notification=handlers, on_request=answer) as link:
+        await link.request("tools/list")
+        await until(lambda: server.streams == 1)
+        asked = {"jsonrpc": "2.0", "id": 7, "method": "roots/list"}
+        server.push([CHANGED, asked, 17, CHANGED])  # type: ignore[arg-type]
+        await until(lambda: handlers.count("notifications/tools/list_changed") == 2)
+        await until(
+            lambda: {"jsonrpc": "2.0", "id": 7, "result": {"roots": []}} in [r.message for r in server.requests]
+        )
+        assert link.statistics().strays == 1
+
+
+@pytest.mark.promise("link.server-stream")
+@pytest.mark.parametrize("form", ["json", "sse"])
+async def test_a_batch_with_the_answer_of_a_call_answers_it(form: str) -> None:
+    handlers = CallHandlers()
+    async with FaultServer() as server, link_to(server.url, on_notification=handlers) as link:
+        await link.request("tools/list")
+        body = json.dumps([CHANGED, {"jsonrpc": "2.0", "id": "x", "result": {"content": []}}])
+        kind = {"content-type": "application/json" if form == "json" else "text/event-stream"}
+        sent = body if form == "json" else f"data: {body}\n\n"
+        server.plan(Fault.STATUS, method="tools/call", status=200, headers=kind, body=sent.encode())
+        assert await link.request("tools/call", tool("echo"), id="x") == {"content": []}
+        assert handlers.count("notifications/tools/list_changed") == 1
+
+
+class LateStream(FaultServer):
+    """Its own stream opens when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opens = asyncio.Event()
+
+    async def _get(self, request: Any, writer: asyncio.StreamWriter) -> bool:
+        await self.opens.wait()
+        return await super()._get(request, writer)
+
+
+async def _accept(method: str, params: Any, id: str | int) -> dict[str, Any]:
+    return {"action": "accept"}
+
+
+@pytest.mark.promise("link.reverse")
+async def test_a_call_in_which_the_server_may_ask_waits_for_the_server_stream() -> None:
+    """A server that asks there while it is not open loses the question, and its call hangs."""
+    async with (
+        LateStream() as server,
+        link_to(server.url, capabilities={"elicitation": {}}, on_request=_accept) as link,
+    ):
+        await link.request("tools/list")  # in a listing nothing is asked
+        calls = [asyncio.ensure_future(link.request("tools/call", tool("effect", call="x"))) for _ in range(3)]
+        await until(lambda: [request.verb for request in server.requests].count("GET") == 1)
+        for _ in range(20):
+            await link.request("tools/list")
+        assert not server.effects
+        server.opens.set()
+        await asyncio.wait_for(asyncio.gather(*calls), patience(5))
+        assert server.effects["x"] == 3
+        assert server.streams == 1
+
+
+@pytest.mark.promise("link.reverse")
+@pytest.mark.parametrize("why", ["no capability", "no stream", "slow", "closed"])
+async def test_a_call_waits_for_a_server_stream_only_where_that_helps_and_not_for_long(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capabilities = {} if why == "no capability" else {"elicitation": {}}
+    monkeypatch.setattr("holdfast.links.lifecycle.stream.OPEN_SECONDS", 0.3 if why == "slow" else 1000.0)
+    async with (
+        LateStream() as server,
+        link_to(server.url, capabilities=capabilities, on_request=_accept, stream=why != "no stream") as link,
+    ):
+        if why == "closed":
+            call = asyncio.ensure_future(link.request("tools/call", tool("effect", call="x")))
+            await until(lambda: link.era is not None)
+            await link.close()
+            with pytest.raises(holdfast.Unavailable):
+                await asyncio.wait_for(call, patience(5))
+            assert not server.effects
+        else:
+            await asyncio.wait_for(link.request("tools/call", tool("effect", call="x")), patience(5))
+        server.opens.set()
+
+
+@pytest.mark.promise("link.reverse")
+async def test_a_call_with_a_deadline_waits_half_of_it_for_the_stream() -> None:
+    async with (
+        LateStream() as server,
+        link_to(server.url, capabilities={"elicitation": {}}, on_request=_accept) as link,
+    ):
+        await link.open()
+        with pytest.raises(holdfast.errors.AnswerTimeout):
+            await asyncio.wait_for(link.request("tools/call", tool("wait"), timeout=0.2), patience(5))
+        server.opens.set()
+
+
+@pytest.mark.promise("link.reverse")
+@pytest.mark.parametrize("kind", ["sdk", "fastmcp"])
+async def test_the_first_call_of_a_real_server_may_ask_on_its_stream(kind: Any) -> None:
+    async def answer(method: str, params: Any, id: str | int) -> dict[str, Any]:
+        return {"roots": [{"uri": "file:///here"}]}
+
+    async def ask(url: str) -> str:
+        async with link_to(url, era="2025", capabilities={"roots": {}}, on_request=answer) as link:
+            return text_of(await link.request("tools/call", tool("roots"), timeout=5))
+
+    async with RealServer(kind) as server:
+        said = [await ask(server.url) for _ in range(10)]
+        assert all("file:///here" in each for each in said)

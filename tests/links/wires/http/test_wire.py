@@ -1,13 +1,16 @@
 """Answers over HTTP: large ones, odd ones, and servers that speak first."""
 
 import asyncio
+from json import dumps
 from typing import Any
 
 import pytest
 
 import holdfast
+from holdfast import events
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import link_to, text_of, tool
+from holdfast.testing.fault_plan import Refusal, error_body
+from tests.links.quick_links import link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -15,10 +18,10 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.promise("link.large")
 @pytest.mark.parametrize("form", ["json", "sse"])
 async def test_an_answer_of_five_megabytes(form: Any) -> None:
-    limits = holdfast.Limits(message_bytes=6_000_000, close=2)
+    limits = holdfast.links.Limits(message_bytes=6_000_000, close=2)
     async with FaultServer(answers=form) as server, link_to(server.url, limits=limits) as link:
         assert len(text_of(await link.request("tools/call", tool("large", bytes=5_000_000)))) == 5_000_000
-        with pytest.raises(holdfast.LimitReached):
+        with pytest.raises(holdfast.errors.LimitReached):
             await link.request("tools/call", tool("large", bytes=7_000_000))
         await link.request("tools/list")
 
@@ -65,3 +68,66 @@ async def test_odd_answers_of_a_server_are_typed() -> None:
                 await link.request("tools/call", tool("echo"), id="x", timeout=2)
                 raise holdfast.UsageError("an empty result is an answer too")
         await link.request("tools/list")
+
+
+STREAM = {"content-type": "text/event-stream"}
+
+
+def stream_of(*messages: Any) -> bytes:
+    return "".join(f"event: message\ndata: {dumps(message)}\n\n" for message in messages).encode()
+
+
+def refusal(text: str = "Session not found", id: Any = None) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": id, "error": {"code": -32600, "message": text}}
+
+
+@pytest.mark.promise("link.matrix")
+@pytest.mark.parametrize("id", [None, "server-error"])
+async def test_a_session_that_is_said_to_be_lost_on_a_stream_is_healed_and_reported(id: Any) -> None:
+    async with FaultServer() as http, link_to(http.url) as link:
+        await link.request("tools/list")
+        http.plan(Fault.STATUS, method="tools/call", status=200, headers=STREAM, body=stream_of(refusal(id=id)))
+        assert text_of(await link.request("tools/call", tool("count"))) == "1"
+        assert link.generation == 2
+        http.plan(Fault.STATUS, method="tools/call", status=200, headers=STREAM, body=stream_of(refusal(id=id)))
+        with pytest.raises(holdfast.SessionReplaced):
+            await link.request("tools/call", tool("count"))
+
+
+@pytest.mark.promise("link.matrix")
+async def test_another_error_without_an_id_of_ours_on_a_stream_is_the_servers_answer() -> None:
+    async with FaultServer() as http, link_to(http.url) as link:
+        await link.request("tools/list")
+        http.plan(Fault.STATUS, method="tools/call", status=200, headers=STREAM, body=stream_of(refusal("no")))
+        with pytest.raises(holdfast.errors.ErrorAnswer, match="no"):
+            await link.request("tools/call", tool("count"))
+        assert link.generation == 1
+
+
+@pytest.mark.promise("link.matrix")
+@pytest.mark.parametrize("first", [True, False])
+async def test_an_error_without_an_id_of_ours_beside_other_messages_is_a_stray(first: bool) -> None:
+    seen: list[Any] = []
+    result = {"jsonrpc": "2.0", "id": "mine", "result": {"content": []}}
+    progress = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}
+    async with FaultServer() as http, link_to(http.url, on_event=seen.append) as link:
+        await link.request("tools/list")
+        body = stream_of(refusal(), result) if first else stream_of(progress, refusal(), result)
+        http.plan(Fault.STATUS, method="tools/call", status=200, headers=STREAM, body=body)
+        assert await link.request("tools/call", tool("echo"), id="mine") == {"content": []}
+        assert [event for event in seen if isinstance(event, events.StrayMessage)]
+        http.plan(Fault.STATUS, method="tools/call", status=200, headers=STREAM, body=stream_of(progress, refusal()))
+        with pytest.raises(holdfast.OutcomeUnknown):  # the call had begun to answer
+            await link.request("tools/call", tool("echo"))
+        assert link.generation == 1
+
+
+@pytest.mark.promise("link.matrix")
+@pytest.mark.parametrize("text", ["Session abc123 not found", "Mcp-Session-Id header is required"])
+async def test_other_words_for_a_lost_session_under_http_200_heal_it(text: str) -> None:
+    lost = Refusal("a proxy that always says 200", 200, error_body(-32001, text))
+    async with FaultServer(lost=lost) as http, link_to(http.url) as link:
+        await link.request("tools/list")
+        http.plan(Fault.FORGET, method="tools/call")
+        assert text_of(await link.request("tools/call", tool("count"))) == "1"
+        assert link.generation == 2

@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from holdfast import CommandTarget, Limits
-from holdfast.core import events
+from holdfast import events
+from holdfast.links import CommandTarget, Limits
 
 QUICK = Limits(
     connect=2, program_handshake=5, start=20, silence=5, close=2, exit=0.5, tell=2, backoff=0.01, stream_retry=0.02,
@@ -41,7 +41,7 @@ class ChildEvents:
 
 SERVER = """
 import json, os, sys
-how = sys.argv[1]
+how, held = sys.argv[1], []
 def say(m): sys.stdout.write((m if isinstance(m, str) else json.dumps(m)) + "\\n"); sys.stdout.flush()
 for line in sys.stdin:
     m = json.loads(line)
@@ -66,6 +66,11 @@ for line in sys.stdin:
                 say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
             say({"jsonrpc": "2.0", "id": m["id"], "result": {}})
             sys.stderr.write("all said\\n"); sys.stderr.flush()
+        elif how == "batch":
+            held.append(m["id"])
+            if len(held) == 2:
+                answers = [{"jsonrpc": "2.0", "id": id, "result": {"n": n + 1}} for n, id in enumerate(held)]
+                say([answers[1], {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}, answers[0]])
         elif how == "deaf":
             os.close(0)
             import time; time.sleep(60)

@@ -43,7 +43,8 @@ async def listen(endpoint: Endpoint, generation: Generation, receive: Receive, l
                         if event.retry is not None:
                             pause = event.retry
                         if event.is_message:
-                            await receive(_message(event.data, endpoint.decode))
+                            for message in _messages(event.data, endpoint.decode):
+                                await receive(message)
             elif response.status == 409:
                 failures, why = failures + 1, "another link has the stream"
             else:
@@ -75,10 +76,12 @@ def wait_for(asked: float | None, otherwise: float, failures: int) -> float:
     return wait if failures < 2 else max(wait, backoff(failures, random.random(), base=wait, cap=LONGEST_PAUSE))
 
 
-def _message(data: bytes, decode: Decode) -> dict[str, Any]:
-    """A message, or something that the link will report as stray."""
+def _messages(data: bytes, decode: Decode) -> list[dict[str, Any]]:
+    """A message, or those of a batch, which 2025-03-26 allowed; an empty one stands for what the link reports as
+    stray."""
     try:
-        message = decode(data)
+        found = decode(data)
     except ValueError:
-        return {}
-    return cast("dict[str, Any]", message) if isinstance(message, dict) else {}
+        return [{}]
+    parts = cast("list[Any]", found) if isinstance(found, list) else [found]
+    return [cast("dict[str, Any]", part) if isinstance(part, dict) else {} for part in parts]

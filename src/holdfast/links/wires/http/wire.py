@@ -94,7 +94,7 @@ class HttpWire:
 class _Call:
     """One request under way."""
 
-    __slots__ = ("_answering", "_generation", "_id", "_message", "_patience", "_receive", "_sent", "_status", "_wire")
+    __slots__ = ("_answering", "_generation", "_id", "_message", "_patience", "_receive", "_status", "_wire")
 
     def __init__(
         self, wire: HttpWire, generation: Generation, message: Message, patience: Patience, receive: Receive
@@ -105,7 +105,6 @@ class _Call:
         self._id = message["id"]
         self._patience = patience
         self._receive = receive
-        self._sent = False
         self._answering = False
         self._status = 200
 
@@ -123,7 +122,6 @@ class _Call:
             async with asyncio.timeout_at(self._patience.next(now())) as timer:
                 self._patience.attach(timer)
                 response = await self._wire.endpoint.request("POST", headers, body)
-                self._sent = True
                 self._status = response.status
                 if 200 <= response.status < 300:  # a body that is the answer is one, whatever success it is called
                     kind = response.content_type
@@ -232,6 +230,8 @@ class _Call:
         failures = 0
         stream: Response | None = response
         opened: Response | None = None  # by a resumption, so ours to let go
+        taken = False
+        refusal: Message | None = None  # an error to nobody: it answers this request if the stream has nothing else
         first = response
         try:
             while True:
@@ -241,9 +241,19 @@ class _Call:
                             for event in self._events(parser, chunk, timer):
                                 failures = 0
                                 asked = event.retry if event.retry is not None else asked
-                                if event.is_message and (answer := await self._take(event, timer)) is not None:
+                                if not event.is_message:
+                                    continue
+                                if not taken and (refusal := self._refusal(event)) is not None:
+                                    taken = True
+                                    continue
+                                if refusal is not None:
+                                    await self._receive(refusal)
+                                taken, refusal = True, None
+                                if (answer := await self._take(event, timer)) is not None:
                                     self._answering = stream is first
                                     return self._answered(answer, first)
+                        if refusal is not None:
+                            return self._answered(refusal, first)
                     except EventTooLarge:
                         return self._too_large()
                     except ValueError as error:
@@ -269,6 +279,9 @@ class _Call:
     def _events(self, parser: Parser, chunk: bytes, timer: asyncio.Timeout) -> list[ServerSentEvent]:
         timer.reschedule(self._patience.next(asyncio.get_running_loop().time()))
         return parser.feed(chunk)
+
+    def _refusal(self, event: ServerSentEvent) -> Message | None:
+        return _error_to_nobody(self._wire.endpoint.decode(event.data)) if b'"error"' in event.data else None
 
     async def _take(self, event: ServerSentEvent, timer: asyncio.Timeout) -> Message | None:
         # While a progress callback of the caller runs, the server's silence is not counted.

@@ -6,7 +6,7 @@ It starts the program, without a shell and with a safe part of our environment, 
 import secrets
 from collections.abc import Callable
 
-from holdfast.core.events import ChildEnded, ChildSaid, ChildStarted
+from holdfast.events import ChildEnded, ChildSaid, ChildStarted
 from holdfast.links.codec import decode, decode_exactly, encode, encode_known
 from holdfast.links.limits import Limits, too_large
 from holdfast.links.reporter import LinkReporter
@@ -30,7 +30,6 @@ class StdioChannel:
         self._known_json = known_json
         self._child: Child | None = None
         self._shown = target.command
-        self._closing = False
 
     async def open(self, resolved: Resolved, answered: Callable[[Message], bool]) -> None:
         target = self._target
@@ -69,7 +68,7 @@ class StdioChannel:
         return await self._child.read()
 
     async def close(self) -> None:
-        child, self._closing = self._child, True
+        child = self._child
         if child is None:
             return
         expected = not child.ended.is_set()

@@ -153,12 +153,15 @@ class Child(asyncio.SubprocessProtocol):
         except ValueError:
             message = None
         if isinstance(message, dict) and "jsonrpc" in message:
-            known = cast("Message", message)
-            # An answer goes straight to its call if nothing that came before it waits to be read.
-            idle = not self._messages and self._reader is not None and not self._reader.done()
-            if not (idle and self._answered is not None and "method" not in known and self._answered(known)):
-                self._keep(known, len(line))
+            self._take_message(cast("Message", message), len(line))
             return
+        if isinstance(message, list):  # a batch, which 2025-03-26 allowed
+            listed = cast("list[Any]", message)
+            parts = [cast("Message", part) for part in listed if isinstance(part, dict) and "jsonrpc" in part]
+            for part in parts:
+                self._take_message(part, len(line) // len(parts))
+            if parts:
+                return
         if (
             message is None
             and line.lstrip()[:1] == b"{"
@@ -170,6 +173,12 @@ class Child(asyncio.SubprocessProtocol):
         self._printed.append(text)
         if self.strays == 1:
             self._stray(f"the program writes to stdout what is not a message; it is skipped: {text!r:.200}")
+
+    def _take_message(self, message: Message, size: int) -> None:
+        # An answer goes straight to its call if nothing that came before it waits to be read.
+        idle = not self._messages and self._reader is not None and not self._reader.done()
+        if not (idle and self._answered is not None and "method" not in message and self._answered(message)):
+            self._keep(message, size)
 
     @property
     def _is_behind(self) -> bool:

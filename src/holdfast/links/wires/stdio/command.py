@@ -60,13 +60,30 @@ def located(command: str, env: Mapping[str, str], cwd: str | None) -> str:
             raise Missing(f"there is no file {place}", "check the path; relative ones begin at cwd")
         if not os.access(place, os.X_OK):
             raise Missing(f"{place} is not executable", f"chmod +x {place}")
+        _check_interpreter(str(place), path)
         return str(place.absolute())  # else the system would look for it in PATH, or begin at cwd twice
     found = shutil.which(command, path=path)
     if found is None:
         folders = path.split(os.pathsep)
         looked = ", ".join(folders[:8]) + (f" and {len(folders) - 8} more" if len(folders) > 8 else "")
         raise Missing(f"{command!r} was not found in PATH: {looked}", "install it, or give its full path as command")
+    _check_interpreter(found, path)
     return str(Path(found).absolute())
+
+
+def _check_interpreter(file: str, path: str) -> None:
+    """`Missing` if a script's first line names a program that is not there."""
+    line = _interpreter(file) if os.name != "nt" else None
+    words = (line or "").split()
+    if not words or not words[0].startswith("/"):
+        return
+    missing = None
+    if not Path(words[0]).exists():
+        missing = line
+    elif words[0].endswith("/env") and len(words) == 2 and shutil.which(words[1], path=path) is None:
+        missing = words[1]
+    if missing is not None:
+        raise Missing(f"its interpreter {missing} is missing", f"install it, or correct line 1 of {file}")
 
 
 def failed_to_start(error: OSError, file: str, shown: str, server: str) -> ConnectFailed:

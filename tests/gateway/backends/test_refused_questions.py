@@ -1,0 +1,96 @@
+"""A question that can't be passed on is told to the call that it came with, beside what the server itself said."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deadlines import until
+from tests.gateway.clients import Raw
+from tests.gateway.gateways import gateway
+
+ASKS = """
+import json, pathlib, sys
+waiting = []
+def say(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+def asks(id):
+    say(id=f"q-{id}", method="elicitation/create", params={"message": "?", "requestedSchema": {"type": "object"}})
+for line in sys.stdin:
+    message = json.loads(line)
+    method, id = message.get("method"), message.get("id")
+    if method == "initialize":
+        info = {"name": "asks", "version": "1"}
+        say(id=id, result={"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info})
+    elif method == "notifications/initialized":
+        say(id="roots", method="roots/list")  # as many servers do
+    elif method == "tools/list":
+        say(id=id, result={"tools": [{"name": "t", "inputSchema": {"type": "object"}}]})
+    elif method == "tools/call":
+        given = message["params"]["arguments"]
+        if given.get("holds"):
+            waiting.append(id)
+            pathlib.Path(sys.argv[1]).touch()
+        elif given.get("asks"):
+            waiting.append(id)
+            asks(id)
+        elif given.get("ends"):
+            asks(id)
+            say(id=waiting.pop(), result={"content": [], "isError": True})
+            say(id=id, result={"content": [], "isError": True})
+        else:
+            say(id=id, error={"code": -32602, "message": "row 7 does not exist", "data": {"row": 7}})
+    elif str(id).startswith("q-") and waiting:
+        say(id=waiting.pop(), error={"code": -32603, "message": "could not ask"})
+    elif id is not None and method is not None:
+        say(id=id, result={})
+"""
+OWN = {"code": -32602, "message": "row 7 does not exist", "data": {"row": 7}}
+
+
+def asking(folder: Path, **policy: Any) -> dict[str, Any]:
+    file = folder / "asks.py"
+    file.write_text(ASKS)
+    return {"asks": {"command": sys.executable, "args": [str(file), str(folder / "holds")], "era": "2025", **policy}}
+
+
+@pytest.mark.promise("gateway.questions")
+async def test_a_servers_own_error_is_not_replaced_by_a_question_from_before_the_call(tmp_path: Path) -> None:
+    async with gateway(tmp_path, asking(tmp_path), sessions={"handles": True}) as program, Raw(program.url) as client:
+        await until(lambda: program.gateway is not None and program.gateway.table.tools, 20)
+        opened = (await client.ask_2026("tools/call", {"name": "holdfast__open_session"})).result
+        handle = opened["structuredContent"]["holdfast_session"]
+        first = (await client.call_2026("asks__t", holdfast_session=handle)).last
+        if "error" not in first:  # the question came while it was under way
+            first = {"error": first["result"]["_meta"]["dev.holdfast/error"]["answer"]}
+        elif first["error"]["code"] == -32021:
+            first = {"error": first["error"]["data"]["answer"]}
+        assert first["error"] == OWN
+        assert (await client.call_2026("asks__t", holdfast_session=handle)).error == OWN
+
+
+@pytest.mark.promise("gateway.questions")
+async def test_a_refused_question_is_added_to_the_servers_error_and_kept_from_other_calls(tmp_path: Path) -> None:
+    async with gateway(tmp_path, asking(tmp_path, reuse="shared")) as program:
+        async with Raw(program.url) as one, Raw(program.url) as two:
+            await until(lambda: program.gateway is not None and program.gateway.table.tools, 20)
+            failed = (await one.call_2026("asks__t", asks=True)).error
+            assert failed["code"] == -32021
+            answer = {"code": -32603, "message": "could not ask"}
+            assert failed["data"] == {"requiredCapabilities": {"elicitation": {"form": {}}}, "answer": answer}
+            assert (await two.call_2026("asks__t")).error == OWN
+
+
+@pytest.mark.promise("gateway.questions")
+async def test_a_question_on_a_pipe_with_several_calls_is_told_to_none_of_them(tmp_path: Path) -> None:
+    async with gateway(tmp_path, asking(tmp_path, reuse="shared")) as program:
+        async with Raw(program.url) as one, Raw(program.url) as two:
+            await until(lambda: program.gateway is not None and program.gateway.table.tools, 20)
+            holding = asyncio.create_task(one.call_2026("asks__t", holds=True))
+            await until((tmp_path / "holds").exists, 20)
+            ended = await two.call_2026("asks__t", ends=True)
+            for answer in (ended, await holding):
+                assert answer.result["isError"]
+                assert "_meta" not in answer.result or "dev.holdfast/error" not in answer.result["_meta"]
