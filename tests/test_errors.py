@@ -9,7 +9,7 @@ from holdfast import errors
 
 FAMILIES = {
     "Unavailable": "ConnectFailed StartTimeout StoreDown CircuitOpen PoolFull Busy NoBackend RunsElsewhere",
-    "OutcomeUnknown": "ConnectionLost AnswerTimeout BadAnswer ChildDied WriteUnsettled",
+    "OutcomeUnknown": "ConnectionLost AnswerTimeout BadAnswer ParkedElsewhere ChildDied WriteUnsettled",
     "Rejected": "ErrorAnswer Unauthorized SessionReplaced SessionExpired Forbidden NotFound Conflict WrongPhase Ended "
     "QuestionRefused LimitReached CorruptRecord",
     "UsageError": "LeaseClosed CallbackFailed UnstorableValue ConfigError",

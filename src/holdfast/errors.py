@@ -182,6 +182,12 @@ class BadAnswer(OutcomeUnknown):
     summary = "sent something that is not an answer to this call"
 
 
+class ParkedElsewhere(OutcomeUnknown):
+    """The call waited for its client's answers in a gateway process that has ended, or in another one."""
+
+    summary = "was called through a gateway process that has ended, or another one, where the call waited for answers"
+
+
 class ChildDied(OutcomeUnknown):
     """The server process ended while a call was under way."""
 

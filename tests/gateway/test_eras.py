@@ -1,7 +1,5 @@
 """Which era a backend is taken in, for which client: sessions hold where a server offers both eras, as real ones do."""
 
-import asyncio
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,7 @@ from mcp import Client
 from mcp_types import ElicitResult
 
 from holdfast.testing import FaultServer
-from tests.deadlines import patience, until
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
 from tests.links.server_process import RealServer
@@ -111,42 +109,6 @@ async def test_a_backend_that_comes_to_offer_sessions_is_shared_no_more(tmp_path
             for _ in range(2):
                 async with Raw(program.url) as client:
                     assert (await client.call_2026("counter__count")).text == "1"
-
-
-@pytest.mark.promise("gateway.questions")
-@pytest.mark.parametrize("named", [False, True], ids=["alone", "handle"])
-@pytest.mark.parametrize("kind", ["sdk", "fastmcp"])
-async def test_a_2025_backends_question_to_a_2026_client_is_refused_at_once(
-    tmp_path: Path, kind: Any, named: bool
-) -> None:
-    async with RealServer(kind, json=False) as server:
-        servers = {"real": {"url": server.url, "era": "2025"}}
-        async with gateway(tmp_path, servers, sessions={"handles": True}) as program, Raw(program.url) as client:
-            extra: dict[str, Any] = {"_meta": {"io.modelcontextprotocol/clientCapabilities": {"roots": {}}}}
-            arguments: dict[str, Any] = {}
-            if named:
-                opened = (await client.ask_2026("tools/call", {"name": "holdfast__open_session", **extra})).result
-                arguments["holdfast_session"] = opened["structuredContent"]["holdfast_session"]
-            for tool in ("real__roots", "real__book") if kind == "fastmcp" else ("real__roots",):
-                params = {"name": tool, "arguments": arguments, **extra}
-                async with asyncio.timeout(patience(15)):
-                    answer = await client.ask_2026("tools/call", params)
-                assert answer.result["isError"], answer.raw
-                told = answer.result["_meta"]["dev.holdfast/error"]
-                assert (told["family"], told["kind"], told["server"]) == ("Rejected", "QuestionRefused", "real")
-                assert "2025" in answer.result["content"][-1]["text"]
-            assert (await client.call_2026("real__add", a=1, b=2, **arguments)).text == "3"
-
-
-@pytest.mark.promise("gateway.questions")
-async def test_a_program_that_asks_a_2026_client_is_refused_at_once(tmp_path: Path) -> None:
-    program_file = Path(__file__).with_name("asking_server.py")
-    servers = {"asks": {"command": sys.executable, "args": [str(program_file)], "era": "2025"}}
-    async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
-        await until(lambda: program.gateway is not None and program.gateway.table.tools, 60)
-        async with asyncio.timeout(patience(30)):
-            answer = await client.call_2026("asks__ask")
-        assert answer.result["_meta"]["dev.holdfast/error"]["kind"] == "QuestionRefused"
 
 
 @pytest.mark.promise("gateway.steering")

@@ -83,6 +83,13 @@ class Authenticator:
                 return principal if time.time() < self._expires.get(known, math.inf) else None
         return None
 
+    def lets_in(self, principal: Principal) -> bool:
+        """Has this caller a token that is good now?"""
+        now = time.time()
+        return self._open or any(
+            known == principal and now < self._expires.get(hash, math.inf) for hash, known in self._principals.items()
+        )
+
     def expired_between(self, start: float, end: float) -> bool:
         """Has any token expired in that time?"""
         return any(start <= moment <= end for moment in self._expires.values())

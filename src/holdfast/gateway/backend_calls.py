@@ -16,6 +16,7 @@ from holdfast.errors import (
     ConnectFailed,
     ConnectionLost,
     ErrorAnswer,
+    HoldfastError,
     LimitReached,
     SessionReplaced,
     StartTimeout,
@@ -27,6 +28,8 @@ from holdfast.gateway.backends.refused_questions import RefusedQuestions
 from holdfast.gateway.backends.routing import Route
 from holdfast.gateway.drain import CallsInProgress
 from holdfast.gateway.link_choice import LinkChoice
+from holdfast.gateway.parking.call import with_answer
+from holdfast.gateway.parking.parked_calls import invalid_state
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.results import OWN_SESSION, error_with_refusal, with_notice, with_refusal
 from holdfast.gateway.sessions.questions import ReplyChannel
@@ -35,6 +38,7 @@ from holdfast.links.calls.handlers import CallHandlers, RawProgress
 TRACE = ("traceparent", "tracestate", "baggage")
 ROUNDS = 10  # of input that a 2026 backend may ask of a 2025 client for one call
 _ONLY_2026 = frozenset({"resultType", "ttlMs", "cacheScope"})
+_OF_A_RETRY = frozenset({"inputResponses", "requestState"})
 
 
 @dataclass(slots=True)
@@ -81,6 +85,8 @@ class BackendCalls:
         backend_link = backend.new(
             principal=context.principal,
             caller=context.principal,
+            info=context.client.info or None,
+            capabilities=context.client.capabilities,
             passed=backend.passed(context.headers),
             session_wanted=context.era is Era.Y2025 or not may_be_2026,
             stream=True,
@@ -102,6 +108,10 @@ class BackendCalls:
         headers = _headers(context, backend_link, request)
         reply_channel, handlers, on_progress = context.reply_channel, None, None
         refused = RefusedQuestions(backend.name)
+        if link.era is Era.Y2025 and not _OF_A_RETRY.isdisjoint(params):
+            params = _without_answers(params)
+        if (parkable := context.parkable) is not None:
+            backend_link.parkable.append(parkable)
         if reply_channel is not None:
             meta = members(params.get("_meta"))
             handlers = _handlers(context, backend, reply_channel, meta, refused)
@@ -124,8 +134,11 @@ class BackendCalls:
             if result.get("resultType") == "input_required" and context.era is Era.Y2025:
                 result = await self._answer_questions(context, backend_link, request, result, headers)
         except ErrorAnswer as error:
-            if (refusal := refused.error()) is None:
+            refusal = _refusal(context, refused)
+            if refusal is None:
                 raise
+            if isinstance(refusal, ErrorAnswer):
+                raise with_answer(refusal, error) from error
             return error_with_refusal(request.method, error, refusal)
         except asyncio.CancelledError:
             if not (self._calls.was_cut() or (session is not None and session.was_cut())):
@@ -145,9 +158,17 @@ class BackendCalls:
             raise
         finally:
             backend_link.calls.remove(refused)
+            if parkable is not None:
+                backend_link.parkable.remove(parkable)
         if backend.health.state != "up":
             backend.answered()
-        if refused.method is not None and result.get("isError") is True and (refusal := refused.error()) is not None:
+        if (
+            (parkable is not None or refused.method is not None)
+            and result.get("isError") is True
+            and (refusal := _refusal(context, refused)) is not None
+        ):
+            if isinstance(refusal, ErrorAnswer):
+                raise refusal
             result = with_refusal(result, refusal)
         if context.era is Era.Y2025 and "resultType" in result:
             return {key: value for key, value in result.items() if key not in _ONLY_2026}
@@ -195,6 +216,20 @@ class BackendCalls:
         )
 
 
+def _without_answers(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters for a 2025 server. It gave out no state, so one that comes back is not ours, or not any longer."""
+    if "requestState" in params:
+        raise invalid_state()
+    return {key: value for key, value in params.items() if key != "inputResponses"}
+
+
+def _refusal(context: RequestContext, refused: RefusedQuestions) -> HoldfastError | None:
+    """Why a question of the server was refused during this call."""
+    if context.parkable is not None and context.parkable.refusal is not None:
+        return context.parkable.refusal
+    return refused.error(context.client.capabilities if context.era is Era.Y2026 else None)
+
+
 def _headers(context: RequestContext, backend_link: BackendLink, request: BackendRequest) -> dict[str, str] | None:
     """Trace context, what the operator passes through, and what a 2026 tool wants of its parameters."""
     headers: dict[str, str] | None = None
@@ -238,7 +273,8 @@ def _handlers(
         reply_channel.say({"jsonrpc": "2.0", "method": method, "params": dict(params or {})})
 
     if session is None or era is Era.Y2026:
-        return CallHandlers(refused.refuse, heard, keep_up)
+        parkable = context.parkable
+        return CallHandlers(parkable.ask if parkable is not None else refused.refuse, heard, keep_up)
     return CallHandlers(lambda method, params, _: session.questions.ask(method, params, reply_channel), heard, keep_up)
 
 

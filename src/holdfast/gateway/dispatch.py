@@ -10,12 +10,16 @@ from typing import Any, Literal, cast
 
 from holdfast.core.eras import METHOD_NOT_FOUND, Era, result_in
 from holdfast.core.exact import is_unicode
+from holdfast.core.questions import ASKING, asked_by_error, has, may_be_asked
 from holdfast.errors import ErrorAnswer, HoldfastError, Unavailable
 from holdfast.gateway.backend_calls import BackendCalls, BackendRequest
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.routing import BadCursor, Route, Routes, Table, page
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS
 from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.parking.call import missing_capability
+from holdfast.gateway.parking.parked_calls import Work
+from holdfast.gateway.parking.record import PREFIX
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.results import tool_error
 from holdfast.gateway.sessions import handles
@@ -61,8 +65,12 @@ class Methods:
             raise ErrorAnswer(f"no method {method!r:.80}", message="Method not found", code=METHOD_NOT_FOUND)
         calls = self._gateway.calls
         task = calls.begin()
+        result: dict[str, Any]
         try:
-            result: dict[str, Any] = await handler(context, params)
+            if context.era is Era.Y2026 and method in ASKING:
+                result = await self._answer_2026(context, method, params, handler)
+            else:
+                result = await handler(context, params)
         except ErrorAnswer:
             raise
         except HoldfastError as error:
@@ -75,6 +83,36 @@ class Methods:
         finally:
             calls.end(task)
         return result_in(context.era, method, result) if context.era is Era.Y2026 else result
+
+    async def _answer_2026(
+        self, context: RequestContext, method: str, params: dict[str, Any], handler: Work
+    ) -> dict[str, Any]:
+        """A call during which its server may ask the client: it waits for the answers, beyond this request."""
+        parked, state = self._gateway.parked, params.get("requestState")
+        try:
+            if isinstance(state, str) and state.startswith(PREFIX):
+                return await parked.resume(context, method, params)
+            if not may_be_asked(context.client.capabilities) or self._is_of_2026(context, method, params):
+                return await handler(context, params)
+            return await parked.run(context, method, params, handler)
+        except ErrorAnswer as error:
+            asked = asked_by_error(error.code, error.data)
+            if asked is None:
+                raise
+            if not has(context.client.capabilities, {"elicitation": {"url": {}}}):
+                raise missing_capability(method, {"elicitation": {"url": {}}}) from error
+            return {"resultType": "input_required", "inputRequests": asked}
+        except HoldfastError as error:
+            if method != "tools/call":
+                raise
+            self._gateway.report(error)
+            return tool_error(error)
+
+    def _is_of_2026(self, context: RequestContext, method: str, params: dict[str, Any]) -> bool:
+        """Does the server of this tool speak 2026 only, and so asks in its results?"""
+        route = self._routes(context).tools.get(str(params.get("name"))) if method == "tools/call" else None
+        backend = self._gateway.backends.get(route.backend) if route is not None else None
+        return backend is not None and backend.era is Era.Y2026
 
     # Lists
 

@@ -32,6 +32,7 @@ from holdfast.gateway.fronts.steering import Steering
 from holdfast.gateway.fronts.streams import Room, Stream, Streams
 from holdfast.gateway.link_choice import LinkChoice
 from holdfast.gateway.orphans import Orphans
+from holdfast.gateway.parking.parked_calls import ParkedCalls
 from holdfast.gateway.place import check_sealing
 from holdfast.gateway.process_record import ProcessRecord, described
 from holdfast.gateway.reload import OutdatedBackends, goes_on
@@ -83,6 +84,7 @@ class Gateway:
         self.announcements = Announcements(self.offers, self.sessions.live, self.caller_lists)
         self.checks = HealthChecks(self.backends)
         self.calls = CallsInProgress()
+        self.parked = ParkedCalls(store, self._programs.owner, settings.sessions, self.calls)
         self.failures = FailureLog("the gateway")
         self._process = ProcessRecord(store, self._programs.owner, self.failures, self.describe)
         self._steering = Steering()
@@ -107,6 +109,7 @@ class Gateway:
         settings = config.settings
         self.config = config
         self.sessions.configure(settings.sessions)
+        self.parked.configure(settings.sessions)
         self.offers.configure(settings.naming)
         self.room.resize(settings.clients.total_bytes)
         self._children.resize(settings.sessions.children, settings.children_per_caller)
@@ -259,6 +262,7 @@ class Gateway:
     async def stop(self) -> None:
         """Drain, then let go. With a durable store, sessions at HTTP backends stay for the next process."""
         await self.drain()
+        await self.parked.close()
         await self.caller_lists.close()
         await self.checks.close()
         for task in tuple(self._tasks):

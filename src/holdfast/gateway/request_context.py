@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from holdfast.core.eras import Era
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.gateway.backends.passed_headers import HasHeaders
+from holdfast.gateway.parking.call import ParkableCall
 from holdfast.gateway.sessions.questions import ReplyChannel
 from holdfast.gateway.sessions.record import Client
 from holdfast.gateway.sessions.session import Session
@@ -23,6 +24,8 @@ class RequestContext:
     headers: HasHeaders | None = None
     """Of the request, by their names in lower case."""
     reply_channel: ReplyChannel | None = None
+    parkable: ParkableCall | None = None
+    """The call, if it can wait while its server asks the client."""
     reporting: tuple[Link, Loss] | None = None
     """A loss that the answer reports."""
 

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from holdfast.core.disclosure import disclosed, rpc_error
 from holdfast.core.values import members
-from holdfast.errors import ErrorAnswer, HoldfastError, QuestionRefused
+from holdfast.errors import ErrorAnswer, HoldfastError
 
 ERROR = "dev.holdfast/error"
 NOTICE = "dev.holdfast/notice"
@@ -25,7 +25,7 @@ def with_notice(result: dict[str, Any], method: str, notice: str) -> dict[str, A
     return told
 
 
-def with_refusal(result: dict[str, Any], refused: QuestionRefused) -> dict[str, Any]:
+def with_refusal(result: dict[str, Any], refused: HoldfastError) -> dict[str, Any]:
     """The result of a tool that failed because its question was refused, with the reason and the remedy."""
     seen = disclosed(refused)
     content = result.get("content")
@@ -34,7 +34,7 @@ def with_refusal(result: dict[str, Any], refused: QuestionRefused) -> dict[str, 
     return {**result, "content": [*said, {"type": "text", "text": seen.text}], "_meta": meta}
 
 
-def error_with_refusal(method: str, error: ErrorAnswer, refused: QuestionRefused) -> dict[str, Any]:
+def error_with_refusal(method: str, error: ErrorAnswer, refused: HoldfastError) -> dict[str, Any]:
     """The server's own error, with the refused question that may be its reason: for a tool as a result, which a model
     reads, else raised."""
     if method == "tools/call":

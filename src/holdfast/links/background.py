@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+FINISH_SECONDS = 1.0  # at most, for what should still reach a server before its link closes
+
 
 def cancelling() -> bool:
     """Is this very task being cancelled? Else a CancelledError is something else's that it waited for."""
@@ -23,15 +25,20 @@ class BackgroundTasks:
 
     def __init__(self, on_failure: Callable[[str, BaseException], None]) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._to_finish: set[asyncio.Task[Any]] = set()
         self._on_failure = on_failure
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def start(self, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Run it in a context of its own: a caller's context variables end with the caller."""
+    def start(self, coroutine: Coroutine[Any, Any, T], name: str, *, finish: bool = False) -> asyncio.Task[T]:
+        """Run it in a context of its own: a caller's context variables end with the caller. `finish`: closing waits for
+        it a moment, instead of cancelling it."""
         task = asyncio.get_running_loop().create_task(coroutine, name=name, context=Context())
         self._tasks.add(task)
+        if finish:
+            self._to_finish.add(task)
+            task.add_done_callback(self._to_finish.discard)
         task.add_done_callback(self._done)
         return task
 
@@ -43,9 +50,12 @@ class BackgroundTasks:
     def abandon(self) -> None:
         """Forget the tasks: their event loop is closed, so they will never end."""
         self._tasks.clear()
+        self._to_finish.clear()
 
     async def close(self, seconds: float, keep: asyncio.Task[Any] | None = None) -> int:
         """Cancel all and wait for them. Returns how many did not end in time."""
+        if self._to_finish:
+            await asyncio.wait(tuple(self._to_finish), timeout=min(FINISH_SECONDS, seconds))
         tasks = [task for task in self._tasks if task is not keep and task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()

@@ -18,6 +18,7 @@ from holdfast.gateway.server import Program
 from holdfast.testing import FaultServer
 from tests.deadlines import patience, until
 from tests.gateway.clients import Events, Raw
+from tests.gateway.parking.asking_backend import asking_backend
 
 LISTEN_2026: dict[str, Any] = {
     "jsonrpc": "2.0",
@@ -177,3 +178,17 @@ async def test_a_call_of_a_session_that_is_ending_is_cut_with_its_token(tmp_path
             place.write("bob")
             assert await place.program.reload()
             assert [answer.status for answer in await asyncio.gather(calling, ending)] == [401, 401]
+
+
+@pytest.mark.promise("gateway.revoked")
+async def test_a_parked_call_ends_with_its_callers_token(tmp_path: Path) -> None:
+    roots = {"_meta": {"io.modelcontextprotocol/clientCapabilities": {"roots": {}}}}
+    async with asking_backend() as backend, office(tmp_path, backend.url) as place:
+        async with Raw(place.program.url, place.tokens["alice"]) as alice:
+            asked = {"name": "counter__ask", "arguments": {"rounds": [[{"method": "roots/list"}]]}, **roots}
+            assert (await alice.ask_2026("tools/call", asked)).result["resultType"] == "input_required"
+            place.write("bob")
+            assert await place.program.reload()
+            await until(lambda: not backend.running)
+            assert place.program.gateway is not None
+            assert place.program.gateway.parked.places_taken == 0

@@ -19,6 +19,7 @@ from holdfast.stores import open_store
 from holdfast.testing import FaultServer
 from tests.deadlines import patience, until
 from tests.gateway.gateways import HOLDFAST, config_of, reaped
+from tests.gateway.parking.asking_backend import asking_backend
 
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
 META_2026 = {
@@ -336,3 +337,19 @@ async def test_a_stdio_session_that_is_used_does_not_expire_and_what_was_asked_i
             assert await process.wait() == 0
         await reaped()
         assert not [session for session in http.sessions.sessions.values() if session.count]
+
+
+@pytest.mark.promise("gateway.questions")
+async def test_a_2026_client_over_stdio_answers_a_2025_servers_question_by_its_retry(tmp_path: Path) -> None:
+    meta = {**META_2026, "io.modelcontextprotocol/clientCapabilities": {"roots": {}}}
+    params = {"name": "asks__ask", "arguments": {"rounds": [[{"method": "roots/list"}]]}, "_meta": meta}
+    async with asking_backend() as backend, served(tmp_path, {"asks": {"url": backend.url}}) as client:
+        client.send(1, "tools/call", params)
+        await until(lambda: client.has(1), 20)
+        [asked] = [message["result"] for message in client.read() if message.get("id") == 1]
+        [key] = asked["inputRequests"]
+        answers = {"inputResponses": {key: {"roots": []}}, "requestState": asked["requestState"]}
+        client.send(2, "tools/call", {**params, **answers})
+        await until(lambda: client.has(2), 20)
+        [done] = [message["result"] for message in client.read() if message.get("id") == 2]
+        assert done["content"][0]["text"] == '[{"roots": []}]'

@@ -23,6 +23,7 @@ from holdfast.gateway.backends.ownership import Ownership, Programs
 from holdfast.gateway.backends.refused_questions import RefusedQuestions
 from holdfast.gateway.config.file import ServerEntry
 from holdfast.gateway.config.settings import Policy
+from holdfast.gateway.parking.call import ParkableCall
 from holdfast.links.calls.handlers import Params
 from holdfast.links.link import Link
 
@@ -78,6 +79,7 @@ class BackendLink:
         "link",
         "memory",
         "owns",
+        "parkable",
         "passed",
         "session",
         "used",
@@ -104,6 +106,8 @@ class BackendLink:
         self.owns: Ownership | None = None
         self.passed: Mapping[str, str] = passed or {}
         """Headers of the caller's latest request, for servers that want them on every request."""
+        self.parkable: list[ParkableCall] = []
+        """Calls under way that can wait while their client is asked."""
         self.calls: list[RefusedQuestions] = []
         """Of the calls under way."""
         self.begun = self.used = time.monotonic()
@@ -120,9 +124,12 @@ class BackendLink:
         if passed is not None:
             self.passed = passed
 
-    async def refuse(self, method: str, params: Params, id: str | int) -> dict[str, Any]:
-        """Refuse a question that came on no call's own stream. It belongs to the call under way, if there is one only;
-        else nobody knows whose it is."""
+    async def on_question(self, method: str, params: Params, id: str | int) -> dict[str, Any]:
+        """Answer a question that came on no call's own stream: by the client of the latest call that can wait. Callers
+        who share a link are asked only where no other call can be meant. Else it is refused, or the server would wait;
+        that belongs to the call under way, if there is one only."""
+        if self.parkable and (self.caller is not None or len(self.calls) == 1):
+            return await self.parkable[-1].ask(method, params, id)
         asked = self.calls[0] if len(self.calls) == 1 else RefusedQuestions(self.server)
         return await asked.refuse(method, params, id)
 

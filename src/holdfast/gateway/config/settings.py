@@ -166,6 +166,17 @@ class Sessions(Part):
         default=300.0,
         description="Seconds that a client has to answer a server's question, which a person may have to read.",
     )
+    park: Seconds = Field(
+        default=600.0,
+        description="Seconds that a call of a 2026 client waits for the answers to what its server asks, before it is "
+        "cancelled.",
+    )
+    parked_per_principal: int = Field(
+        default=64, ge=1, description="Calls of one caller that may wait so; a question of one more is refused."
+    )
+    parked_bytes: int = Field(
+        default=8 * MIB, ge=1024, description="Bytes that they may hold: requests, questions, results that wait."
+    )
     children: int = Field(
         default=64,
         ge=0,

@@ -60,6 +60,7 @@ class HttpFront:
         ended = self.open.end_refused(self._authenticator)
         if ended:
             log.warning("ended %d open requests: their tokens are no longer valid", ended)
+        self._gateway.parked.end_refused(self._authenticator.lets_in)
 
     async def close(self) -> None:
         """Stop what still runs once no request is served."""

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from holdfast.core.eras import Era
 from holdfast.core.models import Principal
+from holdfast.core.questions import may_be_asked
 from holdfast.errors import HoldfastError
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.link import BackendLink, close_all
@@ -17,7 +18,7 @@ from holdfast.gateway.backends.lists import LISTS
 from holdfast.gateway.backends.memories import SessionMemory
 from holdfast.gateway.backends.subscriptions import Subscriptions
 from holdfast.gateway.sessions.lists import SessionLists
-from holdfast.gateway.sessions.questions import CAPABILITY, Questions
+from holdfast.gateway.sessions.questions import Questions
 from holdfast.gateway.sessions.record import Client, SessionRecord
 
 log = logging.getLogger("holdfast.gateway")
@@ -99,14 +100,14 @@ class SessionLinks(Mapping[str, BackendLink]):
             backend_link = spare
             backend_link.give_to(record.key, session.principal, memory)
         backend_link.link.handle(
-            backend_link.refuse
+            backend_link.on_question
             if session.era is Era.Y2026
             else lambda method, params, _: session.questions.ask(method, params, None),
             lambda method, params: self.on_notification(name, method, params),
         )
         backend_link.link.log_level = record.log_level
         self._links[name] = backend_link
-        if session.is_read or session.era is Era.Y2026 or set(CAPABILITY.values()) & capabilities.keys():
+        if session.is_read or session.era is Era.Y2026 or may_be_asked(capabilities):
             backend_link.link.listen()  # servers ask there, too, and wait until they get an answer or a refusal
         return backend_link
 

@@ -10,15 +10,11 @@ from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 from holdfast.core.eras import METHOD_NOT_FOUND
+from holdfast.core.questions import CAPABILITY
 from holdfast.core.values import members
 from holdfast.errors import ErrorAnswer
 from holdfast.gateway.fronts.streams import Stream
 
-CAPABILITY = {
-    "sampling/createMessage": "sampling",
-    "elicitation/create": "elicitation",
-    "roots/list": "roots",
-}
 INTERNAL_ERROR = -32603
 
 

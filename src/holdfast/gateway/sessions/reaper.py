@@ -12,6 +12,7 @@ from holdfast.core.models import Principal, Record
 from holdfast.core.values import members
 from holdfast.errors import StoreDown
 from holdfast.gateway.backends.backend import Backend
+from holdfast.gateway.parking.record import KIND as PARKED
 from holdfast.gateway.sessions.record import KIND
 from holdfast.gateway.sessions.registry import Sessions
 from holdfast.gateway.sessions.session import Session
@@ -47,6 +48,7 @@ class Reaper:
         for backend in list(self._backends.values()):
             await backend.links.close_idle(idle, self._sessions.has_session)
         await self._store.reap(kind=KIND, ended_for=TOMBSTONE)
+        await self._store.reap(kind=PARKED, ended_for=0.0)
         return ended
 
     async def _reap_live(self) -> int:

@@ -66,6 +66,7 @@ class Session:
         "key",
         "links",
         "lists",
+        "parked",
         "principal",
         "questions",
         "record",
@@ -88,6 +89,8 @@ class Session:
         self.lists = SessionLists(self, host.offers)
         self.questions = Questions(self)
         self.calls: dict[str | int, asyncio.Task[Any]] = {}
+        self.parked: set[asyncio.Task[Any]] = set()
+        """Those of the calls that wait for their client; the session's end does not."""
         self.streams: Streams | None = None
         self._changed: set[str] = set()
         """Kinds of lists that changed while the client did not listen."""
@@ -222,7 +225,7 @@ class Session:
 
     async def drain(self, seconds: float) -> None:
         """Wait for calls under way, but for the one that ends the session."""
-        calls = [task for task in self.calls.values() if task is not asyncio.current_task()]
+        calls = [task for task in self.calls.values() if task not in (asyncio.current_task(), *self.parked)]
         if calls:
             await asyncio.wait(calls, timeout=seconds)
 

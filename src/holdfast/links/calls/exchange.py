@@ -126,7 +126,7 @@ class Exchanger:
             return
         params = {"requestId": id, "reason": reason}
         message: Message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
-        task = self._background.start(self.tell(generation, message), f"cancel {self._name}")
+        task = self._background.start(self.tell(generation, message), f"cancel {self._name}", finish=True)
         if generation.wire.owns_server:  # HTTP keeps no order between requests
             self._cancellations.add(task)
             task.add_done_callback(self._cancellations.discard)
