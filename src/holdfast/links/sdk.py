@@ -53,7 +53,7 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.links.calls.call import LISTEN
-from holdfast.links.calls.handlers import OnProgress, Params
+from holdfast.links.calls.handlers import OnProgress, OnResumeToken, Params
 from holdfast.links.link import Link
 
 CANCELLED = "notifications/cancelled"
@@ -82,6 +82,8 @@ class Bridge:
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
         id: RequestId | None = None,
+        resume: str | None = None,
+        on_resume_token: OnResumeToken | None = None,
     ) -> dict[str, Any]:
         """A session's request. Raises `MCPError` only, or the caller's own cancellation."""
         try:
@@ -101,6 +103,8 @@ class Bridge:
                 on_progress=on_progress,
                 id=id,
                 sharer=self._sharer() if self._sharer is not None else None,
+                resume=resume,
+                on_resume_token=on_resume_token,
             )
         except HoldfastError as error:
             raise as_mcp_error(error) from error
@@ -226,6 +230,8 @@ class LinkDispatcher:
                 timeout=opts.get("timeout"),
                 on_progress=opts.get("on_progress"),
                 id=id,
+                resume=opts.get("resumption_token"),
+                on_resume_token=opts.get("on_resumption_token"),
             )
         finally:
             if id is not None:
@@ -367,16 +373,18 @@ class LinkTransport:
             await self._bridge.tell(message.method, message.params)
 
     async def _answer(self, message: JSONRPCRequest, metadata: MessageMetadata) -> None:
-        headers = metadata.headers if isinstance(metadata, ClientMessageMetadata) else None
+        hints = metadata if isinstance(metadata, ClientMessageMetadata) else ClientMessageMetadata()
         token = cast("dict[str, Any]", (message.params or {}).get("_meta") or {}).get("progressToken")
         try:
             result = await self._bridge.call(
                 message.method,
                 message.params,
-                headers=headers,
+                headers=hints.headers,
                 on_progress=self._progress(token) if token is not None else None,
                 # The server names a subscription by the id of its request, and the session finds it by that.
                 id=message.id if message.method == LISTEN else None,
+                resume=hints.resumption_token,
+                on_resume_token=hints.on_resumption_token_update,
             )
         except MCPError as error:
             await self._send(JSONRPCError(jsonrpc="2.0", id=message.id, error=error.error))
