@@ -8,9 +8,9 @@ import pytest
 from mcp import Client, ClientSession
 from mcp.shared.exceptions import MCPError
 
-from holdfast import LinkDispatcher, LinkTransport
+from holdfast.links import LinkDispatcher, LinkTransport
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import link_to
+from tests.links.quick_links import link_to
 from tests.links.web import WebAnswer, WebRequest, json_answer, web_server
 
 pytestmark = pytest.mark.anyio

@@ -9,9 +9,10 @@ import pytest
 from mcp.shared.message import SessionMessage
 
 import holdfast
-from holdfast import CommandTarget
+from holdfast.links import CommandTarget
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import FAST, link_to, tool, until
+from tests.deadlines import until
+from tests.links.quick_links import FAST, link_to, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -110,7 +111,7 @@ async def test_notify_reaches_a_2025_server_also_in_a_new_session_and_says_when_
         await link.notify("notifications/roots/list_changed")
         assert link.generation == 2
         server.plan(Fault.STATUS, method="notifications/roots/list_changed", status=500)
-        with pytest.raises(holdfast.BadAnswer):
+        with pytest.raises(holdfast.errors.BadAnswer):
             await link.notify("notifications/roots/list_changed")
         await link.notify("notifications/roots/list_changed")
 
@@ -162,7 +163,7 @@ async def test_no_later_request_overtakes_a_cancellation_on_a_stream(how: str, k
     target = CommandTarget(sys.executable, ["-I", "-S", "-c", PROGRAM]) if kind == "program" else RawObject()
     async with link_to(target, era="2025") as link:
         await link.open()
-        with pytest.raises((TimeoutError, holdfast.AnswerTimeout)):
+        with pytest.raises((TimeoutError, holdfast.errors.AnswerTimeout)):
             if how == "cancelled":
                 async with asyncio.timeout(0.2):
                     await link.request("wait")

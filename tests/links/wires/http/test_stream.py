@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core import events
+from holdfast import events
 from holdfast.links.wires.http.stream import SHORTEST_PAUSE
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import FAST, link_to, text_of, tool, until
-from tests.links.real import RealServer
+from tests.deadlines import patience, until
+from tests.links.quick_links import FAST, link_to, text_of, tool
+from tests.links.server_process import RealServer
 
 pytestmark = pytest.mark.anyio
 
@@ -103,7 +104,7 @@ async def test_a_resumption_that_fails_is_an_unknown_outcome() -> None:
         await link.request("tools/list")
         server.plan(Fault.CLOSE_IN_STREAM, method="tools/call")
         server.plan(Fault.STATUS, method="GET", status=500, times=10)
-        with pytest.raises(holdfast.ConnectionLost):
+        with pytest.raises(holdfast.errors.ConnectionLost):
             await link.request("tools/call", tool("effect", call="x"))
         server.lift()
         await link.request("tools/list")
@@ -112,7 +113,7 @@ async def test_a_resumption_that_fails_is_an_unknown_outcome() -> None:
 @pytest.mark.promise("link.long-stream")
 async def test_a_stream_may_last_longer_than_every_default_timeout() -> None:
     # Silence at a three-hundredth of its default: five minutes become one second, and the stream lasts longer.
-    limits = holdfast.Limits().scaled(1 / 300)
+    limits = holdfast.links.Limits().scaled(1 / 300)
     limits = type(limits)(silence=limits.silence, connect=2, handshake=2, start=5, close=2, tell=2, stream_retry=0.02)
     handlers = CallHandlers()
     async with FaultServer(era="2026") as server, link_to(server.url, limits=limits, on_notification=handlers) as link:
@@ -301,7 +302,7 @@ async def test_a_call_in_which_the_server_may_ask_waits_for_the_server_stream() 
             await link.request("tools/list")
         assert not server.effects
         server.opens.set()
-        await asyncio.wait_for(asyncio.gather(*calls), 5)
+        await asyncio.wait_for(asyncio.gather(*calls), patience(5))
         assert server.effects["x"] == 3
         assert server.streams == 1
 
@@ -322,10 +323,10 @@ async def test_a_call_waits_for_a_server_stream_only_where_that_helps_and_not_fo
             await until(lambda: link.era is not None)
             await link.close()
             with pytest.raises(holdfast.Unavailable):
-                await asyncio.wait_for(call, 5)
+                await asyncio.wait_for(call, patience(5))
             assert not server.effects
         else:
-            await asyncio.wait_for(link.request("tools/call", tool("effect", call="x")), 5)
+            await asyncio.wait_for(link.request("tools/call", tool("effect", call="x")), patience(5))
         server.opens.set()
 
 
@@ -336,8 +337,8 @@ async def test_a_call_with_a_deadline_waits_half_of_it_for_the_stream() -> None:
         link_to(server.url, capabilities={"elicitation": {}}, on_request=_accept) as link,
     ):
         await link.open()
-        with pytest.raises(holdfast.AnswerTimeout):
-            await asyncio.wait_for(link.request("tools/call", tool("wait"), timeout=0.2), 5)
+        with pytest.raises(holdfast.errors.AnswerTimeout):
+            await asyncio.wait_for(link.request("tools/call", tool("wait"), timeout=0.2), patience(5))
         server.opens.set()
 
 
