@@ -9,6 +9,7 @@ import pytest
 from mcp import Client, ClientSession
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ClientMessageMetadata
 
 import holdfast
 from holdfast.links import LinkDispatcher, LinkTransport, sdk
@@ -404,3 +405,45 @@ async def test_a_client_that_is_wrong_about_its_server_is_served_in_the_other_er
             assert link.era is not None
             assert link.era.value == "2025"
         assert server.effects["x"] == 1
+
+
+@pytest.mark.promise("link.sdk")
+@pytest.mark.parametrize("over", ["dispatcher", "transport"])
+async def test_a_session_goes_on_with_an_answer_by_its_resumption_token(over: str) -> None:
+    tokens: list[str] = []
+
+    async def take(token: str) -> None:
+        tokens.append(token)
+        raise RuntimeError("a bug of the caller")
+
+    async with FaultServer(resumable=True) as server, link_to(server.url, stream=False) as link:
+        if over == "dispatcher":
+            context: Any = ClientSession(dispatcher=LinkDispatcher(link))
+        else:
+            context = Client(LinkTransport(link))
+        async with context as client:
+            session = client if over == "dispatcher" else client.session
+            if over == "dispatcher":
+                await session.initialize()
+
+            def call(hints: ClientMessageMetadata) -> asyncio.Future[types.CallToolResult]:
+                params = types.CallToolRequestParams(name="effect", arguments={"call": "x", "text": "the answer"})
+                request = types.CallToolRequest(params=params)
+                return asyncio.ensure_future(session.send_request(request, types.CallToolResult, metadata=hints))
+
+            server.plan(Fault.CLOSE_IN_STREAM, method="tools/call")
+            server.plan(Fault.HANG, method="GET")
+            first = call(ClientMessageMetadata(on_resumption_token_update=take))
+            await until(lambda: server.effects["x"] == 1 and tokens)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            again = await asyncio.wait_for(call(ClientMessageMetadata(resumption_token=tokens[-1])), patience(5))
+            assert said(again) == "the answer"
+            assert server.effects["x"] == 1
+            assert not server.sessions.cancelled  # it was left, not cancelled
+            before = len(server.requests)
+            with pytest.raises(MCPError) as caught:
+                await call(ClientMessageMetadata(resumption_token="a\r\nx-evil: 1"))
+            assert caught.value.data["holdfast"]["error"] == "UsageError"
+            assert len(server.requests) == before

@@ -22,7 +22,7 @@ from holdfast.links.background import BackgroundTasks, cancelling
 from holdfast.links.calls.call import Call, CallContext, pass_circuit
 from holdfast.links.calls.errors import closed, error_for
 from holdfast.links.calls.exchange import NO_HEADERS, Exchanger
-from holdfast.links.calls.handlers import CallHandlers, OnNotification, OnProgress, OnRequest
+from holdfast.links.calls.handlers import CallHandlers, OnNotification, OnProgress, OnRequest, OnResumeToken
 from holdfast.links.calls.inbound import Inbound
 from holdfast.links.calls.watch import Watch
 from holdfast.links.lifecycle.lifecycle import LinkLifecycle
@@ -37,8 +37,8 @@ from holdfast.links.options import LinkStatistics, Options
 from holdfast.links.reporter import LinkReporter
 from holdfast.links.settings import REMEMBERED, CurrentSettings, SessionSettings
 from holdfast.links.sharers import Sharers
-from holdfast.links.target import Target, check_headers, target_of
-from holdfast.links.wires.base import Loss, Message
+from holdfast.links.target import Target, check_headers, check_resume_token, target_of
+from holdfast.links.wires.base import Loss, Message, Resumption
 
 
 class Link:
@@ -214,13 +214,19 @@ class Link:
         id: str | int | None = None,
         handlers: CallHandlers | None = None,
         sharer: object | None = None,
+        resume: str | None = None,
+        on_resume_token: OnResumeToken | None = None,
     ) -> dict[str, Any]:
         """Send a request and return its result. `safe`: it may be repeated (else the method decides; a tool call may
         not). `timeout` is a total, replays included; `silence` is the longest span without a sign of life, by default
         `Limits.silence`. `handlers` take what the server sends on this call's own stream. `sharer`: which of the
-        link's `sharers` calls."""
+        link's `sharers` calls. `on_resume_token` gets ids of events of the answer's stream, and the call can then be
+        given up without being cancelled at the server; `resume` takes the last of them, and gets the rest of the answer
+        without a new execution. 2025 over HTTP only: elsewhere both are without effect."""
         self._enter_loop()
         _check(method, params, headers, self.name)
+        if resume is not None:
+            check_resume_token(resume, self.name)
         in_flight, limit = self._reporter.in_flight, self._options.limits.in_flight
         if in_flight >= limit:
             raise Busy(
@@ -243,6 +249,7 @@ class Link:
                 handlers,
                 silence,
                 sharer,
+                self._resumption(resume, on_resume_token),
             )
             result, generation = await call.run()
         finally:
@@ -253,6 +260,20 @@ class Link:
         if self._saved.memory is not None:
             self._touch(self._saved.memory.touch_every)
         return result
+
+    def _resumption(self, token: str | None, on_token: OnResumeToken | None) -> Resumption | None:
+        if token is None and on_token is None:
+            return None
+        if on_token is None:
+            return Resumption(token)
+
+        async def take(token: str) -> None:
+            try:
+                await on_token(token)
+            except Exception as error:
+                self._reporter.handler_failed("a callback for resume tokens", error)
+
+        return Resumption(token, take)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification; it arrives at most once. In 2026, HTTP has none from clients: there nothing is sent."""

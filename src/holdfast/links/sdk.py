@@ -25,6 +25,7 @@ from mcp.shared.dispatcher import (
     run_notify_intercept,
 )
 from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
 from mcp.shared.message import ClientMessageMetadata, MessageMetadata, SessionMessage
 from mcp.shared.transport_context import TransportContext
 from mcp_types import (
@@ -41,7 +42,14 @@ from mcp_types import (
     RequestId,
 )
 
-from holdfast.core.eras import CLIENT_CAPABILITIES, CLIENT_INFO, PROTOCOL_VERSION, VERSIONS, Era, result_in
+from holdfast.core.eras import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    PROTOCOL_VERSION,
+    VERSIONS,
+    Era,
+    result_in,
+)
 from holdfast.core.handshake import Handshake
 from holdfast.core.retry import HINT_SECONDS
 from holdfast.errors import (
@@ -54,7 +62,8 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.links.calls.call import LISTEN
-from holdfast.links.calls.handlers import OnProgress, Params
+from holdfast.links.calls.handlers import OnProgress, OnResumeToken, Params
+from holdfast.links.crossing import NOT_FOUND_2025, Crossing
 from holdfast.links.link import Link
 
 CANCELLED = "notifications/cancelled"
@@ -67,6 +76,10 @@ _safe_tools: WeakKeyDictionary[Link, dict[str, tuple[object, float]]] = WeakKeyD
 of the listing: for all sessions over that link."""
 
 
+_schemas: WeakKeyDictionary[Link, dict[str, Any]] = WeakKeyDictionary()
+"""The input schemas of a 2026 server's tools: which parameters go into headers, where the session does not know."""
+
+
 class Bridge:
     """What dispatcher and transport share: one session's calls, carried by a link."""
 
@@ -74,6 +87,7 @@ class Bridge:
         self.link = link
         self._probes = probes
         self._sharer = sharer
+        self.crossing = Crossing(link, self._learn, self._param_headers)
 
     async def call(
         self,
@@ -84,17 +98,24 @@ class Bridge:
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
         id: RequestId | None = None,
+        resume: str | None = None,
+        on_resume_token: OnResumeToken | None = None,
     ) -> dict[str, Any]:
         """A session's request. Raises `MCPError` only, or the caller's own cancellation."""
+        meta = _members(params and params.get("_meta"))
+        is_2026 = PROTOCOL_VERSION in meta
         try:
             if method == "initialize":
                 return await self._initialize(params or {}, timeout)
             if method == "server/discover":
                 return await self._discover(params or {}, timeout)
-            if self.link.generation == 0 and PROTOCOL_VERSION in (meta := _members(params and params.get("_meta"))):
+            if self.link.generation == 0 and is_2026:
                 self.link.assume(str(meta[PROTOCOL_VERSION]))  # a client with a pinned era, which makes no handshake
             safe, timeout = await self._is_safe(method, params, timeout)
             extra = {name: value for name, value in (headers or {}).items() if name.lower() not in _OURS}
+            sharer = self._sharer() if self._sharer is not None else None
+            if not is_2026 and self.link.era is Era.Y2026:
+                return await self.crossing.request(method, params or {}, safe, extra, timeout, on_progress, id, sharer)
             result = await self.link.request(
                 method,
                 params,
@@ -103,8 +124,14 @@ class Bridge:
                 timeout=timeout,
                 on_progress=on_progress,
                 id=id,
-                sharer=self._sharer() if self._sharer is not None else None,
+                sharer=sharer,
+                resume=resume,
+                on_resume_token=on_resume_token,
             )
+        except ErrorAnswer as error:
+            if is_2026 and (error.code, method) == (NOT_FOUND_2025, "resources/read"):
+                raise MCPError(INVALID_PARAMS, error.message, error.data) from error
+            raise as_mcp_error(error) from error
         except HoldfastError as error:
             raise as_mcp_error(error) from error
         except (TypeError, ValueError, AttributeError, KeyError) as error:  # a handshake that is not what it should be
@@ -114,10 +141,13 @@ class Bridge:
             raise as_mcp_error(bad) from error
         if method == "tools/list":
             self._learn(result)
-        meta = params.get("_meta") if params else None
-        if isinstance(meta, Mapping) and PROTOCOL_VERSION in meta:
-            return result_in(Era.Y2026, method, result)
-        return result
+        return result_in(Era.Y2026, method, result) if is_2026 else result
+
+    def _param_headers(self, method: str, params: Mapping[str, Any]) -> dict[str, str]:
+        schema = _schemas.get(self.link, {}).get(str(params.get("name"))) if method == "tools/call" else None
+        if schema is None or find_invalid_x_mcp_header(schema) is not None:
+            return {}
+        return mcp_param_headers(x_mcp_header_map(schema), _members(params.get("arguments")))
 
     async def _is_safe(self, method: str, params: Params, timeout: float | None) -> tuple[bool | None, float | None]:
         """May it be repeated, and how much of its timeout is left."""
@@ -143,6 +173,7 @@ class Bridge:
         """Which tools may be repeated, by their annotations. Another page adds to what is known."""
         hint = (self._version(), self.link.clock.monotonic())
         safe = _safe_tools.setdefault(self.link, {})
+        schemas = dict[str, Any]()
         listed = result.get("tools")
         for tool in cast("list[Any]", listed) if isinstance(listed, list) else ():
             told = _members(tool)
@@ -151,11 +182,15 @@ class Bridge:
                 safe.pop(name, None)
                 if hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True:
                     safe[name] = hint
+                schemas[name] = told.get("inputSchema")
+        if self.link.era is Era.Y2026:
+            _schemas[self.link] = _schemas.get(self.link, {}) | schemas
 
     def heard(self, method: str) -> None:
         """A notification: what was listed may not hold any more."""
         if method == "notifications/tools/list_changed":
             _safe_tools.pop(self.link, None)
+            _schemas.pop(self.link, None)
 
     async def _initialize(self, params: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
         self.link.introduce(params.get("clientInfo") or {}, params.get("capabilities") or {})
@@ -245,6 +280,8 @@ class LinkDispatcher:
                 timeout=opts.get("timeout"),
                 on_progress=opts.get("on_progress"),
                 id=id,
+                resume=opts.get("resumption_token"),
+                on_resume_token=opts.get("on_resumption_token"),
             )
         finally:
             if id is not None:
@@ -272,6 +309,8 @@ class LinkDispatcher:
                 except MCPError as error:
                     raise ErrorAnswer(error.message, message=error.message, data=error.data, code=error.code) from error
 
+            self._bridge.crossing.ask = answer
+
             def hear(method: str, params: Params) -> None:
                 self._bridge.heard(method)
                 if not run_notify_intercept(on_notify_intercept, method, params):
@@ -282,6 +321,7 @@ class LinkDispatcher:
                 task_status.started()
                 await anyio.sleep_forever()
             finally:
+                self._bridge.crossing.ask = None
                 self._link.handle(None, None)
 
 
@@ -337,6 +377,7 @@ class LinkTransport:
         self._to_session = to_session
         self._streams = (to_session, for_session, from_session, written)
         self._link.handle(self._ask, self._hear)
+        self._bridge.crossing.ask = self._ask
         self._start(self._read(written))
         return for_session, from_session
 
@@ -388,16 +429,18 @@ class LinkTransport:
             await self._bridge.tell(message.method, message.params)
 
     async def _answer(self, message: JSONRPCRequest, metadata: MessageMetadata) -> None:
-        headers = metadata.headers if isinstance(metadata, ClientMessageMetadata) else None
+        hints = metadata if isinstance(metadata, ClientMessageMetadata) else ClientMessageMetadata()
         token = cast("dict[str, Any]", (message.params or {}).get("_meta") or {}).get("progressToken")
         try:
             result = await self._bridge.call(
                 message.method,
                 message.params,
-                headers=headers,
+                headers=hints.headers,
                 on_progress=self._progress(token) if token is not None else None,
                 # The server names a subscription by the id of its request, and the session finds it by that.
                 id=message.id if message.method == LISTEN else None,
+                resume=hints.resumption_token,
+                on_resume_token=hints.on_resumption_token_update,
             )
         except MCPError as error:
             await self._send(JSONRPCError(jsonrpc="2.0", id=message.id, error=error.error))

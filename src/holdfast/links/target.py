@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from holdfast.errors import ConfigError
+from holdfast.core.sse import LONGEST_ID
+from holdfast.errors import ConfigError, UsageError
 from holdfast.links.wires.stdio.command import masked
 
 Headers: TypeAlias = Mapping[str, str]
@@ -239,6 +240,7 @@ def check_url(url: str) -> str:
     return url
 
 
+_HEADER_VALUE = re.compile(r"[\x20-\x7e\x80-\xff]+").fullmatch
 RESERVED = frozenset({"mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name", "content-length", "host"})
 """Headers that are the link's own word."""
 
@@ -257,6 +259,17 @@ def check_headers(headers: Headers) -> Headers:
         if any(c in "\r\n\0" for c in value):
             raise ConfigError(f"header {name!r} has a line break in its value", phase="resolve")
     return headers
+
+
+def check_resume_token(token: object, server: str) -> None:
+    """Raise unless it may stand in a header."""
+    if not isinstance(token, str) or not 0 < len(token) <= LONGEST_ID or not _HEADER_VALUE(token):
+        raise UsageError(
+            f"the resume token for {server!r} is not 1 to {LONGEST_ID} characters that a header can carry",
+            server=server,
+            phase="call",
+            remedy="give what on_resume_token= got",
+        )
 
 
 def check_env(env: object, command: str) -> dict[str, str]:

@@ -24,7 +24,7 @@ from holdfast.links.memory.saver import Saver
 from holdfast.links.options import Options
 from holdfast.links.reporter import LinkReporter
 from holdfast.links.settings import CurrentSettings
-from holdfast.links.wires.base import Generation, Patience, Reply
+from holdfast.links.wires.base import Generation, Patience, Reply, Resumption
 
 LISTEN = "subscriptions/listen"  # its answer is a stream that may say nothing for days
 _NOT_2026 = (None, -32600, -32601, -32000, -32001)
@@ -99,6 +99,7 @@ class Call:
         "_on_progress",
         "_params",
         "_renewed_for",
+        "_resumption",
         "_safe",
         "_sharer",
         "_silence",
@@ -119,8 +120,10 @@ class Call:
         handlers: CallHandlers | None = None,
         silence: float | None = None,
         sharer: object | None = None,
+        resumption: Resumption | None = None,
     ) -> None:
         self._context = context
+        self._resumption = resumption
         self._sharer = sharer
         self._silence = context.options.limits.silence if silence is None else silence
         self._handlers = handlers
@@ -210,6 +213,7 @@ class Call:
                 self._on_progress,
                 self._id,
                 self._handlers,
+                self._resumption,
             )
         except asyncio.CancelledError:
             context.peer.circuit.gave_up()

@@ -20,7 +20,7 @@ from holdfast.links.lifecycle.phase import LinkPhase
 from holdfast.links.limits import Limits
 from holdfast.links.settings import CurrentSettings
 from holdfast.links.trace import traced
-from holdfast.links.wires.base import Generation, Message, Patience, Reply
+from holdfast.links.wires.base import Generation, Message, Patience, Reply, Resumption
 
 NO_HEADERS: Mapping[str, str] = {}
 
@@ -62,6 +62,7 @@ class Exchanger:
         on_progress: OnProgress | None = None,
         id: str | int | None = None,
         handlers: CallHandlers | None = None,
+        resumption: Resumption | None = None,
     ) -> Reply:
         """Raises only the caller's own cancellation, or an error about the request itself."""
         if self._cancellations:
@@ -74,11 +75,12 @@ class Exchanger:
         self._inbound.begin(id, patience, on_progress)
         try:
             reply = await generation.wire.send(
-                generation, message, headers, patience, self._inbound.of(generation, handlers, patience)
+                generation, message, headers, patience, self._inbound.of(generation, handlers, patience), resumption
             )
         except asyncio.CancelledError:
             if cancelling():
-                self._cancel(generation, id, "the caller was cancelled")
+                if resumption is None or generation.wire.owns_server:  # else it may be gone on with
+                    self._cancel(generation, id, "the caller was cancelled")
                 raise
             # Not the caller's: something below was closed. It must not look like a cancellation.
             return Reply(seen=Seen(era=generation.era, broke=Broke.AFTER_SEND), what="the exchange was torn down")

@@ -10,6 +10,8 @@ OnRequest: TypeAlias = Callable[[str, Params, str | int], Awaitable[dict[str, An
 answer with an error of its own."""
 OnNotification: TypeAlias = Callable[[str, Params], None]
 """Takes a server's notification, in the order of arrival. Must not block."""
+OnResumeToken: TypeAlias = Callable[[str], Awaitable[None]]
+"""Takes the id of an event of an answer's stream, to go on from there later."""
 OnProgress: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
 
 

@@ -13,7 +13,7 @@ from holdfast.links.memory.store import Memory
 from holdfast.links.reporter import LinkReporter
 from holdfast.links.wires.base import Generation
 
-OPEN_SECONDS = 1.0  # that a call waits for the stream: some servers send no headers before the first message
+OPEN_SECONDS = 1.0  # that a call waits for the stream
 CLAIM_SECONDS = 30.0  # a dead process's claim on the server's stream ends after that
 
 
@@ -73,6 +73,8 @@ class ServerStream:
             await asyncio.wait((opened, task), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             opened.cancel()
+        if self.opening is generation:
+            self.opening = None  # one wait is enough: some servers send no headers before the first message
 
     async def before_questions(self, generation: Generation, until: float | None) -> None:
         """Before a call in which the server may ask something: a question has no way to us while the stream is not
@@ -81,7 +83,7 @@ class ServerStream:
             # Half of what the call has left: the other half is for its answer.
             left = OPEN_SECONDS if until is None else (until - asyncio.get_running_loop().time()) / 2
             await self.wait_listening(generation, min(OPEN_SECONDS, max(0.0, left)))
-        if self.opening is generation:
+        elif self.opening is generation:
             self.opening = None
 
     async def _listen(self, generation: Generation) -> None:

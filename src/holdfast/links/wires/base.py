@@ -146,6 +146,16 @@ class Loss:
     """The number of the generation that was lost here; 0 if it was an earlier life's."""
 
 
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """The answer of a call, over HTTP in 2025, as something that can be gone on with later."""
+
+    token: str | None = None
+    """The id of the last event that was read of it: the rest is asked for, and nothing is executed."""
+    on_token: Callable[[str], Awaitable[None]] | None = None
+    """Gets the id of each event. Must not raise."""
+
+
 @dataclass(slots=True)
 class Reply:
     """How one exchange went. `message` is the JSON-RPC answer; with `seen` it is an error, or None."""
@@ -222,7 +232,13 @@ class Wire(Protocol):
         ...
 
     async def send(
-        self, generation: Generation, message: Message, headers: Mapping[str, str], patience: Patience, receive: Receive
+        self,
+        generation: Generation,
+        message: Message,
+        headers: Mapping[str, str],
+        patience: Patience,
+        receive: Receive,
+        resumption: Resumption | None = None,
     ) -> Reply:
         """Send a request and wait for its answer. Raises nothing but the caller's own cancellation."""
         ...

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, cast
 from holdfast.core.outcome import Broke, Seen, Verdict
 from holdfast.links.background import BackgroundTasks
 from holdfast.links.codec import weight
-from holdfast.links.wires.base import Dropped, Generation, Lost, Message, Patience, Receive, Reply, Resolved
+from holdfast.links.wires.base import Dropped, Generation, Lost, Message, Patience, Receive, Reply, Resolved, Resumption
 
 WORDS = 1_000  # of progress that wait for a slow callback
 WORDS_BYTES = 1024 * 1024  # of what waits behind the first: a caller wants to know how far it is, not how far it was
@@ -86,7 +86,13 @@ class DuplexWire:
         """Nothing rides along on a stream."""
 
     async def send(
-        self, generation: Generation, message: Message, headers: Mapping[str, str], patience: Patience, receive: Receive
+        self,
+        generation: Generation,
+        message: Message,
+        headers: Mapping[str, str],
+        patience: Patience,
+        receive: Receive,
+        resumption: Resumption | None = None,
     ) -> Reply:
         loop = asyncio.get_running_loop()
         waiting = _Waiting(receive)

@@ -14,7 +14,7 @@ from holdfast.core.sse import EventTooLarge, Parser, ServerSentEvent
 from holdfast.links.background import BackgroundTasks
 from holdfast.links.limits import Limits
 from holdfast.links.target import HttpTarget
-from holdfast.links.wires.base import Dropped, Generation, Lost, Message, Patience, Receive, Reply, Resolved
+from holdfast.links.wires.base import Dropped, Generation, Lost, Message, Patience, Receive, Reply, Resolved, Resumption
 from holdfast.links.wires.http import stream as http_stream
 from holdfast.links.wires.http.connection import Body
 from holdfast.links.wires.http.endpoint import Endpoint, failed
@@ -63,9 +63,15 @@ class HttpWire:
         generation.use_credentials(headers)
 
     async def send(
-        self, generation: Generation, message: Message, headers: Mapping[str, str], patience: Patience, receive: Receive
+        self,
+        generation: Generation,
+        message: Message,
+        headers: Mapping[str, str],
+        patience: Patience,
+        receive: Receive,
+        resumption: Resumption | None = None,
     ) -> Reply:
-        call = _Call(self, generation, message, patience, receive)
+        call = _Call(self, generation, message, patience, receive, resumption)
         return await call.run(headers)
 
     async def tell(self, generation: Generation, message: Message, seconds: float) -> Reply:
@@ -94,10 +100,27 @@ class HttpWire:
 class _Call:
     """One request under way."""
 
-    __slots__ = ("_answering", "_generation", "_id", "_message", "_patience", "_receive", "_status", "_wire")
+    __slots__ = (
+        "_answering",
+        "_generation",
+        "_id",
+        "_message",
+        "_on_token",
+        "_patience",
+        "_receive",
+        "_resumes",
+        "_status",
+        "_wire",
+    )
 
     def __init__(
-        self, wire: HttpWire, generation: Generation, message: Message, patience: Patience, receive: Receive
+        self,
+        wire: HttpWire,
+        generation: Generation,
+        message: Message,
+        patience: Patience,
+        receive: Receive,
+        resumption: Resumption | None,
     ) -> None:
         self._wire = wire
         self._generation = generation
@@ -107,11 +130,18 @@ class _Call:
         self._receive = receive
         self._answering = False
         self._status = 200
+        resumption = resumption if generation.era is Era.Y2025 else None  # 2026 has none
+        self._on_token = None if resumption is None else resumption.on_token
+        self._resumes = None if resumption is None else resumption.token
 
     async def run(self, extra: Mapping[str, str]) -> Reply:
         generation, message = self._generation, self._message
-        body = Body(self._wire.endpoint.encode(message))
+        body: Body | None = None
         headers = dict(generation.headers)
+        if self._resumes is None:
+            body = Body(self._wire.endpoint.encode(message))
+        else:
+            headers["last-event-id"] = self._resumes
         if generation.era is Era.Y2026:
             headers |= headers_2026(message["method"], message["params"], generation.version)
         if extra:
@@ -121,7 +151,7 @@ class _Call:
         try:
             async with asyncio.timeout_at(self._patience.next(now())) as timer:
                 self._patience.attach(timer)
-                response = await self._wire.endpoint.request("POST", headers, body)
+                response = await self._wire.endpoint.request("GET" if body is None else "POST", headers, body)
                 self._status = response.status
                 if 200 <= response.status < 300:  # a body that is the answer is one, whatever success it is called
                     kind = response.content_type
@@ -134,7 +164,7 @@ class _Call:
                     return await self._read_foreign(response, kind)
                 return await self._wire.endpoint.read_refusal(response, generation, self._id)
         except FAILURES as error:
-            return failed(generation, error, body.sent, self._answering)
+            return failed(generation, error, body is not None and body.sent, self._answering)
         finally:
             self._patience.attach(None)
             if response is not None and not response.closed:
@@ -217,7 +247,8 @@ class _Call:
         if not isinstance(message, dict):
             return None
         known = cast("Message", message)
-        if "method" not in known and known.get("id") == self._id:
+        # What is gone on with answers the request of then, whose id was another.
+        if "method" not in known and (known.get("id") == self._id or self._resumes is not None):
             if isinstance(known.get("error"), dict):
                 return known
             return {**known, "error": None} if isinstance(known.get("result"), dict) else None
@@ -226,6 +257,7 @@ class _Call:
 
     async def _read_stream(self, response: Response, timer: asyncio.Timeout) -> Reply:
         parser = Parser(self._wire.endpoint.limits.message_bytes)
+        parser.last_id = self._resumes
         asked: float | None = None
         failures = 0
         stream: Response | None = response
@@ -241,6 +273,8 @@ class _Call:
                             for event in self._events(parser, chunk, timer):
                                 failures = 0
                                 asked = event.retry if event.retry is not None else asked
+                                if event.id and self._on_token is not None:
+                                    await self._on_token(event.id)
                                 if not event.is_message:
                                     continue
                                 if not taken and (refusal := self._refusal(event)) is not None:
