@@ -246,7 +246,7 @@ class Methods:
         backend = self._backend(route)
         backend_link = await self._choice.of_session(context, backend, session)
         await self._choice.start(backend_link, backend)
-        await session.links.subscribe(route.name, backend_link)
+        await session.links.subscribe(params, backend_link)
         return {}
 
     async def _unsubscribe(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, validate_mcp_param_header
 from holdfast.core.eras import METHOD_NOT_FOUND, SERVER_INFO, SUBSCRIPTION_ID, Era
 from holdfast.core.exact import is_unicode, plain
 from holdfast.core.models import Principal
+from holdfast.core.values import members
 from holdfast.errors import HoldfastError
 from holdfast.gateway.announcements import Listener
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS, Subscriptions
@@ -174,17 +175,18 @@ async def _events(
     meta = {"_meta": {SUBSCRIPTION_ID: id}}
 
     def event(method: str, params: Mapping[str, Any]) -> bytes:
-        message = {"jsonrpc": "2.0", "method": method, "params": {**params, **meta}}
+        whole = {**params, "_meta": {**members(params.get("_meta")), **meta["_meta"]}}
+        message = {"jsonrpc": "2.0", "method": method, "params": whole}
         return event_of(message)
 
     yield event("notifications/subscriptions/acknowledged", {"notifications": agreed})
     while (news := await listener.next()) is not None:
-        changed, uri = news
+        changed, updated = news
         for kind in changed:
             if kind in kinds:
                 yield event(kinds[kind], {})
-        if uri is not None:
-            yield event("notifications/resources/updated", {"uri": uri})
+        if updated is not None:
+            yield event("notifications/resources/updated", updated)
     ended = {"jsonrpc": "2.0", "id": id, "result": {"resultType": "complete", **meta}}
     yield event_of(ended)
 
