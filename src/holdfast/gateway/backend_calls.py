@@ -140,6 +140,11 @@ class BackendCalls:
             if not request.safe and (loss := link.unreported_loss) is not None:
                 context.will_report(link, loss)
             raise
+        finally:
+            if request.method == "tools/call":  # what the server offers may be other things from now on
+                backend.lists.looks.changes += 1
+                if session is not None and backend_link.session is not None:
+                    session.lists.may_have_changed(backend.name)
         if (
             backend_link.refused is not None
             and (refused := backend_link.take_refusal()) is not None

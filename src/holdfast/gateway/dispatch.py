@@ -15,6 +15,7 @@ from holdfast.gateway.backend_calls import BackendCalls, BackendRequest
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.routing import BadCursor, Route, Routes, Table, page
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS
+from holdfast.gateway.fresh_lists import FreshLists
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.results import tool_error
@@ -38,6 +39,7 @@ class Methods:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._choice = gateway.link_choice
+        self._lists = FreshLists(gateway)
         self._calls = BackendCalls(gateway.link_choice, gateway.calls)
         self._table: dict[str, Any] = {
             "ping": _ping,
@@ -78,19 +80,20 @@ class Methods:
 
     # Lists
 
-    def _list(
-        self, context: RequestContext, routes: Routes, key: str, params: dict[str, Any], tools: bool = False
-    ) -> dict[str, Any]:
+    async def _list(self, context: RequestContext, name: str, key: str, params: dict[str, Any]) -> dict[str, Any]:
+        if params.get("cursor") is None:  # a later page goes with the first
+            await self._lists.freshen(context, name)
+        routes: Routes = getattr(await self._table_of(context, fresh=True), name)
         show = None
         extra: list[Mapping[str, Any]] = []
-        if tools and context.era is Era.Y2026 and self._gateway.settings.sessions.handles:
+        if name == "tools" and context.era is Era.Y2026 and self._gateway.settings.sessions.handles:
             show = functools.partial(self._with_handle, routes)
             extra = handles.tools(self._gateway.settings.sessions) if params.get("cursor") is None else []
         try:
             items, following = page(routes, params.get("cursor"), show=show)
         except BadCursor as error:
             raise invalid(str(error)) from None
-        result: dict[str, Any] = {key: [*extra, *items]}
+        result: dict[str, Any] = {**self._lists.members(context, name), key: [*extra, *items]}
         if following is not None:
             result["nextCursor"] = following
         return result
@@ -101,22 +104,22 @@ class Methods:
         return handles.with_handle(item) if keeps else item
 
     async def _list_tools(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
-        return self._list(context, (await self._table_of(context)).tools, "tools", params, tools=True)
+        return await self._list(context, "tools", "tools", params)
 
     async def _list_prompts(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
-        return self._list(context, (await self._table_of(context)).prompts, "prompts", params)
+        return await self._list(context, "prompts", "prompts", params)
 
     async def _list_resources(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
-        return self._list(context, (await self._table_of(context)).resources, "resources", params)
+        return await self._list(context, "resources", "resources", params)
 
     async def _list_templates(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
-        return self._list(context, (await self._table_of(context)).templates, "resourceTemplates", params)
+        return await self._list(context, "templates", "resourceTemplates", params)
 
-    async def _table_of(self, context: RequestContext) -> Table:
+    async def _table_of(self, context: RequestContext, *, fresh: bool = False) -> Table:
         """What the caller is offered, once servers that come up for the first time have been waited for."""
         await self._gateway.settled()
         own = self._gateway.caller_lists
-        return await own.table(context) if own.needed else self._routes(context)
+        return await own.table(context, fresh=fresh) if own.needed else self._routes(context)
 
     def _routes(self, context: RequestContext) -> Table:
         session = context.session
@@ -171,15 +174,17 @@ class Methods:
         return backend
 
     async def _route(self, context: RequestContext, kind: Literal["tool", "prompt"], name: str) -> Route:
-        """The backend that has a name. Backends that come up for the first time are waited for."""
+        """The backend that has a name. Backends that come up for the first time are waited for; those that may have
+        the name by now are asked for their lists once."""
         own = self._gateway.caller_lists
-        for turn in range(2):
-            table = self._routes(context) if turn == 0 and not own.needed else await self._table_of(context)
+        for turn in range(3):
+            if turn == 2 and not await self._lists.look_for(context, "tools" if kind == "tool" else "prompts", name):
+                break
+            first = turn == 0 and not own.needed
+            table = self._routes(context) if first else await self._table_of(context, fresh=turn == 2)
             route = (table.tools if kind == "tool" else table.prompts).get(name)
             if route is not None:
                 return route
-            if own.needed:
-                break
         raise invalid(f"Unknown {kind}: {name[:200]}")
 
     async def _get_prompt(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
