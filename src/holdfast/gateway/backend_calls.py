@@ -1,7 +1,7 @@
 """Calls on their way to backends: their headers, what a backend says and asks meanwhile, and what an error becomes."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -28,6 +28,7 @@ from holdfast.gateway.drain import CallsInProgress
 from holdfast.gateway.link_choice import LinkChoice
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.results import OWN_SESSION, with_notice, with_refusal
+from holdfast.gateway.seen_uris import SHOWS_URIS, SeenUris, uris_in
 from holdfast.gateway.sessions.questions import ReplyChannel
 from holdfast.links.calls.handlers import CallHandlers, RawProgress
 
@@ -50,8 +51,11 @@ class BackendRequest:
 class BackendCalls:
     """Sends the calls of one gateway, one backend request a call."""
 
-    def __init__(self, choice: LinkChoice, calls: CallsInProgress) -> None:
+    def __init__(
+        self, choice: LinkChoice, calls: CallsInProgress, seen_by: Callable[[RequestContext], SeenUris]
+    ) -> None:
         self._choice = choice
+        self._seen_by = seen_by
         self._calls = calls
 
     def send(
@@ -145,6 +149,8 @@ class BackendCalls:
                 backend.lists.looks.changes += 1
                 if session is not None and backend_link.session is not None:
                     session.lists.may_have_changed(backend.name)
+        if request.method in SHOWS_URIS and (uris := uris_in(request.method, result)):
+            self._seen_by(context).add(uris, backend.name)
         if (
             backend_link.refused is not None
             and (refused := backend_link.take_refusal()) is not None

@@ -19,11 +19,11 @@ from holdfast.gateway.fresh_lists import FreshLists
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.results import tool_error
+from holdfast.gateway.seen_uris import LONGEST_URI
 from holdfast.gateway.sessions import handles
+from holdfast.gateway.uris import UriRouting, not_found
 
 INVALID_PARAMS = -32602
-RESOURCE_NOT_FOUND_2025 = -32002
-LONGEST_URI = 8192  # characters: as much as web servers take
 _ONLY_2025 = frozenset({"ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
 _LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
@@ -33,6 +33,15 @@ def invalid(what: str) -> ErrorAnswer:
     return ErrorAnswer(what, message=what, code=INVALID_PARAMS)
 
 
+def checked_uri(uri: object) -> str:
+    """A URI that a client names."""
+    if not isinstance(uri, str) or len(uri) > LONGEST_URI:
+        raise invalid(f"a resource is named by its uri, of at most {LONGEST_URI} characters")
+    if not is_unicode(uri):
+        raise invalid("uri has a lone surrogate, half a character, which no URI may have")
+    return uri
+
+
 class Methods:
     """The methods of one gateway."""
 
@@ -40,7 +49,8 @@ class Methods:
         self._gateway = gateway
         self._choice = gateway.link_choice
         self._lists = FreshLists(gateway)
-        self._calls = BackendCalls(gateway.link_choice, gateway.calls)
+        self._calls = BackendCalls(gateway.link_choice, gateway.calls, gateway.seen_by)
+        self.uris = UriRouting(gateway, self._calls, self._table_of)
         self._table: dict[str, Any] = {
             "ping": _ping,
             "tools/list": self._list_tools,
@@ -195,41 +205,26 @@ class Methods:
         return await self._send(context, route, "prompts/get", {**params, "name": route.name})
 
     async def _read_resource(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
-        route = await self._route_of_uri(context, params.get("uri"))
-        return await self._send(context, route, "resources/read", params)
-
-    async def _route_of_uri(self, context: RequestContext, uri: object) -> Route:
-        if not isinstance(uri, str) or len(uri) > LONGEST_URI:
-            raise invalid(f"a resource is named by its uri, of at most {LONGEST_URI} characters")
-        if not is_unicode(uri):
-            raise invalid("uri has a lone surrogate, half a character, which no URI may have")
-        backend = self._routes(context).backend_of_uri(uri)
-        if backend is None:
-            backend = (await self._table_of(context)).backend_of_uri(uri)
-        if backend is None:
-            code = INVALID_PARAMS if context.era is Era.Y2026 else RESOURCE_NOT_FOUND_2025
-            raise ErrorAnswer(
-                f"no backend has {uri[:200]!r}", message="Resource not found", code=code, data={"uri": uri}
-            )
-        return Route(backend, uri, {}, True)
+        uri = checked_uri(params.get("uri"))
+        return await self.uris.read(context, uri, params, self._routes(context))
 
     async def _complete(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
         ref = params.get("ref")
         if not isinstance(ref, dict):
             raise invalid("completion/complete needs a ref")
         known = cast("dict[str, Any]", ref)
-        own = self._gateway.caller_lists
-        table = await own.table(context) if own.needed else self._routes(context)
         if known.get("type") == "ref/prompt":
-            route = table.prompts.get(str(known.get("name")))
-            changed = {**known, "name": route.name} if route is not None else known
+            route = await self._route(context, "prompt", str(known.get("name")))
+            changed = {**known, "name": route.name}
         else:
-            uri = str(known.get("uri"))
-            route = table.templates.get(uri)
-            backend = route.backend if route is not None else table.backend_of_uri(uri)
-            route, changed = (Route(backend, uri, {}, True) if backend is not None else None), known
-        if route is None:
-            raise invalid("no prompt or resource template of this name can be completed")
+            uri, changed = checked_uri(known.get("uri")), known
+            backend = await self.uris.find(context, uri, self._routes(context))
+            if backend is None:
+                answered = await self.uris.ask(context, uri, "completion/complete", params)
+                if answered is None:
+                    raise invalid("no resource or template of this URI can be completed")
+                return answered[1]
+            route = Route(backend.name, uri, {}, True)
         return await self._send(context, route, "completion/complete", {**params, "ref": changed})
 
     # Session settings (2025)
@@ -245,10 +240,12 @@ class Methods:
         session = context.session
         if session is None:
             raise invalid("subscriptions need a session")
-        route = await self._route_of_uri(context, params.get("uri"))
-        if len(session.record.subscriptions) >= LISTEN_URIS and route.name not in session.record.subscriptions:
+        uri = checked_uri(params.get("uri"))
+        if len(session.record.subscriptions) >= LISTEN_URIS and uri not in session.record.subscriptions:
             raise invalid(f"a session subscribes to at most {LISTEN_URIS} resources; unsubscribe from some")
-        backend = self._backend(route)
+        backend = await self.uris.locate(context, uri, self._routes(context))
+        if backend is None:
+            raise not_found(context.era, uri)
         backend_link = await self._choice.of_session(context, backend, session)
         await self._choice.start(backend_link, backend)
         await session.links.subscribe(params, backend_link)

@@ -277,6 +277,12 @@ class Policy(Part):
     descriptions: dict[str, str] = Field(
         default_factory=dict, description="Another description for a tool or prompt, by its own name."
     )
+    uris: tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...] = Field(
+        default=(),
+        description="Resources that this server has though it lists none of them, as `ui://board/*`; `*` and `?` stand "
+        "for characters.",
+        strict=False,
+    )
     pass_headers: tuple[str, ...] = Field(
         default=(),
         description="Headers of the caller's request that go on to this server, with every request; never its "
