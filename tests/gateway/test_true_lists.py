@@ -154,6 +154,7 @@ async def test_a_program_is_asked_over_the_sessions_own_link(tmp_path: Path) -> 
     said = {"era": "2025", "log": str(log)}
     async with gateway(tmp_path, {"b": raw_program(said)}, **SELDOM) as program, Raw(program.url) as client:
         await client.initialize()
+        await until(lambda: program.gateway is not None and program.gateway.checks.done, 30)  # it starts one, too
         assert await client.tools() == ["b__t"]
         started = log.read_text().count('"initialize"')
         for _ in range(3):

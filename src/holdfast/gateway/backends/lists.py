@@ -184,9 +184,10 @@ class BackendLists:
 
     @property
     def can_look(self) -> bool:
-        """May a list be read for a client that asks for it? A program is not started for that."""
+        """May a list be read for a client that asks for it? A program is not started for that, and a server that is not
+        known to be up is not waited for."""
         policy, health = self._backend.policy, self._backend.health
-        if self._closed or self.catalogue is None or health.state == "down":
+        if self._closed or self.catalogue is None or health.state != "up":
             return False
         return not self._backend.is_child or (policy.reuse == "shared" and self._links.has_common)
 

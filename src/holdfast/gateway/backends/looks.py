@@ -38,6 +38,7 @@ class Looks:
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._late: set[asyncio.Task[None]] = set()
         self._rests: dict[str, float] = {}
+        self._closed = False
 
     def began(self) -> tuple[float, int]:
         """The present, to be given to `done`."""
@@ -62,7 +63,7 @@ class Looks:
     async def freshen(self, name: str, seconds: float, since: float | None = None) -> None:
         """Wait until the list is fresh, at most these seconds."""
         until = time.monotonic() + seconds
-        while not self.is_fresh(name, since):
+        while not self._closed and not self.is_fresh(name, since):
             task = self._reading.get(name)
             if task is None:
                 if time.monotonic() < self._rests.get(name, 0.0):
@@ -102,6 +103,7 @@ class Looks:
             log.error("%s: %s could not be read", self._server, METHODS[name], exc_info=error)
 
     def close(self) -> None:
-        """Stop what is being read."""
+        """Stop what is being read, and read nothing any more."""
+        self._closed = True
         for task in self._reading.values():
             task.cancel()
