@@ -6,7 +6,8 @@ import resource
 import sys
 from pathlib import Path
 
-from holdfast import Link, Options
+from holdfast import Link
+from holdfast.links import Options
 
 
 def resident() -> int:

@@ -15,7 +15,8 @@ from mcp import Client, ClientSession
 from rich.console import Console
 from rich.progress import Progress
 
-from holdfast import Link, LinkDispatcher, Options
+from holdfast import Link
+from holdfast.links import LinkDispatcher, Options
 from holdfast.testing import Fault, FaultServer
 
 ROUNDS = 5

@@ -16,7 +16,8 @@ import holdfast
 from benchmarks.idle import resident
 from benchmarks.links import CALL, MODES, ROUNDS, Operation, cpu, echo_server
 from benchmarks.stdio import SDK_CHILD
-from holdfast import Link, Options, Server
+from holdfast import Link, Server
+from holdfast.links import Options
 
 LEGEND = (
     "Microseconds of the client's CPU time a tool call, median of 5 alternating rounds, against a raw echo server: "

@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.links import MODES, ROUNDS, Operation, cpu
-from holdfast import CommandTarget, Link, Options
+from holdfast import Link
+from holdfast.links import CommandTarget, Options
 
 CHILD = ["-I", "-S", str(Path(__file__).parent / "echo_child.py")]
 ARGUMENTS = {"text": "hello"}

@@ -14,7 +14,7 @@ from rich.progress import Progress
 
 import holdfast
 from benchmarks.raw import DATA, TASKS, Operation, Subject, raw_postgres, raw_redis, raw_sqlite
-from holdfast import JSON, Record
+from holdfast.stores import JSON, Record
 from tests.servers import Postgres, Valkey
 
 ROUNDS = 7
@@ -66,7 +66,7 @@ async def subject_of(store: holdfast.Store) -> Subject:
         await store.get("bench", str(number))
 
     async def edit(number: int) -> None:
-        revs[number] = (await holdfast.update(store, "bench", str(number), plus_one)).rev
+        revs[number] = (await holdfast.stores.update(store, "bench", str(number), plus_one)).rev
 
     async def append(number: int) -> None:
         record = Record("bench", str(number), data=DATA)

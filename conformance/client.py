@@ -25,7 +25,8 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAu
 from mcp.shared.exceptions import MCPError
 from pydantic import AnyUrl
 
-from holdfast import HttpTarget, Limits, Link, LinkTransport, Options
+from holdfast import Link
+from holdfast.links import HttpTarget, Limits, LinkTransport, Options
 
 SCENARIO = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
 CONTEXT: dict[str, Any] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")

@@ -13,7 +13,7 @@ import pytest
 from holdfast.gateway.server import Program
 from holdfast.testing import FaultServer
 from tests.gateway.gateways import gateway
-from tests.links.real import RealServer
+from tests.links.server_process import RealServer
 
 NPM = Path(os.environ.get("HOLDFAST_NPM", Path(sys.prefix) / "npm"))
 

@@ -15,10 +15,10 @@ from aiohttp import web
 
 from conformance.conftest import NPM
 from holdfast.gateway.server import Program
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
-from tests.links.kit import until
-from tests.links.real import RealServer
+from tests.links.server_process import RealServer
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,9 @@ import pytest
 
 import holdfast
 from conformance.conftest import NPM
-from holdfast import CommandTarget, Limits, Link, Options
+from holdfast import Link
 from holdfast.core.lifecycle import LinkState
+from holdfast.links import CommandTarget, Limits, Options
 
 pytestmark = pytest.mark.anyio
 

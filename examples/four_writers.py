@@ -22,7 +22,7 @@ EDITS = 100
 KILL_AFTER = 30
 
 
-def add_line(data: holdfast.JSON) -> holdfast.JSON:
+def add_line(data: holdfast.stores.JSON) -> holdfast.stores.JSON:
     assert isinstance(data, dict)
     return {"lines": data["lines"] + 1}
 
@@ -32,7 +32,7 @@ def writer(number: int, url: str, start, said) -> None:
         async with holdfast.open_store(url) as store:
             start.wait()
             for n in range(EDITS):
-                await holdfast.update(store, "draft", "d1", add_line, entries=[{"by": number, "n": n}])
+                await holdfast.stores.update(store, "draft", "d1", add_line, entries=[{"by": number, "n": n}])
                 said.send(n + 1)
 
     asyncio.run(edit())
@@ -40,11 +40,11 @@ def writer(number: int, url: str, start, said) -> None:
 
 async def create(url: str) -> None:
     async with holdfast.open_store(url) as store:
-        draft = holdfast.Record("draft", "d1", holdfast.Principal("alice"), {"lines": 0}, idle=3600)
+        draft = holdfast.stores.Record("draft", "d1", holdfast.Principal("alice"), {"lines": 0}, idle=3600)
         await store.commit(draft, expect=0)
 
 
-async def read(url: str) -> tuple[holdfast.Record, list[holdfast.LogEntry]]:
+async def read(url: str) -> tuple[holdfast.stores.Record, list[holdfast.stores.LogEntry]]:
     async with holdfast.open_store(url) as store:
         record = await store.get("draft", "d1")
         assert record is not None

@@ -19,7 +19,7 @@ class Draft(holdfast.SessionState):
     points: list[str] = []
 
 
-class Style(holdfast.CompanionOptions):
+class Style(holdfast.state.CompanionOptions):
     temperature: float = 0.7
     max_tokens: int = 400
 

@@ -97,7 +97,7 @@ async def revise(
 
 
 @server.tool
-async def progress(session_id: str = "", known: holdfast.Insight = Depends(writers.insight)) -> dict[str, object]:
+async def progress(session_id: str = "", known: holdfast.state.Insight = Depends(writers.insight)) -> dict[str, object]:
     """How far the work has come."""
     return {"phase": known.phase, "iteration": known.iteration, "converged": known.convergence.reached}
 

@@ -95,7 +95,7 @@ async def revise(
 
 @server.tool()
 async def progress(
-    known: Annotated[holdfast.Insight, Resolve(writers.insight)], session_id: str = ""
+    known: Annotated[holdfast.state.Insight, Resolve(writers.insight)], session_id: str = ""
 ) -> dict[str, object]:
     """How far the work has come."""
     return {"phase": known.phase, "iteration": known.iteration, "converged": known.convergence.reached}

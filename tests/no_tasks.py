@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.links.kit import until
+from tests.deadlines import until
 
 
 def _tasks() -> set[asyncio.Task[object]]:

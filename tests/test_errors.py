@@ -71,5 +71,5 @@ def test_what_a_model_may_read_is_kind_server_and_remedy_and_no_secret(name: str
 
 @pytest.mark.promise("errors.public")
 def test_a_servers_own_words_are_public() -> None:
-    error = holdfast.ErrorAnswer("it broke", message="Unknown tool: adde", code=-32602, server="calc")
+    error = holdfast.errors.ErrorAnswer("it broke", message="Unknown tool: adde", code=-32602, server="calc")
     assert "Unknown tool: adde" in error.public_text()

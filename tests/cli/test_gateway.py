@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.gateway.auth import hash_of
 from holdfast.testing import FaultServer
+from tests.deadlines import patience
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import Process, holdfast_cli, written
 
@@ -39,7 +40,7 @@ async def test_operators_see_sessions_and_backends_and_end_one(tmp_path: Path) -
             )
             assert ended.returncode == 0, ended.stderr
             assert http.sessions.deletes == 1
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(patience(10)):
                 while (await client.ask("ping")).status != 404:
                     await asyncio.sleep(0.02)
         await process.stop()

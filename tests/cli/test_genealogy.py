@@ -23,7 +23,7 @@ class Draft(holdfast.SessionState):
     text: str = ""
 
 
-class Plain(holdfast.CompanionOptions):
+class Plain(holdfast.state.CompanionOptions):
     pass
 
 
@@ -44,7 +44,7 @@ async def fill(url: str) -> tuple[str, str]:
         await writer.undo()
         async with writer.step(HOSTILE) as turn:
             turn.state.text = "three"
-        with pytest.raises(holdfast.WrongPhase):
+        with pytest.raises(holdfast.errors.WrongPhase):
             async with writer.step("draft", to="empty"):
                 pass
         forked = await writers.of(await session.fork())

@@ -13,11 +13,14 @@ import pytest
 from pydantic import Field
 from typer.testing import CliRunner, Result
 
-from holdfast import ManualClock, NotFound, Principal, Record, Sessions, SessionState, Store, migrate, open_store
+from holdfast import Principal, Sessions, SessionState, Store, open_store
 from holdfast.cli import app
 from holdfast.core.values import members
+from holdfast.errors import NotFound
+from holdfast.state import migrate
 from holdfast.state.log import KIND
 from holdfast.state.storage import records
+from holdfast.stores import ManualClock, Record
 from holdfast.stores.sealing import new_key
 from holdfast.stores.sqlite.store import SqliteStore
 

@@ -9,8 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 import holdfast
-from holdfast import Principal, Record
+from holdfast import Principal
 from holdfast.cli import app
+from holdfast.stores import Record
 
 run = CliRunner()
 

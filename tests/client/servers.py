@@ -7,9 +7,9 @@ import mcp_types as types
 import holdfast
 from holdfast import Server
 from holdfast.testing import FaultServer, stdio_target
-from tests.links.kit import FAST
+from tests.links.quick_links import FAST
 
-FASTER = holdfast.Limits(
+FASTER = holdfast.links.Limits(
     **{**{name: getattr(FAST, name) for name in FAST.__dataclass_fields__}, "exit": 0.5, "handshake": 5}
 )
 

@@ -17,8 +17,9 @@ from holdfast.client.calls import input_rounds
 from holdfast.client.runs.pool import pool
 from holdfast.testing import FaultServer
 from tests.client.servers import FASTER, at, said
-from tests.links.kit import FAST, until
-from tests.links.real import RealServer
+from tests.deadlines import patience, until
+from tests.links.quick_links import FAST
+from tests.links.server_process import RealServer
 
 pytestmark = pytest.mark.anyio
 
@@ -60,12 +61,12 @@ async def test_a_callback_that_raises_is_logged_with_its_traceback_and_its_words
 
     server = Server("asks", app=asking(), era=era, limits=FASTER, callbacks=Callbacks(elicit=elicit))
     async with holdfast.run():
-        with pytest.raises(holdfast.CallbackFailed) as caught:
+        with pytest.raises(holdfast.errors.CallbackFailed) as caught:
             await server.call_tool("book")
         assert caught.value.server == "asks"
         assert "hunter2" not in caught.value.public_text()
         if era == "2025":  # the server was told, and said so
-            assert isinstance(caught.value.__cause__, holdfast.ErrorAnswer)
+            assert isinstance(caught.value.__cause__, holdfast.errors.ErrorAnswer)
             assert "CallbackFailed" in str(caught.value.__cause__)
             assert "hunter2" not in str(caught.value.__cause__)
         else:  # there is no way to tell it
@@ -126,8 +127,8 @@ async def test_a_callback_whose_helper_was_cancelled_has_failed_and_leaves_nobod
         raise AssertionError
 
     server = Server("asks", app=asking(), era=era, limits=FASTER, callbacks=Callbacks(elicit=elicit))
-    async with holdfast.run(), asyncio.timeout(10):
-        with pytest.raises(holdfast.CallbackFailed):
+    async with holdfast.run(), asyncio.timeout(patience(10)):
+        with pytest.raises(holdfast.errors.CallbackFailed):
             await server.call_tool("book")
         assert said(await server.call_tool("talk"))  # the session stands
 
@@ -214,7 +215,7 @@ def _wrapped(params: Any) -> Any:
     ],
 )
 def test_a_callback_that_can_not_work_is_refused_when_it_is_declared(declared: dict[str, Any], says: str) -> None:
-    with pytest.raises(holdfast.ConfigError, match=says) as caught:
+    with pytest.raises(holdfast.errors.ConfigError, match=says) as caught:
         Callbacks(**declared)
     assert caught.value.remedy
 
@@ -272,7 +273,7 @@ async def test_elicitation_sampling_and_roots_in_both_eras() -> None:
     assert rounds[1]["requestState"] == "sealed"
     endless = RequestContext()
     endless.request = lambda *_, **__: asyncio.sleep(0, {"resultType": "input_required", "requestState": "x"})  # type: ignore[method-assign]
-    with pytest.raises(holdfast.LimitReached):
+    with pytest.raises(holdfast.errors.LimitReached):
         await input_rounds.request_with_input(server, endless, "tools/call", {"name": "x"})  # type: ignore[arg-type]
 
 

@@ -12,8 +12,8 @@ import holdfast
 from holdfast import Callbacks, Server
 from holdfast.integrations.fastmcp import holdfast_transport
 from holdfast.testing import FaultServer
-from tests.links.kit import link_to
-from tests.links.real import RealServer
+from tests.links.quick_links import link_to
+from tests.links.server_process import RealServer
 
 pytestmark = pytest.mark.anyio
 
@@ -85,12 +85,12 @@ async def test_an_sdk_session_gets_the_era_that_it_asks_for() -> None:
     async with FaultServer(era="both") as server:
         for asks, era in (("initialize", "2025"), ("discover", "2026")):
             async with link_to(server.url, stream=False) as link:
-                async with ClientSession(dispatcher=holdfast.LinkDispatcher(link)) as session:
+                async with ClientSession(dispatcher=holdfast.links.LinkDispatcher(link)) as session:
                     await getattr(session, asks)()
                     await session.call_tool("count", {})
                 assert link.statistics().era == era
         for mode, era in (("auto", "2025"), ("legacy", "2025"), ("2026-07-28", "2026")):
             link = link_to(server.url, stream=False)
-            async with Client(holdfast.LinkTransport(link), mode=mode) as client:
+            async with Client(holdfast.links.LinkTransport(link), mode=mode) as client:
                 counted = [(await client.call_tool("count", {})).content[0].text for _ in range(2)]  # type: ignore[union-attr]
             assert counted == (["1", "2"] if era == "2025" else ["", ""])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import CommandTarget, HttpTarget
+from holdfast.links import CommandTarget, HttpTarget
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -23,7 +23,7 @@ def test_the_limits_of_a_call_and_what_a_server_is_like_are_read(tmp_path: Path)
     assert {name: getattr(server, name) for name in entry} == entry
     for name in ("timeout", "silence"):
         wrong = write(tmp_path, json.dumps({"mcpServers": {"web": {"url": "https://x.example/mcp", name: "90"}}}))
-        with pytest.raises(holdfast.ConfigError, match=rf"'web': {name} is not a number of seconds"):
+        with pytest.raises(holdfast.errors.ConfigError, match=rf"'web': {name} is not a number of seconds"):
             holdfast.load_servers(wrong)
 
 
@@ -82,7 +82,7 @@ def test_the_flavours_of_the_ecosystem_are_read(tmp_path: Path) -> None:
 )
 def test_a_wrong_file_is_told_with_place_and_remedy(tmp_path: Path, text: str, says: str, remedy: str) -> None:
     file = write(tmp_path, text)
-    with pytest.raises(holdfast.ConfigError) as caught:
+    with pytest.raises(holdfast.errors.ConfigError) as caught:
         holdfast.load_servers(file, env={"HOME": "/h"})
     assert says in caught.value.what, caught.value.what
     assert "mcp.json" in caught.value.what
@@ -97,18 +97,18 @@ def test_one_bad_entry_is_told_and_the_others_load(tmp_path: Path, caplog: pytes
     assert set(servers.wrong) == {"bad", "worse", "off"}
     assert "did you mean 'command'?" in caplog.text
     assert len(caplog.records) == 3
-    with pytest.raises(holdfast.ConfigError, match="comand"):
+    with pytest.raises(holdfast.errors.ConfigError, match="comand"):
         servers["bad"]
     with pytest.raises(KeyError):
         servers["none"]
     del entries["good"]
-    with pytest.raises(holdfast.ConfigError, match=r"comand.*2 more entries are wrong"):
+    with pytest.raises(holdfast.errors.ConfigError, match=r"comand.*2 more entries are wrong"):
         holdfast.load_servers(write(tmp_path, json.dumps({"mcpServers": entries})), env={})
 
 
 @pytest.mark.promise("files.wrong")
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(holdfast.ConfigError, match="no such file"):
+    with pytest.raises(holdfast.errors.ConfigError, match="no such file"):
         holdfast.load_servers(tmp_path / "none.json")
 
 
@@ -117,7 +117,7 @@ def test_values_that_are_none_are_refused_and_what_is_off_is_left_alone(tmp_path
     file = tmp_path / "mcp.json"
     for entry in ('"era": "1999"', '"timeout": -1', '"proxy": 5', '"enabled": "false"'):
         file.write_text('{"mcpServers": {"a": {"url": "http://h/", ENTRY}}}'.replace("ENTRY", entry))
-        with pytest.raises(holdfast.ConfigError):
+        with pytest.raises(holdfast.errors.ConfigError):
             holdfast.load_servers(file)
     text = (
         '{"mcpServers": {"a": {"command": "x", "env": {"P": 80, "K": "${NO}"}, "disabled": true, "disabledTools": []}}}'
@@ -125,5 +125,5 @@ def test_values_that_are_none_are_refused_and_what_is_off_is_left_alone(tmp_path
     file.write_text("\ufeff" + text)
     assert holdfast.load_servers(file, env={})["a"].disabled
     file.write_text("[" * 100_000)
-    with pytest.raises(holdfast.ConfigError):
+    with pytest.raises(holdfast.errors.ConfigError):
         holdfast.load_servers(file)

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Server
+from holdfast import Server, events
 from holdfast.client.runs.pool import pool
-from holdfast.core import events
 from holdfast.testing import Fault, FaultServer
 from tests.client.servers import FASTER, at, count, program, said
-from tests.links.kit import until
+from tests.deadlines import until
 from tests.links.wires.stdio.children import alive
 
 pytestmark = pytest.mark.anyio

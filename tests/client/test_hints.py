@@ -7,13 +7,14 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 
 import holdfast
-from holdfast import ManualClock, Server
+from holdfast import Server
 from holdfast.client import hints
 from holdfast.client.runs.pool import pool
 from holdfast.integrations.langchain import definitions, tools
+from holdfast.stores import ManualClock
 from holdfast.testing import Fault, FaultServer
 from tests.client.servers import FASTER, at
-from tests.links.kit import until
+from tests.deadlines import until
 
 pytestmark = pytest.mark.anyio
 
@@ -85,7 +86,7 @@ async def test_hints_end_when_the_server_says_that_its_tools_changed() -> None:
             await server.list_tools()
             assert await repeats(http, server)
             await until(lambda: http.push({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}))
-            await until(lambda: hints.of(server, holdfast.ANONYMOUS, None, 0.0) is None)
+            await until(lambda: hints.of(server, holdfast.stores.ANONYMOUS, None, 0.0) is None)
             assert not await repeats(http, server)
 
 
@@ -115,9 +116,11 @@ def test_what_is_kept_of_listings_is_bounded() -> None:
     server = Server("many", url="http://127.0.0.1:1/", limits=FASTER)
     for number in range(hints.SERVERS + 1):
         one = server.with_(headers={"authorization": str(number)})
-        hints.learn(one, holdfast.ANONYMOUS, None, [("x" * 300, True), *((str(n), True) for n in range(2000))], 0.0)
+        hints.learn(
+            one, holdfast.stores.ANONYMOUS, None, [("x" * 300, True), *((str(n), True) for n in range(2000))], 0.0
+        )
     assert len(hints._kept) == hints.SERVERS
-    kept = hints.of(one, holdfast.ANONYMOUS, None, 0.0)
+    kept = hints.of(one, holdfast.stores.ANONYMOUS, None, 0.0)
     assert kept is not None
     assert len(kept.repeatable) == hints.TOOLS
     hints._kept.clear()

@@ -28,7 +28,7 @@ async def test_what_is_declared_wrong_is_refused_when_it_is_declared() -> None:
             holdfast.run(**each)
         assert caught.value.remedy
     for each in ({"callbacks": {}}, {"limits": 5}, {"stateful": "no"}):
-        with pytest.raises(holdfast.ConfigError, match=f"{next(iter(each))}= is a"):
+        with pytest.raises(holdfast.errors.ConfigError, match=f"{next(iter(each))}= is a"):
             server.with_(**each)
     async with holdfast.run():
         with pytest.raises(holdfast.UsageError, match=r"definition= .* is a dict"):
@@ -48,7 +48,7 @@ async def test_bad_declarations_and_misuse_are_told() -> None:
         {"name": "x", "command": "y", "headers": {"a": "b"}},
         {"name": "x", "command": "y", "args": "--flag"},
     ):
-        with pytest.raises(holdfast.ConfigError):
+        with pytest.raises(holdfast.errors.ConfigError):
             Server(**wrong)  # type: ignore[arg-type]
     with pytest.raises(holdfast.UsageError, match="needs an id"):
         async with holdfast.open_store("memory:") as store:
@@ -60,9 +60,9 @@ async def test_bad_declarations_and_misuse_are_told() -> None:
         assert server != at(http, "other")
         async with holdfast.run():
             await server.call_tool("echo")
-            with pytest.raises(holdfast.ConfigError, match="two different servers"):
+            with pytest.raises(holdfast.errors.ConfigError, match="two different servers"):
                 await at(http, timeout=5).call_tool("echo")
-            with pytest.raises(holdfast.ConfigError, match="disabled"):
+            with pytest.raises(holdfast.errors.ConfigError, match="disabled"):
                 await at(http, "off", disabled=True).call_tool("echo")
             with pytest.raises(holdfast.UsageError):
                 await server.call_tool("echo", [1])  # type: ignore[arg-type]

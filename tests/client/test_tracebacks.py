@@ -12,7 +12,7 @@ from tests.client.servers import FASTER, at
 from tests.client.test_callbacks import asking
 
 pytestmark = pytest.mark.anyio
-NOBODY = Server("it", url="http://127.0.0.1:1/mcp", limits=holdfast.Limits(replays=0))
+NOBODY = Server("it", url="http://127.0.0.1:1/mcp", limits=holdfast.links.Limits(replays=0))
 
 
 async def headers() -> dict[str, str]:
@@ -46,7 +46,7 @@ async def test_a_cause_is_shown_once_and_whole() -> None:
     failing = NOBODY.with_(headers=headers)
     async with holdfast.run():
         for _ in range(2):  # each caller's own
-            with pytest.raises(holdfast.ConnectFailed) as caught:
+            with pytest.raises(holdfast.errors.ConnectFailed) as caught:
                 await failing.call_tool("x")
             text = "".join(traceback.format_exception(caught.value))
             assert text.count("no such secret") == 2 + 1  # as raised, in our words, in the author's code
@@ -61,26 +61,26 @@ async def test_a_failing_callback_is_shown_with_its_own_traceback() -> None:
 
     server = Server("asks", app=asking(), era="2026", limits=FASTER, callbacks=Callbacks(elicit=elicit))
     async with holdfast.run():
-        with pytest.raises(holdfast.CallbackFailed) as caught:
+        with pytest.raises(holdfast.errors.CallbackFailed) as caught:
             await server.call_tool("book")
         assert 'raise KeyError("mine")' in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.promise("errors.numbers")
 async def test_a_call_that_is_held_back_says_how_many_failures_and_how_long_to_go() -> None:
-    limits = holdfast.Limits(replays=0, connect=1)
+    limits = holdfast.links.Limits(replays=0, connect=1)
     async with FaultServer() as http:
         url = http.url
     failing = Server("gone", url=url, limits=limits)
     async with holdfast.run() as run:
-        with pytest.raises(holdfast.ConnectFailed):
+        with pytest.raises(holdfast.errors.ConnectFailed):
             await failing.ping()
         circuit = (await run.link(failing))._calls.peer.circuit
         circuit.spacing = 0.0
         for _ in range(circuit.threshold):
             with pytest.raises(holdfast.HoldfastError) as caught:
                 await failing.ping()
-        with pytest.raises(holdfast.CircuitOpen, match=r"failed 8 times in a row \(8 open") as caught:
+        with pytest.raises(holdfast.errors.CircuitOpen, match=r"failed 8 times in a row \(8 open") as caught:
             await failing.ping()
         assert caught.value.retry_after is not None
         assert f"call again in {caught.value.retry_after:.1f} s" in str(caught.value)
@@ -89,8 +89,8 @@ async def test_a_call_that_is_held_back_says_how_many_failures_and_how_long_to_g
 @pytest.mark.promise("errors.numbers")
 async def test_a_late_answer_names_the_limit_that_was_passed() -> None:
     async with FaultServer() as http, holdfast.run():
-        with pytest.raises(holdfast.AnswerTimeout, match=r"within timeout=0.2 s"):
+        with pytest.raises(holdfast.errors.AnswerTimeout, match=r"within timeout=0.2 s"):
             await at(http).call_tool("wait", timeout=0.2)
-        with pytest.raises(holdfast.AnswerTimeout, match=r"0.2 s of silence \(silence=") as caught:
+        with pytest.raises(holdfast.errors.AnswerTimeout, match=r"0.2 s of silence \(silence=") as caught:
             await at(http).call_tool("wait", silence=0.2)
         assert "call_tool(…, idempotent=True)" in str(caught.value)

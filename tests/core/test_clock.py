@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from holdfast import ManualClock
 from holdfast.core.clock import SYSTEM
+from holdfast.stores import ManualClock
 
 
 @pytest.mark.promise("core.clock")

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 import holdfast
-from holdfast.core import events
+from holdfast import events
 
 
 def _name(node: ast.AST) -> str | None:

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Claim, Principal
+from holdfast import Principal
 from holdfast.core.records import Row, Write, decide_claim, decide_commit, decide_end, decide_touch, reapable, settle
 from holdfast.errors import Busy, Conflict, Ended, Forbidden, HoldfastError, NotFound, SessionExpired
+from holdfast.stores import Claim
 
 _times = st.floats(0, 100)
 _spans = st.none() | st.floats(0.5, 50)

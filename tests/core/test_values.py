@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import UnstorableValue
 from holdfast.core.values import MAX_DEPTH, decode, encode
+from holdfast.errors import UnstorableValue
 
 _plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -12,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.events import Sink
+from holdfast.events import Sink
 from holdfast.gateway.config.file import Config, ServerEntry, load_config
 from holdfast.gateway.server import Program
-from tests.links.kit import FAST, until
+from tests.deadlines import patience, until
+from tests.links.quick_links import FAST
 
 PATIENT = replace(FAST, silence=20, handshake=20, start=30)
 
@@ -67,7 +68,7 @@ class Process:
             HOLDFAST, "serve", str(self.file), "--port", str(port), "--store", store, stderr=asyncio.subprocess.PIPE
         )
         assert self._process.stderr is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             while True:
                 line = (await self._process.stderr.readline()).decode()
                 assert line, "it ended"
@@ -84,7 +85,7 @@ class Process:
         process, self._process = self._process, None
         assert process is not None
         process.send_signal(signal_number)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             assert process.stderr is not None
             await process.stderr.read()
             code = await process.wait()

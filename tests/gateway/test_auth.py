@@ -23,7 +23,7 @@ def test_no_token_is_made_for_whom_the_file_would_refuse(tmp_path: Path) -> None
 @pytest.mark.promise("gateway.callers")
 def test_binding_beyond_loopback_needs_auth_or_a_word(tmp_path: Path) -> None:
     settings = Settings(listen=Listen(host="0.0.0.0"))
-    with pytest.raises(holdfast.ConfigError, match="not loopback"):
+    with pytest.raises(holdfast.errors.ConfigError, match="not loopback"):
         check_bind(settings, insecure=False)
     check_bind(settings, insecure=True)
     check_bind(Settings(), insecure=False)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast.testing import FaultServer
+from tests.deadlines import patience, until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
-from tests.links.kit import until
 
 SECRET = "hunter2"
 PROGRAM = f"""
@@ -151,12 +151,12 @@ async def test_the_stdio_front_says_no_more_than_the_others(tmp_path: Path) -> N
     ):
         message = {"jsonrpc": "2.0", "id": id, "method": method, "params": given}
         serving.stdin.write(json.dumps(message).encode() + b"\n")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience(60)):
             while json.loads(line := await serving.stdout.readline()).get("id") != id:
                 said.append(json.loads(line))
         said.append(json.loads(line))
     serving.stdin.close()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience(60)):
         _, logged = await serving.communicate()
     assert [message for message in said if leaks(message, tmp_path)] == []
     assert sum('"isError": true' in json.dumps(message) for message in said) == 2, said

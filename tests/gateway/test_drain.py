@@ -11,9 +11,9 @@ import pytest
 
 from holdfast.gateway.server import Program
 from holdfast.testing import FaultServer
+from tests.deadlines import patience, until
 from tests.gateway.clients import Answer, Raw
 from tests.gateway.gateways import config_of, gateway
-from tests.links.kit import until
 
 
 @asynccontextmanager
@@ -28,7 +28,7 @@ async def going_down(folder: Path, url: str, **settings: Any) -> AsyncGenerator[
             await stop.wait()
 
     serving = asyncio.create_task(serve())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         await up.wait()
         try:
             yield program, stop

@@ -10,10 +10,10 @@ from mcp import Client
 from mcp_types import ElicitResult
 
 from holdfast.testing import FaultServer
+from tests.deadlines import patience, until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
-from tests.links.kit import until
-from tests.links.real import RealServer
+from tests.links.server_process import RealServer
 
 NOTICE = "dev.holdfast/notice"
 
@@ -129,7 +129,7 @@ async def test_a_2025_backends_question_to_a_2026_client_is_refused_at_once(
                 arguments["holdfast_session"] = opened["structuredContent"]["holdfast_session"]
             for tool in ("real__roots", "real__book") if kind == "fastmcp" else ("real__roots",):
                 params = {"name": tool, "arguments": arguments, **extra}
-                async with asyncio.timeout(15):
+                async with asyncio.timeout(patience(15)):
                     answer = await client.ask_2026("tools/call", params)
                 assert answer.result["isError"], answer.raw
                 told = answer.result["_meta"]["dev.holdfast/error"]
@@ -144,7 +144,7 @@ async def test_a_program_that_asks_a_2026_client_is_refused_at_once(tmp_path: Pa
     servers = {"asks": {"command": sys.executable, "args": [str(program_file)], "era": "2025"}}
     async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
         await until(lambda: program.gateway is not None and program.gateway.table.tools, 60)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             answer = await client.call_2026("asks__ask")
         assert answer.result["_meta"]["dev.holdfast/error"]["kind"] == "QuestionRefused"
 

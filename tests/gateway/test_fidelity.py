@@ -10,15 +10,15 @@ from typing import Any, Literal
 
 import pytest
 
-from holdfast.core.events import BackendFailed, BackendItemLeftOut, Event
+from holdfast.events import BackendFailed, BackendItemLeftOut, Event
 from holdfast.gateway.backends.catalogue import ITEMS
 from holdfast.gateway.fronts.stdio import StdioFront
 from holdfast.gateway.gateway import Gateway
 from holdfast.stores import open_store
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import config_of, gateway
 from tests.gateway.raw_backend import raw_http, raw_program
-from tests.links.kit import until
 
 NASTY = (
     '{"big":12345678901234567890123456789,"huge":1e400,"neg":-0,"negf":-0.0,"one":1.0,"exp":1e2,"exp2":1E+05,'

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.testing import FaultServer
+from tests.deadlines import patience, until
 from tests.gateway.clients import BOTH, Raw
 from tests.gateway.gateways import gateway
-from tests.links.kit import until
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
@@ -141,7 +141,7 @@ async def test_bytes_that_are_no_http_and_bodies_that_never_end(tmp_path: Path) 
             reader, writer = await asyncio.open_connection("127.0.0.1", program.port)
             writer.write(raw)
             writer.write_eof()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(patience(10)):
                 line = await reader.readline()
             assert not line or b" 4" in line
             writer.close()
@@ -270,7 +270,7 @@ async def test_a_server_that_says_without_end_that_its_lists_change_is_asked_onc
             await server.say("notifications/tools/list_changed", 1)  # while the lists are being fetched
             server.go.set()
             await until(lambda: server.waiting == 0)
-            async with Raw(program.url) as other, asyncio.timeout(20):
+            async with Raw(program.url) as other, asyncio.timeout(patience(20)):
                 await other.initialize()
                 while await client.tools() != ["it__second"] or await other.tools() != ["it__second"]:
                     pass

@@ -9,9 +9,9 @@ import pytest
 
 from holdfast.gateway.auth import new_token
 from holdfast.testing import FaultServer
+from tests.deadlines import patience, until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import Process, config_of, gateway
-from tests.links.kit import until
 
 
 @pytest.mark.promise("gateway.program")
@@ -30,7 +30,7 @@ async def test_a_sighup_and_an_edited_file_change_the_servers_and_keep_the_sessi
             async def has(name: str) -> bool:
                 return name in await client.tools()
 
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(patience(15)):
                 while not await has("more__count"):
                     await asyncio.sleep(0.05)
             assert (await client.call("counter__count")).text == "2"
@@ -40,7 +40,7 @@ async def test_a_sighup_and_an_edited_file_change_the_servers_and_keep_the_sessi
             process.hup()
             assert (await client.call("more__count")).text == "2"
             process.file.write_text(json.dumps({"mcpServers": {"counter": {"url": http.url}}}))
-            async with asyncio.timeout(15):  # found by itself
+            async with asyncio.timeout(patience(15)):  # found by itself
                 while await has("more__count"):
                     await asyncio.sleep(0.05)
             assert (await client.call("counter__count")).text == "3"

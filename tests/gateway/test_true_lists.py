@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from holdfast.gateway.backends.list_members import OTHERS
+from tests.deadlines import patience, until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
 from tests.gateway.raw_backend import raw_program
 from tests.gateway.scripted_backend import Era, Scripted
 from tests.gateway.test_whole_messages import CELLS, ask
-from tests.links.kit import until
 
 SELDOM: dict[str, Any] = {"health": {"every": 600, "lists": 600}}
 """The gateway looks by itself too seldom for a test to see."""
@@ -117,7 +117,7 @@ async def test_a_change_that_nobody_told_shows_in_the_next_list(
     ):
         assert await names(client, client_era) == ["b__t"]
         server.results["tools/list"] = {"tools": [tool("other")]}
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience(5)):
             while await names(client, client_era) != ["b__other"]:
                 await asyncio.sleep(0.05)
         for method, key, item in (
@@ -126,7 +126,7 @@ async def test_a_change_that_nobody_told_shows_in_the_next_list(
             ("resources/templates/list", "resourceTemplates", {"uriTemplate": "x://{n}", "name": "n"}),
         ):
             server.results[method] = {key: [item]}
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(patience(5)):
                 while not (await ask(client, client_era, method)).result[key]:
                     await asyncio.sleep(0.05)
 

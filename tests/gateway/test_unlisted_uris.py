@@ -8,11 +8,11 @@ import pytest
 
 from holdfast.gateway import uris
 from holdfast.gateway.seen_uris import PER_ENTRY, SEEN_BYTES, SeenByCallers, SeenUris, ui_uris, uris_in
+from tests.deadlines import patience, until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
 from tests.gateway.scripted_backend import Era, Refusal, Scripted
 from tests.gateway.test_whole_messages import CELLS, ENVELOPE, LISTEN, UPDATED, ask
-from tests.links.kit import until
 
 
 def having(era: Era, name: str, *own: str, **results: Any) -> Scripted:
@@ -256,5 +256,5 @@ async def test_many_ask_at_once_and_all_are_answered(tmp_path: Path) -> None:
     async with one.serving(), two.serving():
         async with gateway(tmp_path, {"one": one.entry, "two": two.entry}) as program, Raw(program.url) as client:
             await client.initialize()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(patience(20)):
                 assert set(await asyncio.gather(*(read(client, "2025", uri) for uri in names))) == {"two"}

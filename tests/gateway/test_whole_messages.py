@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import until
 from tests.gateway.clients import Answer, Raw
 from tests.gateway.gateways import gateway
 from tests.gateway.scripted_backend import Era, Refusal, Scripted
-from tests.links.kit import until
 
 CELLS = pytest.mark.parametrize(
     ("client_era", "server_era"), [(client, server) for client in ("2025", "2026") for server in ("2025", "2026")]

@@ -7,10 +7,10 @@ import pytest
 from fastmcp import Client, FastMCP
 from mcp.shared.exceptions import MCPError
 
-from holdfast import Options
 from holdfast.integrations.fastmcp import holdfast_transport
+from holdfast.links import Options
 from holdfast.testing import Fault, FaultServer, stdio_target
-from tests.links.kit import FAST, link_to
+from tests.links.quick_links import FAST, link_to
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,7 @@ from holdfast import Server
 from holdfast.integrations.langchain import definitions, tools
 from holdfast.testing import FaultServer
 from tests.client.servers import FASTER
-from tests.links.kit import FAST
+from tests.links.quick_links import FAST
 
 pytestmark = pytest.mark.anyio
 

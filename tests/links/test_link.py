@@ -6,7 +6,7 @@ import pytest
 
 import holdfast
 from holdfast.testing import FaultServer
-from tests.links.kit import link_to
+from tests.links.quick_links import link_to
 
 pytestmark = pytest.mark.anyio
 

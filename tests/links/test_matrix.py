@@ -11,7 +11,8 @@ import holdfast
 from holdfast import Link
 from holdfast.testing import LOST_SESSION, OTHER_REFUSALS, Fault, FaultServer, Refusal
 from holdfast.testing.fault_plan import error_body
-from tests.links.kit import FAMILIES, FAST, link_to, text_of, tool, until
+from tests.deadlines import until
+from tests.links.quick_links import FAMILIES, FAST, link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -147,7 +148,7 @@ async def test_refused_connections_are_typed_and_the_link_serves_when_the_server
     async with FaultServer(era=era) as server, link_to(server.url) as link:
         await link.request("tools/list")
         await server.refuse()
-        with pytest.raises(holdfast.ConnectFailed) as caught:
+        with pytest.raises(holdfast.errors.ConnectFailed) as caught:
             await link.request("tools/call", tool("effect", call="x"))
         assert caught.value.attempts == 3
         assert server.effects["x"] == 0

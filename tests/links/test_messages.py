@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Limits
+from holdfast.links import Limits
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import link_to, text_of, tool
+from tests.links.quick_links import link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -19,12 +19,12 @@ async def test_messages_over_the_cap_in_either_direction() -> None:
     async with FaultServer() as server, link_to(server.url, limits=limits) as link:
         await link.request("tools/list")
         before = len(server.requests)
-        with pytest.raises(holdfast.LimitReached) as caught:
+        with pytest.raises(holdfast.errors.LimitReached) as caught:
             await link.request("tools/call", tool("echo", text="x" * 200_000))
         assert caught.value.limit == 100_000
         assert len(server.requests) == before
         server.plan(Fault.OVERSIZE, method="tools/call")
-        with pytest.raises(holdfast.LimitReached) as caught:
+        with pytest.raises(holdfast.errors.LimitReached) as caught:
             await link.request("tools/call", tool("echo"))
         assert "message_bytes" in str(caught.value.remedy)
         await link.request("tools/list")
@@ -62,7 +62,7 @@ async def test_numbers_come_back_as_they_were_sent() -> None:
 @pytest.mark.promise("link.bad-input")
 async def test_an_answer_that_is_an_error_is_the_servers_word() -> None:
     async with FaultServer() as server, link_to(server.url) as link:
-        with pytest.raises(holdfast.ErrorAnswer) as caught:
+        with pytest.raises(holdfast.errors.ErrorAnswer) as caught:
             await link.request("no/such/method", {})
         assert (caught.value.code, caught.value.message) == (-32601, "Method not found")
         assert caught.value.server == "it"
@@ -72,7 +72,7 @@ async def test_an_answer_that_is_an_error_is_the_servers_word() -> None:
 async def test_hostile_messages_on_the_servers_stream_harm_nothing() -> None:
     async with FaultServer() as server, link_to(server.url) as link:
         await link.request("tools/list")
-        from tests.links.kit import until
+        from tests.deadlines import until
 
         await until(lambda: server.streams == 1)
         hostile: list[Any] = [

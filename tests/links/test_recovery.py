@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Limits, Options
-from holdfast.core import events
+from holdfast import events
 from holdfast.core.outcome import Verdict, VerdictRule
+from holdfast.links import Limits, Options
 from holdfast.testing import LOST_SESSION, Fault, FaultServer
-from tests.links.kit import FAST, link_to, text_of, tool, until
+from tests.deadlines import until
+from tests.links.quick_links import FAST, link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -93,7 +94,7 @@ async def test_a_server_declared_stateless_loses_nothing() -> None:
 async def test_the_hook_runs_in_the_new_session_before_the_replay_and_may_allow_it() -> None:
     seen: list[tuple[str | None, str | None, bool]] = []
 
-    async def reseed(lost: holdfast.Reseeding) -> bool:
+    async def reseed(lost: holdfast.links.Reseeding) -> bool:
         seen.append((lost.old_session, lost.new_session, lost.kept_state))
         await lost.request("tools/call", tool("count"))  # put back what was there
         return True
@@ -109,7 +110,7 @@ async def test_the_hook_runs_in_the_new_session_before_the_replay_and_may_allow_
 
 @pytest.mark.promise("link.reseed")
 async def test_a_hook_that_fails_allows_nothing() -> None:
-    async def reseed(lost: holdfast.Reseeding) -> bool:
+    async def reseed(lost: holdfast.links.Reseeding) -> bool:
         await lost.request("no/such/method")
         return True
 
@@ -161,7 +162,7 @@ async def test_replays_are_bounded_and_counted() -> None:
     async with FaultServer() as server, link_to(server.url, on_event=heard.append) as link:
         await link.request("tools/list")
         server.plan(Fault.CLOSE, method="tools/call", times=10)
-        with pytest.raises(holdfast.ConnectionLost) as caught:
+        with pytest.raises(holdfast.errors.ConnectionLost) as caught:
             await link.request("tools/call", tool("echo"), safe=True)
         assert caught.value.attempts == 3
         assert [event.attempt for event in heard if isinstance(event, events.CallReplayed)] == [1, 2]
@@ -179,17 +180,21 @@ async def test_retry_after_is_honoured_within_the_deadline() -> None:
         await link.request("tools/call", tool("effect", call="x"))
         assert loop.time() - start >= 1
         server.plan(Fault.STATUS, method="tools/call", status=503, headers={"retry-after": "60"})
-        with pytest.raises(holdfast.Busy) as caught:
+        with pytest.raises(holdfast.errors.Busy) as caught:
             await link.request("tools/call", tool("effect", call="y"))
         assert (caught.value.retry_after, caught.value.status) == (60, 503)
         assert "call again in 60 s: a call waits for at most 30 s by itself" in str(caught.value)
         server.plan(Fault.STATUS, method="tools/call", status=429, headers={"retry-after": "5"})
         start = loop.time()
-        with pytest.raises(holdfast.Busy, match=r"call again in 5 s, or raise timeout=: 0.* of 0.5 s were used up"):
+        with pytest.raises(
+            holdfast.errors.Busy, match=r"call again in 5 s, or raise timeout=: 0.* of 0.5 s were used up"
+        ):
             await link.request("tools/call", tool("effect", call="y"), timeout=0.5)
         assert loop.time() - start < 0.5
         server.plan(Fault.STATUS, method="tools/call", status=429, times=3)
-        with pytest.raises(holdfast.Busy, match=r"3 of 3 tries in 0.\d s.*or raise Limits\(replays=…\), which is 2"):
+        with pytest.raises(
+            holdfast.errors.Busy, match=r"3 of 3 tries in 0.\d s.*or raise Limits\(replays=…\), which is 2"
+        ):
             await link.request("tools/call", tool("effect", call="y"))
         assert server.effects == {"x": 1}
 
@@ -211,7 +216,7 @@ async def test_a_server_that_fails_on_and_on_rests_and_comes_back() -> None:
             with pytest.raises(holdfast.Unavailable) as caught:
                 await link.request("tools/list")
             refused.append(caught.value)
-            return isinstance(caught.value, holdfast.CircuitOpen)
+            return isinstance(caught.value, holdfast.errors.CircuitOpen)
 
         while not await rests():
             assert len(refused) < 1000
@@ -219,7 +224,7 @@ async def test_a_server_that_fails_on_and_on_rests_and_comes_back() -> None:
         assert 0 < refused[-1].retry_after <= 1
         # Another link to the same server shares the circuit.
         async with link_to(server.url) as other:
-            with pytest.raises(holdfast.CircuitOpen):
+            with pytest.raises(holdfast.errors.CircuitOpen):
                 await other.request("tools/list")
         await server.listen()
         loop = asyncio.get_running_loop()
@@ -228,7 +233,7 @@ async def test_a_server_that_fails_on_and_on_rests_and_comes_back() -> None:
             try:
                 await link.request("tools/list")
                 break
-            except holdfast.CircuitOpen as error:
+            except holdfast.errors.CircuitOpen as error:
                 assert loop.time() < end
                 await asyncio.sleep(error.retry_after or 0)
         assert heard[0] == "open"
@@ -280,12 +285,12 @@ async def test_a_server_declaration_may_add_a_shape() -> None:
 
 @pytest.mark.promise("link.limits")
 async def test_calls_over_the_cap_are_refused_before_they_are_sent() -> None:
-    limits = holdfast.Limits(in_flight=2, close=1)
+    limits = holdfast.links.Limits(in_flight=2, close=1)
     async with FaultServer() as server, holdfast.Link(server.url, Options(limits=limits)) as link:
         await link.request("tools/list")
         waiting = [asyncio.ensure_future(link.request("tools/call", tool("wait", call="w"))) for _ in range(2)]
         await until(lambda: server.effects["w"] == 2)
-        with pytest.raises(holdfast.Busy, match="2 of 2"):
+        with pytest.raises(holdfast.errors.Busy, match="2 of 2"):
             await link.request("tools/list")
         server.sessions.release.set()
         await asyncio.gather(*waiting)
@@ -298,12 +303,12 @@ async def test_a_total_timeout_covers_everything_and_says_what_is_known() -> Non
         server.plan(Fault.HANG, method="initialize", times=10)
         loop = asyncio.get_running_loop()
         start = loop.time()
-        with pytest.raises(holdfast.StartTimeout):
+        with pytest.raises(holdfast.errors.StartTimeout):
             await link.request("tools/call", tool("effect", call="x"), timeout=0.2)
         server.lift()
         await link.request("tools/list")
         server.plan(Fault.HANG, method="tools/call", effect=True)
-        with pytest.raises(holdfast.AnswerTimeout):
+        with pytest.raises(holdfast.errors.AnswerTimeout):
             await link.request("tools/call", tool("effect", call="x"), timeout=0.2)
         assert loop.time() - start < 4
         await until(lambda: server.sessions.cancelled)  # the server was told
@@ -325,7 +330,7 @@ async def test_a_retry_after_beyond_measure_is_no_wait_for_ever(said: str, taken
 async def test_an_executed_call_whose_answer_was_too_large_counts_as_state() -> None:
     limits = Limits(message_bytes=50_000, close=1)
     async with FaultServer() as server, link_to(server.url, limits=limits, stream=False) as link:
-        with pytest.raises(holdfast.LimitReached):
+        with pytest.raises(holdfast.errors.LimitReached):
             await link.request("tools/call", tool("large", bytes=60_000))
         server.sessions.sessions.clear()
         with pytest.raises(holdfast.SessionReplaced):
@@ -352,7 +357,7 @@ async def test_a_trial_whose_caller_was_cancelled_does_not_hold_up_the_next() ->
         while not opened:
             with pytest.raises(holdfast.Unavailable) as caught:
                 await link.request("tools/list")
-            opened = isinstance(caught.value, holdfast.CircuitOpen)
+            opened = isinstance(caught.value, holdfast.errors.CircuitOpen)
         await server.listen()
         server.plan(Fault.HANG, method="initialize")
         end = loop.time() + 8
@@ -361,7 +366,7 @@ async def test_a_trial_whose_caller_was_cancelled_does_not_hold_up_the_next() ->
                 await asyncio.wait_for(link.request("tools/list"), 0.3)
             except TimeoutError:
                 break
-            except holdfast.CircuitOpen as error:
+            except holdfast.errors.CircuitOpen as error:
                 assert loop.time() < end
                 await asyncio.sleep(error.retry_after or 0)
         server.lift()
@@ -370,7 +375,7 @@ async def test_a_trial_whose_caller_was_cancelled_does_not_hold_up_the_next() ->
 
 @pytest.mark.promise("link.reseed")
 async def test_a_hook_that_uses_the_link_itself_is_told() -> None:
-    async def reseed(lost: holdfast.Reseeding) -> bool:
+    async def reseed(lost: holdfast.links.Reseeding) -> bool:
         await link.request("tools/list")
         return True
 

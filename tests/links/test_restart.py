@@ -6,8 +6,9 @@ from typing import Any, Literal
 import pytest
 
 import holdfast
-from tests.links.kit import FAMILIES, link_to, text_of, tool, until
-from tests.links.real import RealServer
+from tests.deadlines import until
+from tests.links.quick_links import FAMILIES, link_to, text_of, tool
+from tests.links.server_process import RealServer
 
 pytestmark = pytest.mark.anyio
 
@@ -15,7 +16,9 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.promise("link.restart")
 @pytest.mark.parametrize("kind", ["sdk", "fastmcp"])
 async def test_a_real_server_restarted_under_fifty_calls(kind: Literal["sdk", "fastmcp"]) -> None:
-    limits = holdfast.Limits(replays=100, backoff=0.5, start=60, circuit=0)  # a start takes long on a busy machine
+    limits = holdfast.links.Limits(
+        replays=100, backoff=0.5, start=60, circuit=0
+    )  # a start takes long on a busy machine
     async with RealServer(kind) as server, link_to(server.url, era="2025", limits=limits) as link:
         await link.request("tools/list")
         calls = [

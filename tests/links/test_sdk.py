@@ -11,11 +11,11 @@ from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
 
 import holdfast
-from holdfast import LinkDispatcher, LinkTransport
-from holdfast.links import sdk
+from holdfast.links import LinkDispatcher, LinkTransport, sdk
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import link_to, until
-from tests.links.real import RealServer
+from tests.deadlines import patience, until
+from tests.links.quick_links import link_to
+from tests.links.server_process import RealServer
 
 pytestmark = pytest.mark.anyio
 
@@ -71,7 +71,7 @@ async def test_out_of_the_dispatcher_comes_only_mcp_error_with_ours_as_its_cause
             server.plan(Fault.CLOSE, method="tools/call")
             with pytest.raises(MCPError) as caught:
                 await session.call_tool("echo", {})
-            assert isinstance(caught.value.__cause__, holdfast.ConnectionLost)
+            assert isinstance(caught.value.__cause__, holdfast.errors.ConnectionLost)
             assert caught.value.data["holdfast"]["family"] == "OutcomeUnknown"
             server.plan(Fault.STATUS, method="tools/call", status=403)
             with pytest.raises(MCPError) as caught:
@@ -82,7 +82,7 @@ async def test_out_of_the_dispatcher_comes_only_mcp_error_with_ours_as_its_cause
             await server.refuse()
             with pytest.raises(MCPError) as caught:
                 await session.call_tool("echo", {})
-            assert isinstance(caught.value.__cause__, holdfast.ConnectFailed)
+            assert isinstance(caught.value.__cause__, holdfast.errors.ConnectFailed)
             await server.listen()
             # The SDK's own client would be dead by now.
             assert said(await session.call_tool("echo", {"text": "alive"})) == "alive"
@@ -92,12 +92,12 @@ async def test_out_of_the_dispatcher_comes_only_mcp_error_with_ours_as_its_cause
 async def test_no_command_output_or_session_id_leaves_the_dispatcher() -> None:
     """An agent shows an MCPError's text to its model, and a proxy sends both text and data on."""
     script = "import sys; sys.stderr.write('password is hunter2'); sys.exit(3)"
-    crashing = holdfast.CommandTarget(sys.executable, ["-c", script, "secret-argument"])
+    crashing = holdfast.links.CommandTarget(sys.executable, ["-c", script, "secret-argument"])
     async with link_to(crashing) as link, ClientSession(dispatcher=LinkDispatcher(link)) as session:
         with pytest.raises(MCPError) as caught:
             await session.initialize()
         ours = caught.value.__cause__
-        assert isinstance(ours, holdfast.ConnectFailed)
+        assert isinstance(ours, holdfast.errors.ConnectFailed)
         assert "hunter2" in str(ours.stderr_tail)
         told = f"{caught.value} {caught.value.error.model_dump_json()}"
         assert "ConnectFailed: 'it' " in told
@@ -134,7 +134,10 @@ async def test_a_session_outlives_its_servers_change_of_era(believes: Any) -> No
 
 @pytest.mark.promise("link.sdk")
 async def test_a_server_restarted_under_twenty_session_calls() -> None:
-    async with RealServer("sdk") as server, link_to(server.url, era="2025", limits=holdfast.Limits(replays=5)) as link:
+    async with (
+        RealServer("sdk") as server,
+        link_to(server.url, era="2025", limits=holdfast.links.Limits(replays=5)) as link,
+    ):
         async with ClientSession(dispatcher=LinkDispatcher(link)) as session:
             await session.initialize()
             await session.list_tools()
@@ -269,7 +272,7 @@ async def test_a_client_over_a_link_that_somebody_closes_gets_an_answer() -> Non
             await until(lambda: server.effects["w"])
             await link.close()
             with pytest.raises(MCPError):
-                await asyncio.wait_for(call, 5)
+                await asyncio.wait_for(call, patience(5))
             await client.call_tool("echo", {})
 
 

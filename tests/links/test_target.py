@@ -5,10 +5,11 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast import HttpTarget, Limits, Link, Options
+from holdfast import Link
 from holdfast.core.eras import Era
 from holdfast.core.handshake import Handshake, Ours, Saved
 from holdfast.core.models import BackendSessionId
+from holdfast.links import HttpTarget, Limits, Options
 from holdfast.links.wires.base import Generation, Resolved
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.anyio
     ],
 )
 async def test_a_malformed_url(url: str, says: str) -> None:
-    with pytest.raises(holdfast.ConfigError, match=says) as caught:
+    with pytest.raises(holdfast.errors.ConfigError, match=says) as caught:
         Link(url)
     assert caught.value.remedy
     assert caught.value.phase == "resolve"
@@ -44,7 +45,7 @@ async def test_a_malformed_url(url: str, says: str) -> None:
 )
 async def test_a_bare_host_is_refused_with_the_url_that_was_probably_meant(host: str, scheme: str) -> None:
     for declare in (HttpTarget, lambda url: holdfast.Server("it", url=url)):
-        with pytest.raises(holdfast.ConfigError) as caught:
+        with pytest.raises(holdfast.errors.ConfigError) as caught:
             declare(host)
         assert caught.value.remedy == f"write '{scheme}://{host}'"
 
@@ -52,9 +53,9 @@ async def test_a_bare_host_is_refused_with_the_url_that_was_probably_meant(host:
 @pytest.mark.promise("link.bad-input")
 async def test_something_that_is_no_target() -> None:
     for target in (42, object(), b"http://x/"):
-        with pytest.raises(holdfast.ConfigError, match="not a target"):
+        with pytest.raises(holdfast.errors.ConfigError, match="not a target"):
             Link(target)
-    with pytest.raises(holdfast.ConfigError, match="era"):
+    with pytest.raises(holdfast.errors.ConfigError, match="era"):
         Options(era="legacy")  # type: ignore[arg-type]
     with pytest.raises(holdfast.UsageError, match="silence"):
         Limits(silence=-1)
@@ -65,9 +66,9 @@ async def test_something_that_is_no_target() -> None:
 @pytest.mark.promise("link.bad-input")
 @pytest.mark.parametrize("name", ["mcp-session-id", "Mcp-Name", "bad name", "", "x\n"])
 async def test_headers_that_are_not_ours_to_take(name: str) -> None:
-    with pytest.raises(holdfast.ConfigError):
+    with pytest.raises(holdfast.errors.ConfigError):
         HttpTarget("http://host/mcp", headers={name: "s3cret"})
-    with pytest.raises(holdfast.ConfigError) as caught:
+    with pytest.raises(holdfast.errors.ConfigError) as caught:
         HttpTarget("http://host/mcp", headers={"x-a": "s3cret\r\nx: y"})
     assert "s3cret" not in str(caught.value)
 
@@ -76,7 +77,7 @@ async def test_headers_that_are_not_ours_to_take(name: str) -> None:
 def test_no_secret_is_in_a_repr() -> None:
     url = "https://mcp.example.com/s/OWY0ZmM5NjAtMjM0OS00/mcp?api_key=sk-12345#frag"
     headers = {"authorization": "Bearer hunter2"}
-    target = holdfast.HttpTarget(url, headers, proxy="http://me:hunter2@proxy:1")
+    target = holdfast.links.HttpTarget(url, headers, proxy="http://me:hunter2@proxy:1")
     server = holdfast.Server("it", url=url, headers=headers, proxy="http://me:hunter2@proxy:1")
     program = holdfast.Server("it", command="tool", args=["--api-key", "hunter2"], env={"TOKEN": "hunter2"})
     session = BackendSessionId("sk-12345")
@@ -88,8 +89,10 @@ def test_no_secret_is_in_a_repr() -> None:
         for secret in ("sk-12345", "hunter2", "MjM0OS00", "frag"):
             assert secret not in repr(shown), shown
     assert "https://mcp.example.com/s/OWY0…/mcp?•••" in repr(server)
-    parameters = holdfast.HttpTarget("https://h/mcp;key=hunter2/x?a=hunter2")
-    told = holdfast.CommandTarget("x", ["https://me:hunter2@h/?k=hunter2", "--at=https://h/x?sid=hunter2#hunter2"])
+    parameters = holdfast.links.HttpTarget("https://h/mcp;key=hunter2/x?a=hunter2")
+    told = holdfast.links.CommandTarget(
+        "x", ["https://me:hunter2@h/?k=hunter2", "--at=https://h/x?sid=hunter2#hunter2"]
+    )
     for shown in (parameters, parameters.name, holdfast.Link(parameters), told):
         assert "hunter2" not in repr(shown)
     assert repr(holdfast.Server("it", url="http://h/mcp", timeout=3)) == "Server('it', url='http://h/mcp', timeout=3)"
@@ -103,8 +106,8 @@ def test_no_secret_is_in_a_repr() -> None:
      "https://[bad/?k=hunter2", "ftp://h/?k=hunter2", "https://h /?k=hunter2", "https://hunter2@h/"],
 )  # fmt: skip
 def test_no_secret_is_in_the_refusal_of_a_url(wrong: str) -> None:
-    for make in (holdfast.HttpTarget, holdfast.Link, lambda url: holdfast.Server("it", url=url), holdfast.Server):
-        with pytest.raises(holdfast.ConfigError) as refused:
+    for make in (holdfast.links.HttpTarget, holdfast.Link, lambda url: holdfast.Server("it", url=url), holdfast.Server):
+        with pytest.raises(holdfast.errors.ConfigError) as refused:
             make(wrong)  # type: ignore[operator]
         assert "hunter2" not in f"{refused.value} {refused.value!r}"
         assert refused.value.__suppress_context__ or refused.value.__context__ is None

@@ -23,8 +23,8 @@ from holdfast.state.identity import Chain, Identity, Key, Named
 pytestmark = pytest.mark.anyio
 
 ALICE = Principal("alice")
-ARGUMENT, META = holdfast.FromArgument("basket"), holdfast.FromMeta("com.shop/basket")
-SESSION, PRINCIPAL = holdfast.From2025Session(), holdfast.FromPrincipal()
+ARGUMENT, META = holdfast.state.FromArgument("basket"), holdfast.state.FromMeta("com.shop/basket")
+SESSION, PRINCIPAL = holdfast.state.From2025Session(), holdfast.state.FromPrincipal()
 
 
 class Basket(holdfast.SessionState):
@@ -70,9 +70,9 @@ def test_what_stands_for_a_session_differs_by_caller_connection_and_kind() -> No
     [
         ([], "can never find"),
         ([ARGUMENT, ARGUMENT], "twice"),
-        ([holdfast.ForEveryone(), ARGUMENT], "nothing after"),
-        ([holdfast.FromArgument("")], "no name"),
-        ([holdfast.FromMeta("")], "no name"),
+        ([holdfast.state.ForEveryone(), ARGUMENT], "nothing after"),
+        ([holdfast.state.FromArgument("")], "no name"),
+        ([holdfast.state.FromMeta("")], "no name"),
         (["session_id"], "not a place to look"),
     ],
 )
@@ -155,7 +155,7 @@ async def test_meta_names_a_session_out_of_the_models_sight() -> None:
 
 @pytest.mark.promise("state.identity")
 async def test_everyone_shares_what_is_persistent() -> None:
-    shelf = holdfast.Sessions(Basket, identity=[holdfast.ForEveryone("shelf")], idle=None, max_age=None)
+    shelf = holdfast.Sessions(Basket, identity=[holdfast.state.ForEveryone("shelf")], idle=None, max_age=None)
     found = [await shelf.find_for(Identity(principal)) for principal in (ALICE, ANONYMOUS, Principal("bob"))]
     assert len({session.handle for session in found}) == 1
     assert found[0].expires is None
@@ -191,14 +191,14 @@ async def test_one_session_is_shared_by_servers_of_both_frameworks() -> None:
 @pytest.mark.promise("state.identity")
 async def test_a_caller_whose_pointer_was_damaged_begins_anew_once_it_is_ended(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/s.db"
-    everyone = [holdfast.ForEveryone()]
+    everyone = [holdfast.state.ForEveryone()]
     sessions = [holdfast.Sessions(Basket, url, identity=everyone) for _ in range(2)]
     lost = await sessions[0].find_for(Identity())
     await sessions[0].close()
     with closing(sqlite3.connect(tmp_path / "s.db")) as file, file:
         file.execute("UPDATE holdfast_records SET rev = 'x' WHERE kind = 'state-key'")
         [(id,)] = file.execute("SELECT id FROM holdfast_records WHERE kind = 'state-key'")
-    with pytest.raises(holdfast.CorruptRecord, match="holdfast store end URL KIND ID"):
+    with pytest.raises(holdfast.errors.CorruptRecord, match="holdfast store end URL KIND ID"):
         await sessions[1].find_for(Identity())
     for code, said in ((0, "ended state-key/"), (1, "there is no live or expired record")):
         done = await asyncio.to_thread(CliRunner().invoke, app, ["store", "end", url, "state-key", id])

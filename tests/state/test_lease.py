@@ -27,18 +27,18 @@ class Basket(holdfast.SessionState):
 
 @pytest.mark.promise("state.leases")
 async def test_a_lease_keeps_others_out_and_a_lost_one_writes_nothing() -> None:
-    clock = holdfast.ManualClock()
+    clock = holdfast.stores.ManualClock()
     async with open_store("memory:", clock=clock) as store:
         sessions = Sessions(Basket, store)
         session = await sessions.begin(ALICE)
         other = await sessions.find(session.handle, ALICE)
         async with session.lease(ttl=60) as draft:
-            with pytest.raises(holdfast.Busy):
+            with pytest.raises(holdfast.errors.Busy):
                 async with other.lease():
                     pass
             draft.note = "long turn"
         assert (await other.read()).note == "long turn"
-        with pytest.raises(holdfast.Conflict):
+        with pytest.raises(holdfast.errors.Conflict):
             async with session.lease(ttl=60) as draft:
                 draft.note = "too late"
                 clock.advance(61)  # its holder slept; another may go on
@@ -78,10 +78,10 @@ async def test_a_killed_holder_leaves_its_lease_and_its_turn_and_nothing_half_do
         holder = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         assert holder.stdout is not None
         assert await asyncio.wait_for(holder.stdout.readline(), patience(30)) == b"held\n"
-        with pytest.raises(holdfast.Busy):
+        with pytest.raises(holdfast.errors.Busy):
             async with session.lease():
                 pass
-        with pytest.raises(holdfast.Busy):
+        with pytest.raises(holdfast.errors.Busy):
             async with writer.step("draft", to="drafted"):
                 pass
         holder.kill()
@@ -102,7 +102,7 @@ async def test_a_killed_holder_leaves_its_lease_and_its_turn_and_nothing_half_do
                     try:
                         await work()
                         break
-                    except holdfast.Busy:
+                    except holdfast.errors.Busy:
                         await asyncio.sleep(0.05)  # as a caller does who was told to come back
         assert ((await session.read()).topic, writer.phase) == ("mine", "drafted")
 

@@ -45,7 +45,7 @@ async def test_going_back_forking_and_undoing(url: str) -> None:
         assert (await session.undo()).count == 4
         assert (await session.undo()).count == 5  # an undo is a revision like any other
         for wrong in (0, 99, -1):
-            with pytest.raises(holdfast.NotFound):
+            with pytest.raises(holdfast.errors.NotFound):
                 await session.at(wrong)
 
 

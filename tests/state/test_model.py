@@ -40,10 +40,10 @@ async def test_a_value_that_would_not_come_back_is_refused_by_name() -> None:
         (b"\xff", "JSON|anything"),
         (float("nan"), "anything"),
     ):
-        with pytest.raises(holdfast.UnstorableValue, match=said):
+        with pytest.raises(holdfast.errors.UnstorableValue, match=said):
             async with session.edit("set") as draft:
                 draft.anything = value
-    with pytest.raises(holdfast.UnstorableValue, match="price"):
+    with pytest.raises(holdfast.errors.UnstorableValue, match="price"):
         async with session.edit("set") as draft:
             draft.price = float("inf")
     with pytest.raises(holdfast.UsageError, match=r"(?s)does not validate.*items\.0"):
@@ -114,12 +114,12 @@ async def test_what_is_written_comes_back_equal_or_is_refused_by_name() -> None:
         (lambda state: setattr(state, "hidden", "x"), "hidden"),
         (private, "not in its fields"),
     ):
-        with pytest.raises(holdfast.UnstorableValue, match=said):
+        with pytest.raises(holdfast.errors.UnstorableValue, match=said):
             await session.update(change)
     for state, error in (
-        (Kept(secret=SecretStr("x")), holdfast.UnstorableValue),
-        (Kept(anything=(1, 2)), holdfast.UnstorableValue),
-        (Kept(anything=b"\xff"), holdfast.UnstorableValue),
+        (Kept(secret=SecretStr("x")), holdfast.errors.UnstorableValue),
+        (Kept(anything=(1, 2)), holdfast.errors.UnstorableValue),
+        (Kept(anything=b"\xff"), holdfast.errors.UnstorableValue),
         (type("More", (Kept,), {})(), holdfast.UsageError),
     ):
         with pytest.raises(error):
@@ -158,7 +158,7 @@ async def test_older_state_is_brought_up_and_newer_is_refused(url: str) -> None:
         stored = await store.get(KIND, old.handle)
         assert stored is not None
         assert stored.data["v"] == 3  # type: ignore[index, call-overload]
-        with pytest.raises(holdfast.CorruptRecord, match="version 3"):
+        with pytest.raises(holdfast.errors.CorruptRecord, match="version 3"):
             await Sessions(Draft1, store, name="draft").find(old.handle, ALICE)
 
     class Raises(SessionState, version=2):
@@ -166,7 +166,7 @@ async def test_older_state_is_brought_up_and_newer_is_refused(url: str) -> None:
         def _v1(raw: dict[str, Any]) -> dict[str, Any]:  # type: ignore[misc]  # noqa: N805
             raise ValueError("no")
 
-    with pytest.raises(holdfast.CorruptRecord, match="migration of Raises"):
+    with pytest.raises(holdfast.errors.CorruptRecord, match="migration of Raises"):
         Raises.read({"v": 1, "state": {}}, "x")
     with pytest.raises(holdfast.UsageError, match="no default"):
 
@@ -189,7 +189,7 @@ async def test_a_migration_in_place_keeps_history_and_classes_inherit_theirs() -
     class New(holdfast.SessionState, version=2):
         items: list[dict[str, Any]] = []
 
-        @holdfast.migrate(from_version=1)
+        @holdfast.state.migrate(from_version=1)
         @staticmethod
         def _v1(raw: dict[str, Any]) -> dict[str, Any]:
             for item in raw["items"]:

@@ -15,7 +15,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.resolve import Resolve
 
 import holdfast
-from holdfast.core.events import Event, ServerCounted
+from holdfast.events import Event, ServerCounted
 from holdfast.state.scopes import ENDS, SURVIVES
 from tests.state.replicas import FRAMEWORKS, Replica, replicas
 from tests.state.test_baskets import client, value
@@ -79,7 +79,7 @@ async def test_what_survives_what_is_as_the_table_says(framework: str, tmp_path:
 class Tracing(Middleware):
     """A user's own middleware, inside ours."""
 
-    def __init__(self, trace: "holdfast.RequestScope[Trace]") -> None:
+    def __init__(self, trace: "holdfast.state.RequestScope[Trace]") -> None:
         self.trace = trace
 
     async def on_call_tool(self, context: Any, call_next: Any) -> Any:
@@ -89,7 +89,7 @@ class Tracing(Middleware):
 
 @pytest.mark.promise("state.scopes")
 async def test_a_nested_call_sees_a_copy_and_leaves_nothing_on_fastmcp() -> None:
-    trace = holdfast.RequestScope(Trace)
+    trace = holdfast.state.RequestScope(Trace)
     sessions = holdfast.Sessions(Basket)
     server = FastMCP("shop")
     sessions.install(server)
@@ -119,7 +119,7 @@ async def test_a_nested_call_sees_a_copy_and_leaves_nothing_on_fastmcp() -> None
 
 @pytest.mark.promise("state.scopes")
 async def test_a_nested_call_sees_a_copy_and_leaves_nothing_on_mcpserver() -> None:
-    trace = holdfast.RequestScope(Trace)
+    trace = holdfast.state.RequestScope(Trace)
     sessions = holdfast.Sessions(Basket)
 
     async def tracing(ctx: Any, call_next: Any) -> Any:
@@ -132,7 +132,7 @@ async def test_a_nested_call_sees_a_copy_and_leaves_nothing_on_mcpserver() -> No
     @server.tool()
     async def outer(ctx: SdkContext[Any, Any]) -> list[str]:
         trace.get().steps.append("outer")
-        with holdfast.nested_scope():
+        with holdfast.state.nested_scope():
             await ctx.mcp_server.call_tool("inner", {}, ctx)
         return trace.get().steps
 
@@ -154,11 +154,11 @@ async def test_a_nested_call_sees_a_copy_and_leaves_nothing_on_mcpserver() -> No
 @pytest.mark.promise("state.scopes")
 async def test_server_wide_figures_count_in_threads_and_as_events() -> None:
     told: list[Event] = []
-    figures = holdfast.ServerScope(Figures, name="shop", on_event=told.append)
+    figures = holdfast.state.ServerScope(Figures, name="shop", on_event=told.append)
     server = FastMCP("shop")
 
     @server.tool
-    def count(everywhere: "holdfast.ServerScope[Figures]" = Depends(figures)) -> int:
+    def count(everywhere: "holdfast.state.ServerScope[Figures]" = Depends(figures)) -> int:
         with everywhere.edit() as draft:
             draft.names.append("x")
         return everywhere.count("calls")

@@ -73,7 +73,7 @@ async def test_an_edit_is_whole_or_nothing_and_a_conflict_is_told(url: str) -> N
                 raise RuntimeError("half-way")
         assert (await session.read()).items == []
         other = await sessions.find(session.handle, ALICE)
-        with pytest.raises(holdfast.Conflict):
+        with pytest.raises(holdfast.errors.Conflict):
             async with session.edit() as draft:
                 async with other.edit() as faster:
                     faster.note = "first"
@@ -107,7 +107,7 @@ async def test_nothing_done_inside_an_edit_hides_somebody_elses_write() -> None:
             partial(mine.update, lambda state: state.items.append("inner")),
         ]
         for held in (mine.edit, mine.lease):
-            with pytest.raises(holdfast.Conflict):
+            with pytest.raises(holdfast.errors.Conflict):
                 async with held() as draft:
                     draft.note = "mine"
                     await other.update(lambda state: state.items.append("other"))
@@ -124,7 +124,7 @@ async def test_nothing_done_inside_an_edit_hides_somebody_elses_write() -> None:
                 await asyncio.sleep(0)
 
     done = await asyncio.gather(append("x", 9), append("y", 1), return_exceptions=True)
-    told = [each for each in done if isinstance(each, holdfast.Conflict)]
+    told = [each for each in done if isinstance(each, holdfast.errors.Conflict)]
     assert len((await mine.read()).items) == 2 - len(told)
 
 
@@ -175,14 +175,14 @@ async def test_limits_are_told_with_figures_and_the_state_stays() -> None:
     alice = Principal("alice")
     sessions = holdfast.Sessions(Basket, max_bytes=2_000, quota=2)
     session = await sessions.begin(alice)
-    with pytest.raises(holdfast.LimitReached) as refused:
+    with pytest.raises(holdfast.errors.LimitReached) as refused:
         async with session.edit() as draft:
             draft.items = ["x" * 3_000]
     assert "2000" in str(refused.value).replace(",", "")
     assert (await session.read()).items == []
     await session.fork()
     for more in (sessions.begin(alice), session.fork()):
-        with pytest.raises(holdfast.LimitReached, match="2 of 2"):
+        with pytest.raises(holdfast.errors.LimitReached, match="2 of 2"):
             await more
 
 
@@ -204,10 +204,10 @@ async def test_a_slow_write_is_not_given_up_and_never_called_unwritten(monkeypat
 
         async def beaten(*args: Any, **kwargs: Any) -> Any:
             await asyncio.sleep(0)
-            raise holdfast.Conflict("somebody else wrote first")
+            raise holdfast.errors.Conflict("somebody else wrote first")
 
         store.commit = beaten  # type: ignore[method-assign]
-        with pytest.raises(holdfast.Busy, match="nothing was written"):
+        with pytest.raises(holdfast.errors.Busy, match="nothing was written"):
             await session.update(lambda state: setattr(state, "count", 2))
         with pytest.raises(TimeoutError):  # the author's own
             await session.update(_raises)
@@ -222,7 +222,7 @@ async def test_an_end_wins_over_every_later_write(url: str) -> None:
         assert await session.end()
         assert not await session.end()
         for write in (late.update(lambda s: s.model_copy(update={"count": 1})), late.read(), late.undo()):
-            with pytest.raises(holdfast.Ended):
+            with pytest.raises(holdfast.errors.Ended):
                 await write
-        with pytest.raises(holdfast.Ended):
+        with pytest.raises(holdfast.errors.Ended):
             await sessions.find(session.handle, ALICE)

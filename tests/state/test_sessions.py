@@ -32,15 +32,15 @@ async def test_another_callers_session_answers_like_none(url: str) -> None:
         mine = await sessions.begin(alice)
         told: list[tuple[type, str]] = []
         for handle, caller in ((mine.handle, bob), ("s_never", bob), ("s_never", alice), ("odd\x00", alice), ("", bob)):
-            with pytest.raises(holdfast.NotFound) as refused:
+            with pytest.raises(holdfast.errors.NotFound) as refused:
                 await sessions.find(handle, caller)
             told.append((type(refused.value), refused.value.what))
         assert len(set(told)) == 1
         ended = await sessions.begin(alice)
-        with pytest.raises(holdfast.LimitReached):
+        with pytest.raises(holdfast.errors.LimitReached):
             await sessions.begin(alice)
         await ended.end()
-        with pytest.raises(holdfast.NotFound):  # an end is the owner's to know
+        with pytest.raises(holdfast.errors.NotFound):  # an end is the owner's to know
             await sessions.find(ended.handle, bob)
         await sessions.begin(bob)
         assert [each.handle for each in await sessions.of(alice)] == [mine.handle]
@@ -55,7 +55,7 @@ async def test_with_keys_nothing_readable_is_in_the_file(tmp_path: Path) -> None
     await sealed.close()
     assert not any(b"in the clear?" in file.read_bytes() for file in tmp_path.iterdir())
     other = Sessions(Basket, url, keys=[new_key()])
-    with pytest.raises(holdfast.ConfigError, match="add that key to the ring"):
+    with pytest.raises(holdfast.errors.ConfigError, match="add that key to the ring"):
         await other.find(session.handle, ALICE)
     await other.close()
 
@@ -72,7 +72,7 @@ async def test_a_closed_store_is_not_called_an_unknown_session() -> None:
     async with holdfast.open_store("memory:") as store:
         sessions = holdfast.Sessions(Basket, store)
         begun = await sessions.begin()
-    with pytest.raises(holdfast.LeaseClosed):
+    with pytest.raises(holdfast.errors.LeaseClosed):
         await sessions.find(begun.handle)
 
 
@@ -98,7 +98,7 @@ def test_bad_settings_are_refused_where_they_are_written() -> None:
     with pytest.raises(holdfast.UsageError, match="no migration from version 1"):
 
         class Skips(holdfast.SessionState, version=3):
-            @holdfast.migrate(from_version=2)
+            @holdfast.state.migrate(from_version=2)
             @staticmethod
             def _v2(raw: dict[str, Any]) -> dict[str, Any]:
                 return raw

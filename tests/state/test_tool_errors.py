@@ -68,6 +68,6 @@ async def test_a_tool_error_tells_the_caller_no_address_and_no_owner(
             assert "private" not in each
             assert "place.db" not in each
         assert "place.db is locked" in caplog.text  # the operator is told where
-        with pytest.raises(holdfast.NotFound, match="there is no such session"):
+        with pytest.raises(holdfast.errors.NotFound, match="there is no such session"):
             await sessions.find("s_unknown")
         await sessions.close()

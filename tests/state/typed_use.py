@@ -14,13 +14,15 @@ class Basket(holdfast.SessionState, version=2):
     items: list[str] = []
     count: int = 0
 
-    @holdfast.migrate(from_version=1)
+    @holdfast.state.migrate(from_version=1)
     @staticmethod
     def _from_1(raw: dict[str, object]) -> dict[str, object]:
         return raw
 
 
-sessions = holdfast.Sessions(Basket, "memory:", identity=[holdfast.FromArgument(), holdfast.FromPrincipal()])
+sessions = holdfast.Sessions(
+    Basket, "memory:", identity=[holdfast.state.FromArgument(), holdfast.state.FromPrincipal()]
+)
 assert_type(sessions, holdfast.Sessions[Basket])
 server, official = FastMCP("typed"), MCPServer("typed")
 sessions.install(server)
@@ -60,8 +62,8 @@ class Trace:
     steps: int = 0
 
 
-trace = holdfast.RequestScope(Trace)
-figures = holdfast.ServerScope(Trace)
+trace = holdfast.state.RequestScope(Trace)
+figures = holdfast.state.ServerScope(Trace)
 
 
 def scopes() -> None:

@@ -32,12 +32,12 @@ class Number:
     value = 0
 
 
-REQUEST = holdfast.RequestScope(Number)
-SERVER = holdfast.ServerScope(Number)
+REQUEST = holdfast.state.RequestScope(Number)
+SERVER = holdfast.state.ServerScope(Number)
 PERSISTENT = holdfast.Sessions(
     Numbers,
     os.environ.get("BASKETS", "memory:"),
-    identity=[holdfast.ForEveryone()],
+    identity=[holdfast.state.ForEveryone()],
     idle=None,
     max_age=None,
 )

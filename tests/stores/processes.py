@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import holdfast
-from holdfast import Record
+from holdfast.stores import Record
 from tests.deadlines import patience
 
 # Children are forked from a server that has imported everything once: ten milliseconds each instead of half a second.
@@ -94,7 +94,7 @@ async def edit_many(
 
         async def edit(name: str) -> None:
             for n in range(edits):
-                await holdfast.update(store, kind, "shared", plus_one, entries=[{"by": name, "n": n}])
+                await holdfast.stores.update(store, kind, "shared", plus_one, entries=[{"by": name, "n": n}])
 
         pipe.send("ready")
         pipe.recv()
@@ -108,7 +108,7 @@ async def edit_for_ever(pipe: Connection, url: str, kind: str) -> None:
         n = 0
         while True:
             name = f"{os.getpid()}.{n}"
-            record = await holdfast.update(store, kind, "shared", plus_one, entries=[name, f"{name}!"])
+            record = await holdfast.stores.update(store, kind, "shared", plus_one, entries=[name, f"{name}!"])
             pipe.send((name, record.rev))
             n += 1
 
@@ -124,7 +124,7 @@ async def claim_and_freeze(pipe: Connection, url: str, kind: str) -> None:
         try:
             await store.commit(record.with_data("written by the sleeper"), expect=record.rev, fence=claim.token)
             pipe.send("written")
-        except holdfast.Conflict as error:
+        except holdfast.errors.Conflict as error:
             pipe.send(f"refused: {error}")
 
 

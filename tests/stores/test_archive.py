@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 import holdfast
-from holdfast import ManualClock, Record
 from holdfast.cli import app
+from holdfast.stores import ManualClock, Record
 from holdfast.stores.archive import archive_of, copy_store, reseal_store
 from holdfast.stores.sealing import SealingCodec, new_key
 from tests.servers import Postgres, Valkey
@@ -122,7 +122,7 @@ async def test_what_is_newer_in_the_target_is_not_overwritten(places: dict[str, 
         record = await destination.get("k", "a")
         assert record is not None
         await destination.commit(record.with_data("newer"), expect=1)
-        with pytest.raises(holdfast.Conflict, match="newer in the target"):
+        with pytest.raises(holdfast.errors.Conflict, match="newer in the target"):
             async for _ in copy_store(origin, destination):
                 pass
         assert (await destination.get("k", "a")).data == "newer"  # type: ignore[union-attr]
@@ -151,7 +151,7 @@ async def test_a_copy_neither_revives_the_ended_nor_keeps_a_dead_log(places: dic
         assert [e.data for e in await destination.log("k", "b")] == ["new life"]
         assert [e.data for e in await destination.log("k", "c")] == ["only"]
         await destination.end("k", "b")
-        with pytest.raises(holdfast.Conflict, match="was ended in the target"):
+        with pytest.raises(holdfast.errors.Conflict, match="was ended in the target"):
             async for _ in copy_store(origin, destination):
                 pass
         assert await destination.get("k", "b") is None

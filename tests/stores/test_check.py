@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 import holdfast
-from holdfast.core import events
+from holdfast import events
 from holdfast.stores.postgres import store as postgres_store
 from holdfast.stores.redis import store as redis_store
 from tests.servers import Postgres, Valkey, free_port
@@ -37,22 +37,22 @@ def silent_port() -> Iterator[int]:
 @pytest.mark.promise("server.unreachable")
 @pytest.mark.parametrize("scheme", ["postgresql", "redis", "valkey"])
 async def test_a_server_that_is_not_there_or_says_nothing(scheme: str, silent_port: int) -> None:
-    with refused(holdfast.StoreDown, "can't be reached", "is the server up?", never="s3cret"):
+    with refused(holdfast.errors.StoreDown, "can't be reached", "is the server up?", never="s3cret"):
         await use_once(f"{scheme}://user:s3cret@127.0.0.1:{free_port()}/0")
-    with refused(holdfast.StoreDown, "did not answer within 4 s", never="s3cret"):
+    with refused(holdfast.errors.StoreDown, "did not answer within 4 s", never="s3cret"):
         await use_once(f"{scheme}://user:s3cret@127.0.0.1:{silent_port}/0")
 
 
 @pytest.mark.promise("server.password")
 async def test_a_wrong_password_is_said_and_never_shown(postgres: Postgres) -> None:
-    with refused(holdfast.ConfigError, "refuses this user or password", never="s3cret"):
+    with refused(holdfast.errors.ConfigError, "refuses this user or password", never="s3cret"):
         await use_once(postgres.url.replace("tester:tester", "tester:s3cret"))
-    with refused(holdfast.ConfigError, "refuses this user or password", never="s3cret"):
+    with refused(holdfast.errors.ConfigError, "refuses this user or password", never="s3cret"):
         await use_once(postgres.url.replace("tester:tester", "nobody:s3cret"))
     guarded = Valkey("--requirepass", "right")
     try:
         for user in (":s3cret@", "nobody:s3cret@", ""):
-            with refused(holdfast.ConfigError, "refuses this user or password", never="s3cret"):
+            with refused(holdfast.errors.ConfigError, "refuses this user or password", never="s3cret"):
                 await use_once(guarded.url.replace("127.0.0.1", f"{user}127.0.0.1"))
         await use_once(guarded.url.replace("127.0.0.1", ":right@127.0.0.1"))
         shown = holdfast.open_store(guarded.url.replace("127.0.0.1", "u:right@127.0.0.1"))
@@ -64,9 +64,9 @@ async def test_a_wrong_password_is_said_and_never_shown(postgres: Postgres) -> N
 
 @pytest.mark.promise("server.database")
 async def test_a_database_that_does_not_exist(postgres: Postgres, valkey: Valkey) -> None:
-    with refused(holdfast.ConfigError, '"nowhere" does not exist', "create the database"):
+    with refused(holdfast.errors.ConfigError, '"nowhere" does not exist', "create the database"):
         await use_once(postgres.url.replace("/holdfast", "/nowhere"))
-    with refused(holdfast.ConfigError, "DB index is out of range", "/0"):
+    with refused(holdfast.errors.ConfigError, "DB index is out of range", "/0"):
         await use_once(f"{valkey.url}/99")
 
 
@@ -77,7 +77,10 @@ async def test_a_user_without_rights_is_told_which_sql_to_run(postgres: Postgres
     postgres.psql(f"CREATE ROLE {name} LOGIN PASSWORD 'pw'")
     url = f"postgresql://{name}:pw@127.0.0.1:{postgres.port}/{name}"
     with refused(
-        holdfast.ConfigError, "may not create", f'GRANT CREATE, USAGE ON SCHEMA "public" TO "{name}";', never="pw@"
+        holdfast.errors.ConfigError,
+        "may not create",
+        f'GRANT CREATE, USAGE ON SCHEMA "public" TO "{name}";',
+        never="pw@",
     ):
         await use_once(url)
     postgres.psql(f'GRANT CREATE, USAGE ON SCHEMA "public" TO "{name}";', database=name)
@@ -86,7 +89,7 @@ async def test_a_user_without_rights_is_told_which_sql_to_run(postgres: Postgres
     await use_once(url)  # once the tables are there, no such right is needed
     reader = f"{name}r"
     postgres.psql(f"CREATE ROLE {reader} LOGIN PASSWORD 'pw'; GRANT SELECT ON holdfast_meta TO {reader}", database=name)
-    with refused(holdfast.ConfigError, "permission denied", "SELECT, INSERT, UPDATE and DELETE"):
+    with refused(holdfast.errors.ConfigError, "permission denied", "SELECT, INSERT, UPDATE and DELETE"):
         await use_once(f"postgresql://{reader}:pw@127.0.0.1:{postgres.port}/{name}")
 
 
@@ -96,14 +99,14 @@ async def test_a_redis_user_without_rights_is_told_which_it_needs(valkey: Valkey
     try:
         async with holdfast.open_store(limited.url) as store:
             await store._pool.command("ACL", "SETUSER", "limited", "on", ">pw", "~other*", "+@all")  # type: ignore[attr-defined]
-        with refused(holdfast.ConfigError, "~holdfast*"):
+        with refused(holdfast.errors.ConfigError, "~holdfast*"):
             await use_once(limited.url.replace("127.0.0.1", "limited:pw@127.0.0.1"))
         async with holdfast.open_store(limited.url) as store:
             await store._pool.command("ACL", "SETUSER", "mute", "on", ">pw", "~*", "+@all", "resetchannels")  # type: ignore[attr-defined]
         failures: list[object] = []
         mute = limited.url.replace("127.0.0.1", "mute:pw@127.0.0.1")
         async with holdfast.open_store(mute, on_event=failures.append) as store:
-            with refused(holdfast.ConfigError, "&holdfast*"):
+            with refused(holdfast.errors.ConfigError, "&holdfast*"):
                 async with store.listen("t"):
                     pass
             assert await store.count() == 0
@@ -114,9 +117,9 @@ async def test_a_redis_user_without_rights_is_told_which_it_needs(valkey: Valkey
 
 @pytest.mark.promise("server.tls")
 async def test_tls_where_the_server_has_none(postgres: Postgres, valkey: Valkey) -> None:
-    with refused(holdfast.ConfigError, "TLS with", "sslmode"):
+    with refused(holdfast.errors.ConfigError, "TLS with", "sslmode"):
         await use_once(f"{postgres.url}?sslmode=require")
-    with refused(holdfast.StoreDown, "did not answer", "does it speak TLS"):
+    with refused(holdfast.errors.StoreDown, "did not answer", "does it speak TLS"):
         await use_once(valkey.url.replace("redis://", "rediss://"))
 
 
@@ -137,13 +140,13 @@ async def test_a_certificate_that_nobody_vouches_for(tmp_path: Path) -> None:
 
     async with await asyncio.start_server(handshake, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        with refused(holdfast.ConfigError, "TLS with", "certificate verify failed"):
+        with refused(holdfast.errors.ConfigError, "TLS with", "certificate verify failed"):
             await use_once(
                 f"postgresql://u:p@127.0.0.1:{port}/x?sslmode=verify-full&sslrootcert={tmp_path}/other/both.pem"
             )
     async with await asyncio.start_server(lambda r, w: w.close(), "127.0.0.1", 0, ssl=context) as server:
         port = server.sockets[0].getsockname()[1]
-        with refused(holdfast.ConfigError, "TLS with", "certificate verify failed"):
+        with refused(holdfast.errors.ConfigError, "TLS with", "certificate verify failed"):
             await use_once(f"rediss://127.0.0.1:{port}")
 
 
@@ -163,10 +166,10 @@ def _self_signed(folder: Path) -> ssl.SSLContext:
 @pytest.mark.promise("server.version")
 async def test_a_server_too_old(postgres: Postgres, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_store, "OLDEST", 99)
-    with refused(holdfast.ConfigError, "runs PostgreSQL 18", "needs 99 or newer"):
+    with refused(holdfast.errors.ConfigError, "runs PostgreSQL 18", "needs 99 or newer"):
         await use_once(postgres.url)
     monkeypatch.setattr(redis_store, "OLDEST", (99, 1))
-    with refused(holdfast.ConfigError, "runs Redis", "needs 99.1 or newer"):
+    with refused(holdfast.errors.ConfigError, "runs Redis", "needs 99.1 or newer"):
         await use_once(valkey.url)
 
 
@@ -174,13 +177,13 @@ async def test_a_server_too_old(postgres: Postgres, valkey: Valkey, monkeypatch:
 async def test_clusters_and_replicas_are_refused(valkey: Valkey) -> None:
     cluster = Valkey("--cluster-enabled", "yes")
     try:
-        with refused(holdfast.ConfigError, "is a cluster", "single primary"):
+        with refused(holdfast.errors.ConfigError, "is a cluster", "single primary"):
             await use_once(cluster.url)
     finally:
         cluster.close()
     replica = Valkey("--replicaof", f"127.0.0.1 {valkey.port}")
     try:
-        with refused(holdfast.ConfigError, "is a replica", "127.0.0.1"):
+        with refused(holdfast.errors.ConfigError, "is a replica", "127.0.0.1"):
             await use_once(replica.url)
     finally:
         replica.close()

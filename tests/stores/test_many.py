@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Record
+from holdfast.stores import Record
 from holdfast.stores.redis.scripts import SEPARATOR
 from tests.deadlines import patience
 from tests.servers import Postgres, Valkey

@@ -34,9 +34,9 @@ class TestMemoryStore(StoreSuite):
 @pytest.mark.anyio
 async def test_a_closed_memory_store_says_so() -> None:
     store = holdfast.open_store("memory:")
-    with pytest.raises(holdfast.LeaseClosed):
+    with pytest.raises(holdfast.errors.LeaseClosed):
         await store.get("kind", "id")
     async with store:
         assert await store.get("kind", "id") is None
-    with pytest.raises(holdfast.LeaseClosed):
+    with pytest.raises(holdfast.errors.LeaseClosed):
         await store.get("kind", "id")

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
     ],
 )
 async def test_an_address_that_can_not_be_read(url: str, words: tuple[str, ...]) -> None:
-    with refused(holdfast.ConfigError, *words, never="hunter2"):
+    with refused(holdfast.errors.ConfigError, *words, never="hunter2"):
         await use_once(url)
 
 
@@ -52,5 +52,5 @@ async def test_a_missing_extra_is_named_with_its_install_line(
                 raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
     monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
-    with refused(holdfast.ConfigError, f"needs the package {package}", f'pip install "holdfast[{extra}]"'):
+    with refused(holdfast.errors.ConfigError, f"needs the package {package}", f'pip install "holdfast[{extra}]"'):
         holdfast.open_store(f"{scheme}://127.0.0.1/x")

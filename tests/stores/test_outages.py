@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 import holdfast
-from holdfast import JSON, Gap, Notice, Record
-from holdfast.core import events
+from holdfast import events
+from holdfast.stores import JSON, Gap, Notice, Record
 from holdfast.stores.postgres import notice_listener as postgres_ear
 from holdfast.stores.redis import notice_listener as redis_ear
 from holdfast.stores.sealing import new_key
@@ -73,9 +73,9 @@ async def test_a_server_killed_under_load_loses_no_edit_that_returned(
         while not stopping.is_set():
             began = time.monotonic()
             try:
-                record = await holdfast.update(store, kind, "a", _plus_one, entries=[f"{name}.{n}"])
+                record = await holdfast.stores.update(store, kind, "a", _plus_one, entries=[f"{name}.{n}"])
                 returned.append((f"{name}.{n}", record.rev))
-            except (holdfast.StoreDown, holdfast.WriteUnsettled) as error:
+            except (holdfast.errors.StoreDown, holdfast.errors.WriteUnsettled) as error:
                 failures.append(error)
             slowest = max(slowest, time.monotonic() - began)
             n += 1
@@ -84,7 +84,7 @@ async def test_a_server_killed_under_load_loses_no_edit_that_returned(
         while not stopping.is_set():
             try:
                 assert await store.get(kind, "a") is not None, "an outage must not look like absence"
-            except holdfast.StoreDown as error:
+            except holdfast.errors.StoreDown as error:
                 failures.append(error)
                 await asyncio.sleep(0)
 
@@ -114,7 +114,11 @@ async def test_a_server_killed_under_load_loses_no_edit_that_returned(
     written = {entry.data: entry.rev for entry in log}
     assert all(written[name] == rev for name, rev in returned)
     # What came back as StoreDown was not written; what is unsettled may have been.
-    assert len(returned) <= len(log) <= len(returned) + sum(isinstance(e, holdfast.WriteUnsettled) for e in failures)
+    assert (
+        len(returned)
+        <= len(log)
+        <= len(returned) + sum(isinstance(e, holdfast.errors.WriteUnsettled) for e in failures)
+    )
     assert slowest < patience(2 * 2 + 5 + 2), (
         "a call waits for a connection, its answer and the settling of it, and no longer"
     )
@@ -131,11 +135,11 @@ async def test_a_commit_whose_answer_was_lost_is_settled_by_its_nonce(
             record = await store.commit(record.with_data(1), expect=1, entries=["once"])
         assert (record.rev, record.data) == (2, 1)
         assert [e.data for e in await store.log(kind, "a")] == ["once"]
-        with lose, pytest.raises(holdfast.WriteUnsettled):
+        with lose, pytest.raises(holdfast.errors.WriteUnsettled):
             await store.claim(kind, "a", owner="me", ttl=5)
-        with lose, pytest.raises(holdfast.WriteUnsettled):
+        with lose, pytest.raises(holdfast.errors.WriteUnsettled):
             await store.end(kind, "b") if isinstance(server, Valkey) else await store.release(
-                holdfast.Claim(kind, "a", "me", 1, 0.0)
+                holdfast.stores.Claim(kind, "a", "me", 1, 0.0)
             )
         await store.claim(kind, "a", owner="me", ttl=5)  # the same owner may ask again
 
@@ -183,7 +187,7 @@ async def test_a_server_paused_for_ten_seconds_never_has_two_owners(server: Serv
                     store.commit(record.with_data(1), expect=1, fence=mine.token),
                     store.get(kind, "a"),
                 ):
-                    with pytest.raises((holdfast.StoreDown, holdfast.WriteUnsettled)):
+                    with pytest.raises((holdfast.errors.StoreDown, holdfast.errors.WriteUnsettled)):
                         await call
         finally:
             server.resume()
@@ -197,12 +201,12 @@ async def test_a_server_paused_for_ten_seconds_never_has_two_owners(server: Serv
                 try:
                     yours = await other.claim(kind, "a", owner="them", ttl=30)
                     break
-                except holdfast.Busy:
+                except holdfast.errors.Busy:
                     await asyncio.sleep(0.01)
         assert yours.token > mine.token
-        with pytest.raises(holdfast.Conflict, match="no longer held"):
+        with pytest.raises(holdfast.errors.Conflict, match="no longer held"):
             await store.commit(current.with_data("late"), expect=current.rev, fence=mine.token)
-        with pytest.raises(holdfast.Conflict):
+        with pytest.raises(holdfast.errors.Conflict):
             await store.renew(mine, ttl=3)
         assert await store.holder(kind, "a") == yours
 
@@ -266,7 +270,7 @@ async def test_closing_waits_for_what_is_under_way_and_refuses_what_waits(url: s
     async with asyncio.timeout(patience(WAIT)):
         results = await asyncio.gather(*calls, return_exceptions=True)
     done = [r for r in results if isinstance(r, Record)]
-    assert all(isinstance(r, Record | holdfast.LeaseClosed | holdfast.UsageError) for r in results), results
+    assert all(isinstance(r, Record | holdfast.errors.LeaseClosed | holdfast.UsageError) for r in results), results
     async with store:
         assert await store.count(kind=kind) == len(done) + 1
 
@@ -279,5 +283,5 @@ async def test_a_killed_client_leaves_no_lock_behind(server: Server, url: str, k
         with workers(worker):
             await asyncio.to_thread(worker.receive)
             worker.kill()
-        record = await holdfast.update(store, kind, "shared", lambda data: data)
+        record = await holdfast.stores.update(store, kind, "shared", lambda data: data)
         assert record.rev >= 3

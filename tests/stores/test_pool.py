@@ -19,7 +19,7 @@ def _connections(size: int, timeout: float = 5.0, fail: int = 0) -> ConnectionPo
     async def connect() -> int:
         await asyncio.sleep(0)
         if next(failing, False):
-            raise holdfast.StoreDown("no")
+            raise holdfast.errors.StoreDown("no")
         return next(numbers)
 
     return ConnectionPool("test", size, timeout, connect, lambda _: None)
@@ -53,7 +53,7 @@ async def test_a_hundred_tasks_share_three_connections_in_order() -> None:
 async def test_whoever_waits_too_long_is_told_and_its_place_is_not_lost() -> None:
     slots = _connections(1, timeout=0.05)
     held = await slots.take()
-    with pytest.raises(holdfast.StoreDown, match=r"gave no connection within 0\.05 s; 1 may be in use"):
+    with pytest.raises(holdfast.errors.StoreDown, match=r"gave no connection within 0\.05 s; 1 may be in use"):
         await slots.take()
     slots.give_back(held)
     assert await slots.take() == held
@@ -82,7 +82,7 @@ async def test_a_cancelled_waiter_passes_its_turn_on() -> None:
 async def test_lost_connections_and_failed_connects_free_their_place() -> None:
     slots = _connections(2, fail=3)
     for _ in range(3):
-        with pytest.raises(holdfast.StoreDown):
+        with pytest.raises(holdfast.errors.StoreDown):
             await slots.take()
     one, two = await slots.take(), await slots.take()
     waiting = asyncio.create_task(slots.take())
@@ -121,9 +121,9 @@ async def test_closing_refuses_the_waiting_and_waits_for_those_in_use() -> None:
     waiting = asyncio.create_task(slots.take())
     await asyncio.sleep(0)
     closing = asyncio.create_task(slots.close(5))
-    with pytest.raises(holdfast.LeaseClosed):
+    with pytest.raises(holdfast.errors.LeaseClosed):
         await waiting
-    with pytest.raises(holdfast.LeaseClosed):
+    with pytest.raises(holdfast.errors.LeaseClosed):
         await slots.take()
     assert not closing.done()
     slots.give_back(held)

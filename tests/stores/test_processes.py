@@ -8,7 +8,7 @@ import signal
 import pytest
 
 import holdfast
-from holdfast import Notice, Record
+from holdfast.stores import Notice, Record
 from holdfast.stores.sealing import new_key
 from tests.deadlines import patience
 from tests.stores.processes import (

@@ -5,7 +5,7 @@ import secrets
 import pytest
 
 import holdfast
-from holdfast import Record
+from holdfast.stores import Record
 from tests.servers import Postgres, Valkey
 
 pytestmark = pytest.mark.anyio
@@ -18,7 +18,9 @@ async def test_a_commit_is_one_round_trip_and_an_edit_two(server: str, request: 
     kind = f"trips-{secrets.token_hex(4)}"
     async with holdfast.open_store(running.url) as store:
         record = await store.commit(Record(kind, "a", data=0), expect=0)
-        await holdfast.update(store, kind, "a", lambda data: data)  # from here on the server knows the statements
+        await holdfast.stores.update(
+            store, kind, "a", lambda data: data
+        )  # from here on the server knows the statements
         pool = store._pool  # type: ignore[attr-defined]
         name = "commands" if server == "valkey" else "row"
         ask, trips = getattr(pool, name), 0
@@ -35,7 +37,7 @@ async def test_a_commit_is_one_round_trip_and_an_edit_two(server: str, request: 
         assert trips == 2
         await store.commit(record.with_data(2), expect=3, fence=claim.token)
         assert trips == 3
-        await holdfast.update(store, kind, "a", lambda data: data, entries=["again"])
+        await holdfast.stores.update(store, kind, "a", lambda data: data, entries=["again"])
         assert trips == 5
         await store.get(kind, "a")
         await store.touch(kind, "a")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Record
 from holdfast.core.clock import Clock
+from holdfast.stores import Record
 from holdfast.stores.archive import archive_of, reseal_store
 from holdfast.stores.sealing import SealingCodec, new_key
 from holdfast.testing import StoreSuite
@@ -97,7 +97,7 @@ async def test_a_sealed_body_is_good_only_where_it_was_sealed(any_url: str, key:
         assert other.body
         for planted in (older.body, other.body, b'"planted"', current.body[:-1] if current.body else b"", b"\x01hf"):
             assert await archive.swap(current, planted)
-            with pytest.raises((holdfast.CorruptRecord, holdfast.ConfigError)) as caught:
+            with pytest.raises((holdfast.errors.CorruptRecord, holdfast.errors.ConfigError)) as caught:
                 await store.get("k", "a")
             assert caught.value.id == "a"
         assert current.body
@@ -105,7 +105,7 @@ async def test_a_sealed_body_is_good_only_where_it_was_sealed(any_url: str, key:
         assert (await store.get("k", "a")).data == "second"  # type: ignore[union-attr]
         e1, e2 = await archive.log("k", "a", 0, 10)
         assert await archive.swap_log("k", "a", e2, e1.body)
-        with pytest.raises(holdfast.CorruptRecord):
+        with pytest.raises(holdfast.errors.CorruptRecord):
             await store.log("k", "a")
 
 
@@ -117,7 +117,7 @@ async def test_a_record_given_to_another_principal_does_not_open(tmp_path: Path,
         with sqlite3.connect(path) as db:
             db.execute("UPDATE holdfast_records SET principal = 'bob'")
         db.close()
-        with pytest.raises(holdfast.CorruptRecord, match="changed, copied or put back"):
+        with pytest.raises(holdfast.errors.CorruptRecord, match="changed, copied or put back"):
             await store.get("k", "a")
 
 
@@ -127,18 +127,20 @@ async def test_wrong_keys_and_no_keys_are_told_apart_and_never_shown(any_url: st
     async with holdfast.open_store(any_url, keys=[key]) as store:
         await store.commit(Record("k", "a", data=1), expect=0)
     async with holdfast.open_store(any_url, keys=[other]) as store:
-        with pytest.raises(holdfast.ConfigError, match=r"k/a is sealed with key \w{8}, which is not among the 1 keys"):
+        with pytest.raises(
+            holdfast.errors.ConfigError, match=r"k/a is sealed with key \w{8}, which is not among the 1 keys"
+        ):
             await store.get("k", "a")
     async with holdfast.open_store(any_url) as store:
-        with pytest.raises(holdfast.ConfigError, match="opened without keys"):
+        with pytest.raises(holdfast.errors.ConfigError, match="opened without keys"):
             await store.get("k", "a")
     for bad in ("short", "", "!" * 44, b"x" * 31, base64.b64encode(b"x" * 33).decode()):
-        with pytest.raises(holdfast.ConfigError) as caught:
+        with pytest.raises(holdfast.errors.ConfigError) as caught:
             holdfast.open_store(any_url, keys=[key, bad])
         assert "sealing key 2" in str(caught.value)
         assert key not in str(caught.value)
         assert not bad or str(bad) not in str(caught.value)
-    with pytest.raises(holdfast.ConfigError, match="empty"):
+    with pytest.raises(holdfast.errors.ConfigError, match="empty"):
         holdfast.open_store(any_url, keys=[])
 
 
@@ -189,11 +191,11 @@ async def test_rotating_does_not_turn_planted_plaintext_into_sealed_data(any_url
         row = await archive_of(store).row("k", "a")
         assert row is not None
         assert await archive_of(store).swap(row, b'"planted"')
-        with pytest.raises(holdfast.CorruptRecord, match="not sealed"):
+        with pytest.raises(holdfast.errors.CorruptRecord, match="not sealed"):
             async for _ in reseal_store(store, SealingCodec(1 << 20, ring)):
                 pass
     async with holdfast.open_store(any_url, keys=ring) as store:
-        with pytest.raises(holdfast.CorruptRecord):
+        with pytest.raises(holdfast.errors.CorruptRecord):
             await store.get("k", "a")
 
 
@@ -208,7 +210,7 @@ async def test_a_log_put_out_of_order_is_noticed(tmp_path: Path, key: str) -> No
             db.execute("UPDATE holdfast_log SET last = 13 - last")
         db.close()
         for newest in (False, True):
-            with pytest.raises(holdfast.CorruptRecord, match="out of order"):
+            with pytest.raises(holdfast.errors.CorruptRecord, match="out of order"):
                 await store.log("k", "a", newest_first=newest)
 
 
@@ -233,5 +235,5 @@ async def test_one_flipped_bit_in_a_sealed_body_hides_no_other_row(any_url: str,
         assert seen > len(row.body) / 2
     # Another ring reads none of it, and that is an error of who opened it, not an empty store.
     async with holdfast.open_store(any_url, keys=[new_key()]) as store:
-        with pytest.raises(holdfast.ConfigError, match="not among the 1 keys"):
+        with pytest.raises(holdfast.errors.ConfigError, match="not among the 1 keys"):
             await store.scan(kind="k")

@@ -141,13 +141,13 @@ async def test_a_server_without_sessions_is_ill_once_and_the_rest_is_skipped(tmp
 @pytest.mark.promise("state.doctor")
 async def test_a_server_that_does_not_start_is_told_with_its_last_words(tmp_path: Path) -> None:
     ends = [sys.executable, "-c", "import sys; sys.exit('no such database')", "{port}"]
-    with pytest.raises(holdfast.StartTimeout, match="ended with 1") as told:
+    with pytest.raises(holdfast.errors.StartTimeout, match="ended with 1") as told:
         await server_doctor(sick("", tmp_path, command=ends))
     assert "no such database" in str(told.value)
-    with pytest.raises(holdfast.ConfigError, match="can't be started"):
+    with pytest.raises(holdfast.errors.ConfigError, match="can't be started"):
         await server_doctor(sick("", tmp_path, command=["no-such-program", "{port}"]))
     silent = [sys.executable, "-c", "import signal; signal.pause()", "{port}"]
-    with pytest.raises(holdfast.StartTimeout, match="took no connection in time"):
+    with pytest.raises(holdfast.errors.StartTimeout, match="took no connection in time"):
         await server_doctor(sick("", tmp_path, command=silent, start_seconds=0.3))
 
 
@@ -163,7 +163,7 @@ async def test_a_server_that_does_not_start_is_told_with_its_last_words(tmp_path
     ],
 )
 async def test_a_declaration_that_can_not_work_is_refused(declared: dict[str, Any], match: str, tmp_path: Path) -> None:
-    with pytest.raises(holdfast.ConfigError, match=match):
+    with pytest.raises(holdfast.errors.ConfigError, match=match):
         sick("", tmp_path, **declared)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import JSON, Record
 from holdfast.core.clock import Clock
+from holdfast.stores import JSON, Record
 from holdfast.stores.codec import Codec
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import StoreSuite

@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast.core.clock import SYSTEM, Clock
-from holdfast.core.events import Sink
 from holdfast.core.models import Gap
 from holdfast.core.values import members
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.events import Sink
 from holdfast.gateway.announcements import Announcements
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.caller_lists import CallerLists

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import uvicorn
 
-from holdfast.core.events import Sink
 from holdfast.errors import HoldfastError
+from holdfast.events import Sink
 from holdfast.gateway.auth import Authenticator, check_bind
 from holdfast.gateway.config.file import Config, load_config
 from holdfast.gateway.config.settings import ClientLimits

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.eras import Era
-from holdfast.core.events import Sink
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.core.outcome import VerdictRule
 from holdfast.errors import ConfigError
+from holdfast.events import Sink
 from holdfast.links.calls.handlers import OnNotification, OnRequest
 from holdfast.links.lifecycle.reseed import Reseeding
 from holdfast.links.limits import Limits

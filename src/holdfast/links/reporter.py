@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.core.clock import Clock
 from holdfast.core.eras import Why
-from holdfast.core.events import Event, HandshakeDone, MemoryFailed, SessionNotOffered, Sink, StrayMessage
+from holdfast.events import Event, HandshakeDone, MemoryFailed, SessionNotOffered, Sink, StrayMessage
 from holdfast.links.options import LinkStatistics
 from holdfast.links.wires.base import Generation
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, cast
 
-from holdfast.core.events import ServerCounted, Sink
 from holdfast.errors import UsageError
+from holdfast.events import ServerCounted, Sink
 from holdfast.state.calls.request import SCOPE, Scope
 
 T = TypeVar("T")

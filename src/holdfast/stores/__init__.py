@@ -6,8 +6,8 @@ A database's driver is imported only when a store of that database is opened.
 from collections.abc import Sequence
 
 from holdfast.core.clock import SYSTEM, Clock
-from holdfast.core.events import Sink
 from holdfast.errors import ConfigError
+from holdfast.events import Sink
 from holdfast.stores.address import Address
 from holdfast.stores.codec import Codec
 from holdfast.stores.contract import MAX_RECORD_BYTES, Store

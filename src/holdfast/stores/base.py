@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
 from holdfast.core.clock import SYSTEM, Clock
-from holdfast.core.events import Event, ListenerFailed, Sink, StoreClosed
 from holdfast.core.models import Record
 from holdfast.core.records import Row, Write, settle
 from holdfast.errors import CorruptRecord, HoldfastError, LeaseClosed, StoreDown, UsageError, WriteUnsettled
+from holdfast.events import Event, ListenerFailed, Sink, StoreClosed
 from holdfast.stores.codec import Codec
 from holdfast.stores.notices import Listeners
 

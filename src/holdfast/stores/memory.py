@@ -12,7 +12,6 @@ from functools import partial
 
 from holdfast.core import values
 from holdfast.core.clock import Clock
-from holdfast.core.events import RecordsReaped, Sink, StoreOpened
 from holdfast.core.models import (
     Claim,
     LogEntry,
@@ -37,6 +36,7 @@ from holdfast.core.records import (
     record_of,
 )
 from holdfast.core.values import JSON
+from holdfast.events import RecordsReaped, Sink, StoreOpened
 from holdfast.stores.archive import Damaged, Place
 from holdfast.stores.base import BaseStore
 from holdfast.stores.codec import Codec, check_fence

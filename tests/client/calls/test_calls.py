@@ -14,6 +14,7 @@ from holdfast.links.wires.base import ANSWER_SECONDS
 from holdfast.testing import FaultServer
 from tests.client.servers import FASTER, at, said
 from tests.client.test_callbacks import asking
+from tests.deadlines import patience
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +57,7 @@ async def test_progress_extends_silence_and_not_the_timeout(era: Any, monkeypatc
 
     async def pass_time(seconds: float) -> None:
         nonlocal ahead
-        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.wait_for(begun.wait(), patience(10))
         ahead += seconds
         begun.clear()
 
@@ -68,8 +69,8 @@ async def test_progress_extends_silence_and_not_the_timeout(era: Any, monkeypatc
                 await pass_time(600)  # 1,800 in all
                 told.clear()
                 going.set()
-                await asyncio.wait_for(told.wait(), 10)
-            await asyncio.wait_for(begun.wait(), 10)
+                await asyncio.wait_for(told.wait(), patience(10))
+            await asyncio.wait_for(begun.wait(), patience(10))
             going.set()
             assert said(await call) == "done"
             going.clear()
@@ -77,7 +78,7 @@ async def test_progress_extends_silence_and_not_the_timeout(era: Any, monkeypatc
             begun.clear()
             call = asyncio.ensure_future(server.call_tool("work", {"steps": 0}, **spans))
             await pass_time(1001)
-            with pytest.raises(holdfast.AnswerTimeout):
+            with pytest.raises(holdfast.errors.AnswerTimeout):
                 await call
 
 
@@ -108,7 +109,7 @@ async def test_a_server_may_be_silent_while_it_waits_for_our_answer(how: str, mo
             asked.clear()
             answer.clear()
             calling = asyncio.ensure_future(server.call_tool(*call, **spans))
-            await asyncio.wait_for(asked.wait(), 10)
+            await asyncio.wait_for(asked.wait(), patience(10))
             ahead += seconds
             for _ in range(20):  # rounds of the loop, in which a limit that has passed would strike
                 await asyncio.sleep(0)
@@ -117,7 +118,7 @@ async def test_a_server_may_be_silent_while_it_waits_for_our_answer(how: str, mo
 
         assert "4" in said(await (await after(900, silence=300)))
         for seconds, spans in ((900, {"silence": 300, "timeout": 800}), (ANSWER_SECONDS + 301, {"silence": 300})):
-            with pytest.raises(holdfast.AnswerTimeout):
+            with pytest.raises(holdfast.errors.AnswerTimeout):
                 await (await after(seconds, **spans))
 
 
@@ -137,8 +138,8 @@ async def test_the_time_that_a_person_takes_in_a_2026_input_round_counts_toward_
 
     server = Server("it", app=asking(), era="2026", limits=FASTER, callbacks=Callbacks(elicit=elicit))
     async with holdfast.run():
-        with pytest.raises(holdfast.AnswerTimeout, match="was not given within the call's timeout"):
-            await asyncio.wait_for(server.call_tool("book", timeout=900), 1010)
+        with pytest.raises(holdfast.errors.AnswerTimeout, match="was not given within the call's timeout"):
+            await asyncio.wait_for(server.call_tool("book", timeout=900), patience(1010))
         assert asked.is_set()
 
 

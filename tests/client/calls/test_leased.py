@@ -53,9 +53,9 @@ async def test_a_task_that_outlives_its_root_is_told() -> None:
             await server.call_tool("count")
             task = asyncio.ensure_future(stray())
         ended.set()
-        with pytest.raises(holdfast.LeaseClosed, match="outlived its run"):
+        with pytest.raises(holdfast.errors.LeaseClosed, match="outlived its run"):
             await task
-        with pytest.raises(holdfast.LeaseClosed):
+        with pytest.raises(holdfast.errors.LeaseClosed):
             await run.link(server)
         assert not http.sessions.sessions
 

@@ -24,7 +24,7 @@ async def test_a_tool_that_wants_parameters_in_headers_is_listed_once_and_called
             assert said(await server.call_tool("echo", {"text": "x"})) == "x"
             assert [request.method for request in http.requests[before:]] == ["tools/call", "tools/list", "tools/call"]
             http.plan(Fault.STATUS, method="tools/call", status=400, body=mismatch, times=2)
-            with pytest.raises(holdfast.ErrorAnswer):
+            with pytest.raises(holdfast.errors.ErrorAnswer):
                 await server.call_tool("echo", {"text": "x"})
 
 
@@ -33,5 +33,5 @@ async def test_a_servers_output_schema_makes_us_fetch_nothing_and_raises_ours() 
     for schema in ({"$ref": "http://127.0.0.1:1/secret"}, {"type": "wibble"}, {"$ref": "#/nope"}, {"type": "string"}):
         tool = types.Tool(name="t", input_schema={"type": "object"}, output_schema=schema)
         result = types.CallToolResult(content=[], structured_content={"a": 1})
-        with pytest.raises(holdfast.BadAnswer):
+        with pytest.raises(holdfast.errors.BadAnswer):
             listed_tools.check_result(Server("s", url="http://h/"), tool, result)

@@ -11,7 +11,7 @@ import holdfast
 from holdfast.client.runs.pool import pool
 from holdfast.testing import FaultServer
 from tests.client.servers import at, said
-from tests.links.kit import until
+from tests.deadlines import until
 
 pytestmark = pytest.mark.anyio
 

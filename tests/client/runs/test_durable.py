@@ -12,19 +12,19 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 
 import holdfast
-from holdfast import Callbacks, Server
+from holdfast import Callbacks, Server, events
 from holdfast.client.runs import run as runs
 from holdfast.client.runs.durable import RunRecord
-from holdfast.core import events
 from holdfast.testing import FaultServer, stdio_target
 from tests.client.servers import FASTER, at, count, program
-from tests.links.kit import FAST
+from tests.links.quick_links import FAST
 
 pytestmark = pytest.mark.anyio
 
 
 KILLED = """
 import asyncio, os, signal, sys, holdfast
+from tests.deadlines import patience
 async def main():
     url, command, *args = sys.argv[1:]
     async with holdfast.run("talk", store=url):
@@ -71,7 +71,7 @@ async def test_a_store_that_fails_at_the_end_keeps_no_run_from_releasing_its_lin
 
     monkeypatch.setattr(runs, "STORE_SECONDS", 0.05)
     child = program()
-    async with FaultServer() as http, holdfast.open_store("memory:") as store, asyncio.timeout(20):
+    async with FaultServer() as http, holdfast.open_store("memory:") as store, asyncio.timeout(patience(20)):
         async with holdfast.run("talk", store=store):
             assert [await count(at(http)), await count(child)] == [1, 1]
             before = runs.pool.statistics().open_links
@@ -131,7 +131,7 @@ async def test_a_session_that_can_not_be_gone_on_with_is_told_as_replaced(
 
                 async def down(kind: str, id: str, *, dead: bool = False) -> Any:
                     if kind == "link":
-                        raise holdfast.StoreDown("as if")
+                        raise holdfast.errors.StoreDown("as if")
                     return await get(kind, id, dead=dead)
 
                 monkeypatch.setattr(store, "get", down)
@@ -155,7 +155,7 @@ async def test_a_first_use_that_can_not_be_written_is_told_and_the_call_goes_on(
 
         async def down(record: Any, *args: Any, **more: Any) -> Any:
             if record.kind == "run" and record.rev:
-                raise holdfast.StoreDown("as if")
+                raise holdfast.errors.StoreDown("as if")
             return await commit(record, *args, **more)
 
         child = program()
@@ -173,7 +173,7 @@ async def test_a_first_use_that_can_not_be_written_is_told_and_the_call_goes_on(
 @pytest.mark.parametrize("reaped", [True, False])
 @pytest.mark.parametrize("span", ["idle", "max_age"])
 async def test_an_expired_id_begins_anew_whether_or_not_it_was_reaped(reaped: bool, span: str) -> None:
-    clock = holdfast.ManualClock()
+    clock = holdfast.stores.ManualClock()
     async with FaultServer() as http, holdfast.open_store("memory:", clock=clock) as store:
         server = at(http)
         limits: dict[str, Any] = {span: 100}
@@ -251,7 +251,7 @@ async def test_a_durable_run_is_continued_by_another_and_ended_for_good(tmp_path
             assert await count(server) == 4
             await run.end()
         assert not http.sessions.sessions
-        with pytest.raises(holdfast.Ended):
+        with pytest.raises(holdfast.errors.Ended):
             async with holdfast.run("talk-7", store=store):
                 pass
 
@@ -301,7 +301,7 @@ async def test_an_ended_run_takes_no_more_calls_and_leaves_no_record() -> None:
             await count(server)
         async with holdfast.run("talk", store=store) as run:
             await run.end()
-            with pytest.raises(holdfast.Ended):
+            with pytest.raises(holdfast.errors.Ended):
                 await count(server)
         assert not (await store.scan(kind="link")).records
 
@@ -341,7 +341,7 @@ HOLDFAST = str(Path(sys.executable).parent / "holdfast")
 
 @pytest.mark.promise("run.durable")
 async def test_a_durable_run_expires_and_use_keeps_it_alive() -> None:
-    clock = holdfast.ManualClock()
+    clock = holdfast.stores.ManualClock()
     async with FaultServer() as http, holdfast.open_store("memory:", clock=clock) as store:
         server = Server("counter", url=http.url, limits=FAST)
         for _ in range(4):  # each use is another beginning of the span
@@ -387,6 +387,6 @@ async def test_ending_a_run_ends_what_an_earlier_process_left(tmp_path: Path) ->
             await other.refuse()
             async with holdfast.run("last", store=store) as run:
                 await run.end(second)
-            with pytest.raises(holdfast.Ended):
+            with pytest.raises(holdfast.errors.Ended):
                 async with holdfast.run("last", store=store):
                     pass

@@ -13,11 +13,13 @@ from mcp.server.mcpserver import MCPServer
 from mcp.shared.exceptions import MCPError
 
 import holdfast
-from holdfast import ManualClock, Server
+from holdfast import Server
 from holdfast.client.runs.pool import pool
+from holdfast.stores import ManualClock
 from holdfast.testing import FaultServer
 from tests.client.servers import FASTER, at, count, program, said
-from tests.links.kit import FAST, until
+from tests.deadlines import patience, until
+from tests.links.quick_links import FAST
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +36,7 @@ async def test_over_http_any_number_of_runs_use_one_server_at_once(monkeypatch: 
                 number = await count(server)
                 if len(http.sessions.sessions) == 40:
                     all_in.set()
-                await asyncio.wait_for(all_in.wait(), 20)
+                await asyncio.wait_for(all_in.wait(), patience(20))
                 return number
 
         assert await asyncio.gather(*(agent() for _ in range(40))) == [1] * 40
@@ -78,7 +80,7 @@ async def test_a_call_waits_for_room_within_its_own_deadline() -> None:
                     return await server.call_tool("count", timeout=timeout)
 
             began = time.monotonic()
-            with pytest.raises(holdfast.PoolFull, match=r"1 of 1 links to 'it' are leased, waited 0.1 s"):
+            with pytest.raises(holdfast.errors.PoolFull, match=r"1 of 1 links to 'it' are leased, waited 0.1 s"):
                 await asyncio.create_task(waits(0.1))
             assert time.monotonic() - began < 4
             patient = asyncio.create_task(waits(30))
@@ -100,7 +102,7 @@ async def test_of_two_calls_of_one_run_that_wait_each_keeps_its_own_deadline() -
         await until(lambda: http.sessions.sessions)
         async with holdfast.run():
             patient = asyncio.ensure_future(server.call_tool("count", timeout=30))
-            with pytest.raises(holdfast.PoolFull):
+            with pytest.raises(holdfast.errors.PoolFull):
                 await server.call_tool("count", timeout=0.05)
             release.set()
             assert not (await patient).is_error
@@ -222,7 +224,7 @@ async def test_a_full_pool_says_so_with_numbers(monkeypatch: pytest.MonkeyPatch)
 
             holders = [asyncio.ensure_future(hold()) for _ in range(2)]
             await until(lambda: pool.statistics().leased == 2 and len(http.sessions.sessions) == 2)
-            with pytest.raises(holdfast.PoolFull, match="2 of 2 links to 'it' are leased"):
+            with pytest.raises(holdfast.errors.PoolFull, match="2 of 2 links to 'it' are leased"):
                 async with holdfast.run():
                     await count(server)
             for holder in holders:
@@ -235,7 +237,7 @@ async def test_a_full_pool_says_so_with_numbers(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.promise("pool.keep")
 async def test_kept_links_expire_are_checked_and_are_drained_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = holdfast.ManualClock()
+    clock = holdfast.stores.ManualClock()
     monkeypatch.setattr(pool, "clock", clock)
     async with FaultServer() as http:
         server = at(http, reuse="process", idle=100, max_age=1000)
@@ -350,7 +352,7 @@ async def test_a_link_given_back_in_another_loop_is_noticed(monkeypatch: pytest.
 
 @pytest.mark.promise("pool.keep")
 async def test_a_link_that_idled_inside_a_long_run_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = holdfast.ManualClock()
+    clock = holdfast.stores.ManualClock()
     monkeypatch.setattr(pool, "clock", clock)
 
     def methods(http: FaultServer) -> list[str | None]:

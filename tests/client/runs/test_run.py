@@ -13,8 +13,9 @@ from holdfast import Server
 from holdfast.client.runs.pool import pool
 from holdfast.testing import Fault, FaultServer
 from tests.client.servers import at, count, program, said
-from tests.links.kit import FAST, until
-from tests.links.real import RealServer
+from tests.deadlines import until
+from tests.links.quick_links import FAST
+from tests.links.server_process import RealServer
 
 pytestmark = pytest.mark.anyio
 

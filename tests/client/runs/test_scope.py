@@ -13,14 +13,14 @@ import mcp_types as types
 import pytest
 
 import holdfast
-from holdfast import Callbacks, Server
+from holdfast import Callbacks, Server, events
 from holdfast.client.runs.pool import pool
-from holdfast.core import events
 from holdfast.integrations.langchain import tools
 from holdfast.testing import Fault, FaultServer
 from tests.client.servers import at, count, said
-from tests.links.kit import FAST, until
-from tests.links.real import RealServer
+from tests.deadlines import until
+from tests.links.quick_links import FAST
+from tests.links.server_process import RealServer
 
 pytestmark = pytest.mark.anyio
 
@@ -343,7 +343,7 @@ async def test_a_bound_server_uses_its_run_from_tasks_threads_and_generators() -
         with pytest.raises(holdfast.UsageError, match="another event loop"):
             await asyncio.to_thread(lambda: asyncio.run(count(bound)))
         await asyncio.create_task(scope.__aexit__(None, None, None))
-        with pytest.raises(holdfast.LeaseClosed):
+        with pytest.raises(holdfast.errors.LeaseClosed):
             await count(bound)
         assert not http.sessions.sessions
         loop.set_default_executor(__import__("concurrent.futures").futures.ThreadPoolExecutor(1))
@@ -383,7 +383,7 @@ async def test_a_store_may_be_a_url_that_the_run_opens_and_closes(tmp_path: Any)
         async with holdfast.run("talk", store=url) as run:
             await run.end(server)
         assert not http.sessions.sessions
-        with pytest.raises(holdfast.Ended):
+        with pytest.raises(holdfast.errors.Ended):
             async with holdfast.run("talk", store=url):
                 raise AssertionError("not reached")
 
@@ -394,9 +394,9 @@ async def test_an_id_without_a_place_to_keep_it_is_refused() -> None:
         holdfast.run("talk")
     with pytest.raises(holdfast.UsageError, match="forgotten when the run ends"):
         holdfast.run("talk", store="memory:")
-    with pytest.raises(holdfast.ConfigError):
+    with pytest.raises(holdfast.errors.ConfigError):
         holdfast.run("talk", store="nonsense://x")
-    with pytest.raises(holdfast.ConfigError, match="max_links"):
+    with pytest.raises(holdfast.errors.ConfigError, match="max_links"):
         Server("x", url="http://h/", max_links=0)
 
 
@@ -446,7 +446,7 @@ async def test_eager_servers_are_open_before_the_first_call() -> None:
             assert len(http.sessions.sessions) == 1
         assert not http.sessions.sessions
         await http.refuse()
-        with pytest.raises(holdfast.ConnectFailed):
+        with pytest.raises(holdfast.errors.ConnectFailed):
             async with holdfast.run(eager=[at(http)]):
                 raise AssertionError("not reached")
         assert holdfast.current_run() is None

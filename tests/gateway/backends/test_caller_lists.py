@@ -7,9 +7,9 @@ import pytest
 
 from holdfast.testing import FaultServer
 from holdfast.testing.fault_server import Request
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
-from tests.links.kit import until
 
 TOOLS = {"moss": ("count", "echo"), "fern": ("count", "log")}
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.events import BackendClosed, ChildStarted, Event
+from holdfast.events import BackendClosed, ChildStarted, Event
 from holdfast.gateway.auth import new_token
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import NOTEBOOK, gateway
-from tests.links.kit import until
 
 
 @pytest.mark.promise("gateway.children")

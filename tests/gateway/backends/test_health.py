@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from holdfast.core.clock import ManualClock
-from holdfast.core.events import BackendChanged, BackendFailed, Event
 from holdfast.core.values import members
 from holdfast.errors import ConnectFailed
+from holdfast.events import BackendChanged, BackendFailed, Event
 from holdfast.gateway.backends.health import BackendHealth
 from holdfast.gateway.backends.ownership import PROCESSES
 from holdfast.links.lifecycle.peer import peer_of
 from holdfast.testing import Fault, FaultServer
+from tests.deadlines import patience, until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
-from tests.links.kit import until
 
 
 @pytest.mark.promise("gateway.start")
@@ -68,7 +68,7 @@ async def test_with_all_down_a_session_still_opens_and_the_error_names_the_backe
             assert fields["kind"] == "NoBackend"
             await http.listen()
 
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(patience(20)):
                 while "down" in (text := (await client.call("counter__count")).text):
                     await asyncio.sleep(0.05)
             assert text == "1"
@@ -104,7 +104,7 @@ async def test_a_backend_that_fails_is_logged_once_a_change_and_shown_to_operato
             hangs.plan(Fault.HANG, times=1000)  # must not hold up the news of the other
 
             async def shown(state: str) -> dict[str, Any]:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(patience(10)):
                     while True:
                         record = await gate.store.get(PROCESSES, gate.sessions.owner)
                         assert record is not None

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.events import BackendChanged, BackendClosed, BackendReplaced, BackendStarted, Event
+from holdfast.events import BackendChanged, BackendClosed, BackendReplaced, BackendStarted, Event
 from holdfast.testing import LOST_SESSION, Fault, FaultServer, Refusal
+from tests.deadlines import patience, until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway, in_flight
-from tests.links.kit import until
-from tests.links.real import RealServer
+from tests.links.server_process import RealServer
 
 
 @pytest.mark.promise("gateway.replaced")
@@ -71,7 +71,7 @@ async def test_a_backend_killed_under_calls(tmp_path: Path) -> None:
             assert (await client.call("other__count")).text == "1"
             await real.start()
             texts: list[str] = []
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patience(30)):
                 while not texts or not texts[-1].isdigit():
                     texts.append((await client.call("real__count", name="a")).text)
                     await asyncio.sleep(0.05)

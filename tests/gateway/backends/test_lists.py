@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing import FaultServer
+from tests.deadlines import patience, until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import config_of, gateway, in_flight
-from tests.links.kit import until
 
 
 @pytest.mark.promise("gateway.redeployed")
@@ -51,12 +51,12 @@ async def test_a_reload_does_not_join_a_fetch_that_began_before_it(
         monkeypatch.setattr(backend.lists, "_keep", slow)  # a store that takes its time
         http.sessions.tools = (*http.sessions.tools, "first")
         begun = asyncio.create_task(gate.checks.fetch_all())
-        await asyncio.wait_for(saving.wait(), 10)
+        await asyncio.wait_for(saving.wait(), patience(10))
         http.sessions.tools = (*http.sessions.tools, "second")
         reload = asyncio.create_task(gate.checks.fetch_all())
         await asyncio.sleep(0)
         may_end.set()
-        await asyncio.wait_for(asyncio.gather(begun, reload), 10)
+        await asyncio.wait_for(asyncio.gather(begun, reload), patience(10))
         assert "counter__second" in gate.table.tools
 
 

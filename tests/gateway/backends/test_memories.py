@@ -15,9 +15,9 @@ from holdfast.core.models import Principal
 from holdfast.errors import StoreDown
 from holdfast.gateway.auth import new_token
 from holdfast.testing import FaultServer
+from tests.deadlines import patience, until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import NOTEBOOK, Process, gateway
-from tests.links.kit import until
 
 
 async def lose_by_a_safe_call(http: FaultServer, client: Raw) -> None:
@@ -203,7 +203,7 @@ async def test_a_principals_session_lives_while_it_works_and_its_expiry_is_told(
             await client.delete()
             client.session = None
             used.used -= 3
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(patience(10)):
                 while gate.backends["mine"].links.has_principal("alice") or not await lost(gate):
                     await gate.reaper.reap()
                     await asyncio.sleep(0.05)

@@ -23,9 +23,9 @@ from holdfast.gateway.config.settings import Settings
 from holdfast.gateway.gateway import Gateway
 from holdfast.stores import open_store
 from holdfast.stores.contract import Store
+from tests.deadlines import patience, until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import NOTEBOOK, Process, gateway
-from tests.links.kit import until
 
 
 @pytest.fixture
@@ -154,11 +154,11 @@ async def test_a_claim_that_ran_out_is_had_again_unless_another_began_the_progra
     clock.advance(CLAIM_SECONDS + 1)  # both happen in one turn of the loop: nothing was renewed
     if taken:
         claim = await store.claim("program", "p", owner="other", ttl=CLAIM_SECONDS)
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), patience(5))
         assert not mine.held
         assert await store.holder("program", "p") == claim
     else:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience(5)):
             while (now := await store.holder("program", "p")) is None or now == before:
                 await asyncio.sleep(0.005)
         assert mine.held
@@ -213,12 +213,12 @@ async def test_while_the_store_is_away_only_a_process_that_stood_still_is_in_dou
         patch.setattr(store, "renew", away)
         for _ in range(3):  # it is asked again and again, and goes on
             tried.clear()
-            await asyncio.wait_for(tried.wait(), 5)
+            await asyncio.wait_for(tried.wait(), patience(5))
             clock.advance(CLAIM_SECONDS / 2)
         await until(lambda: mine.held)
         patch.setattr(ownership, "RENEW_SECONDS", 60.0)
         tried.clear()
-        await asyncio.wait_for(tried.wait(), 5)
+        await asyncio.wait_for(tried.wait(), patience(5))
         clock.advance(CLAIM_SECONDS + 1)
         with pytest.raises(StoreDown):
             await mine.take()
@@ -267,7 +267,7 @@ async def test_the_program_of_a_killed_gateway_is_begun_elsewhere_and_told(tmp_p
     process = Process(tmp_path, servers)
     async with Raw(await process.start(store)) as client:
         await client.initialize()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             while not await client.tools():
                 await asyncio.sleep(0.05)
         assert (await client.call("notebook__write", text="a")).text == "noted, 1 so far"

@@ -93,7 +93,7 @@ def test_pages_follow_each_other_and_survive_a_change() -> None:
 async def test_a_clash_is_refused_at_start_where_nobody_said_who_wins(tmp_path: Path) -> None:
     async with FaultServer() as one, FaultServer() as other:
         servers = {"one": {"url": one.url}, "other": {"url": other.url}}
-        with pytest.raises(holdfast.ConfigError, match="is offered by 'one' and by 'other'"):
+        with pytest.raises(holdfast.errors.ConfigError, match="is offered by 'one' and by 'other'"):
             async with gateway(tmp_path, servers, naming={"mode": "none"}):
                 pass
         async with gateway(tmp_path, servers, naming={"mode": "priority"}) as program, Raw(program.url) as client:

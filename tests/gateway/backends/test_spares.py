@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.events import ChildStarted, Event
+from holdfast.events import ChildStarted, Event
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import NOTEBOOK, gateway
-from tests.links.kit import until
 
 
 @pytest.mark.promise("gateway.children")

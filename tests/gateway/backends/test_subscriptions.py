@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
-from tests.links.kit import until
 
 NAMED = {"mcp_protocol_version": "2026-07-28", "mcp_method": "subscriptions/listen"}
 UPDATED = "notifications/resources/updated"

@@ -125,7 +125,7 @@ def test_every_mistake_has_its_line_and_words(tmp_path: Path, text: str, line: i
     assert words in told, told
     if line is not None:
         assert line in [mistake.line for mistake in mistakes], told
-    with pytest.raises(holdfast.ConfigError, match="can't be used"):
+    with pytest.raises(holdfast.errors.ConfigError, match="can't be used"):
         load_config(tmp_path / "gateway.yaml")
 
 

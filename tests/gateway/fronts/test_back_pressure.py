@@ -14,10 +14,10 @@ from aiohttp import web
 
 from holdfast.gateway.config.file import load_config
 from holdfast.gateway.server import Program
+from tests.deadlines import patience, until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
 from tests.gateway.raw_wire import Wire, post, wire
-from tests.links.kit import until
 
 PIECE = 10_000  # bytes of one notification
 FLOOD = 1_200  # notifications of one call: twelve megabytes, more than the way to a client holds
@@ -93,7 +93,7 @@ def call(tool: str, session: str | None) -> bytes:
 
 
 async def begun(line: Wire) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         assert b"event-stream" in await line.reader.readuntil(b"\r\n\r\n")
 
 
@@ -118,7 +118,7 @@ async def test_a_server_is_read_no_faster_than_its_client_reads(tmp_path: Path, 
             # The sockets are full, and the rest waits here; it would have been said long ago, if all were read.
             await until(lambda: flood.said == FLOOD or room.used > 100_000, seconds=20)
             kept: list[int] = []
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patience(30)):
                 whole = await everything(line, lambda: kept.append(room.used))
             assert max(kept) < 600_000  # half a stream, and what one read of the server brings
             assert [int(number) for number in re.findall(rb'"number":([0-9]+),', whole)] == list(range(FLOOD))
@@ -177,7 +177,7 @@ async def test_a_client_that_is_far_behind_a_program_is_cut_off_and_comes_back_f
             assert room.used < 200_000
             raw = await line.reader.readuntil(b"\n\n")
             id = next(row for row in raw.split(b"\n") if row.startswith(b"id: "))[4:].strip().decode()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(patience(20)):
                 cut = await until_end(line)
             assert b'"done"' not in cut
         async with client.stream(last_event_id=id) as events:
@@ -208,7 +208,7 @@ async def test_the_call_of_a_2026_client_that_is_far_behind_a_program_is_cancell
             await until(told.exists, seconds=20)
             assert gate.room.used < 200_000
             assert len(gate.calls) == 1
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(patience(20)):
                 while await line.reader.read(1 << 20):  # it reads again, too late: what came meanwhile is gone
                     pass
             await until(lambda: not len(gate.calls) and gate.describe()["children"] <= looking, seconds=10)

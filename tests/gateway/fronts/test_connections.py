@@ -16,11 +16,11 @@ from holdfast.gateway.fronts import bodies
 from holdfast.gateway.fronts.connections import most_connections, most_of_one_caller
 from holdfast.gateway.server import Program
 from holdfast.testing import FaultServer
+from tests.deadlines import patience, until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
 from tests.gateway.raw_backend import raw_http
 from tests.gateway.raw_wire import HOSTS, Wire, ping, post, wire
-from tests.links.kit import until
 
 EVENTS = b"accept: text/event-stream\r\n"
 
@@ -30,7 +30,7 @@ async def listening(client: Raw, line: Wire) -> bytes:
     session = f"mcp-session-id: {client.session}\r\n"
     token = f"authorization: Bearer {client.token}\r\n" if client.token is not None else ""
     line.send(b"GET /mcp HTTP/1.1\r\n" + HOSTS + EVENTS + (session + token).encode() + b"\r\n")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         return await line.reader.readuntil(b"\r\n\r\n")
 
 
@@ -79,7 +79,7 @@ async def test_who_does_not_read_is_hung_up_on(tmp_path: Path, limits: dict[str,
             body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
             async with wire(program) as line:
                 line.send(post(body, f"mcp-session-id: {client.session}\r\n".encode()))
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(patience(20)):
                     assert b" 200 " in await line.reader.readuntil(b"\r\n\r\n")
                 await until(lambda: len(program.connections) == 1, seconds=20)  # the other client's
             assert (await client.call("counter__echo", text="still here")).text == "still here"

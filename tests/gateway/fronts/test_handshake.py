@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from holdfast.testing import FaultServer
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
-from tests.links.kit import until
 
 
 @pytest.mark.promise("gateway.hostile")

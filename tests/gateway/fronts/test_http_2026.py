@@ -9,9 +9,9 @@ from mcp import Client
 
 from holdfast.gateway.auth import new_token
 from holdfast.testing import FaultServer
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
-from tests.links.kit import until
 
 PROTOCOL = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
@@ -75,7 +75,7 @@ async def test_a_wrong_envelope_gets_its_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend_era", ["2025", "2026"])
 @pytest.mark.parametrize("front", ["2025", "2026"])
 async def test_lists_and_calls_in_all_four_cells(tmp_path: Path, front: str, backend_era: str) -> None:
-    from tests.links.real import RealServer
+    from tests.links.server_process import RealServer
 
     async with RealServer("sdk") as real:
         servers = {"real": {"url": real.url, "era": backend_era}}

@@ -16,8 +16,8 @@ from holdfast.gateway.auth import hash_of, new_token
 from holdfast.gateway.config.file import load_config
 from holdfast.gateway.server import Program
 from holdfast.testing import FaultServer
+from tests.deadlines import patience, until
 from tests.gateway.clients import Events, Raw
-from tests.links.kit import until
 
 LISTEN_2026: dict[str, Any] = {
     "jsonrpc": "2.0",
@@ -73,7 +73,7 @@ async def office(folder: Path, url: str) -> AsyncGenerator[Office]:
 
 async def ended(events: Events) -> None:
     """Read until the stream ends, cut or whole."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         with pytest.raises((EOFError, aiohttp.ClientPayloadError)):
             while True:
                 await events.next(20)

@@ -17,8 +17,8 @@ from holdfast.gateway.fronts.stdio import StdioFront
 from holdfast.gateway.gateway import Gateway
 from holdfast.stores import open_store
 from holdfast.testing import FaultServer
+from tests.deadlines import patience, until
 from tests.gateway.gateways import HOLDFAST, config_of, reaped
-from tests.links.kit import until
 
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
 META_2026 = {
@@ -313,7 +313,7 @@ async def test_a_stdio_session_that_is_used_does_not_expire_and_what_was_asked_i
             assert process.stdout is not None
             message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
             process.stdin.write(json.dumps(message).encode() + b"\n")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(patience(20)):
                 return json.loads(await process.stdout.readline())
 
         handshake = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
@@ -332,7 +332,7 @@ async def test_a_stdio_session_that_is_used_does_not_expire_and_what_was_asked_i
         process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": "z", "method": "ping"}).encode() + b"\n")
         process.stdin.close()
         assert json.loads(await process.stdout.readline()) == {"jsonrpc": "2.0", "id": "z", "result": {}}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             assert await process.wait() == 0
         await reaped()
         assert not [session for session in http.sessions.sessions.values() if session.count]

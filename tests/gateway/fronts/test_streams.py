@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.gateway.config.settings import ClientLimits
 from holdfast.gateway.fronts.streams import Room, Stream, Streams
+from tests.deadlines import patience
 
 
 @pytest.mark.promise("gateway.hostile")
@@ -67,7 +68,7 @@ async def test_a_reader_that_is_too_far_behind_is_cut_off_and_none_waits_for_one
     writer = asyncio.create_task(stream.keep_up())
     assert [event async for event in reading] == []
     assert stream.cut_off
-    await asyncio.wait_for(writer, 5)
+    await asyncio.wait_for(writer, patience(5))
     assert [event async for event in _ended(stream, 1)] != []  # whoever comes back has what is kept
 
 

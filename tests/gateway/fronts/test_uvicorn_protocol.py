@@ -11,10 +11,10 @@ from packaging.requirements import Requirement
 
 from holdfast.gateway.fronts.uvicorn_protocol import HEAD_BYTES, PIPELINED, Corked
 from holdfast.testing import FaultServer
+from tests.deadlines import patience, until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
 from tests.gateway.raw_wire import HOSTS, ping, post, wire
-from tests.links.kit import until
 
 OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEA\r\n"
 STOLEN = json.dumps({"jsonrpc": "2.0", "id": "stolen", "method": "ping"}).encode()
@@ -159,7 +159,7 @@ async def test_trailers_and_extensions_of_chunks_have_an_end(tmp_path: Path, wha
             while sent < 100 * HEAD_BYTES:
                 line.send(piece)
                 sent += len(piece)
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(patience(20)):
                     await line.writer.drain()
                     await asyncio.sleep(0)
 
@@ -187,7 +187,7 @@ async def test_requests_behind_an_unanswered_one_are_bounded_and_hear_of_its_end
             listening = b"GET /mcp HTTP/1.1\r\n" + HOSTS + b"accept: text/event-stream\r\n" + session + b"\r\n"
             async with wire(program) as line:
                 line.send(listening)
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(patience(20)):
                     await line.reader.readuntil(b"\r\n\r\n")
                 line.send(ping(str(client.session), "x") * (PIPELINED + 1))
                 await line.rest()  # it hangs up
@@ -215,7 +215,7 @@ async def test_a_head_without_end_is_cut(tmp_path: Path) -> None:
                 await writer.drain()
         except ConnectionError:
             pass
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience(10)):
             try:
                 line = await reader.readline()
             except ConnectionError:
@@ -253,7 +253,7 @@ async def test_javas_offer_to_upgrade_and_http_1_0(tmp_path: Path) -> None:
             offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEA\r\n\r\n"
             for _ in range(2):
                 writer.write(b"POST /mcp HTTP/1.1\r\n" + common + offer + body)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(patience(10)):
                     head = await reader.readuntil(b"\r\n\r\n")
                     assert b" 200 " in head
                     assert b"event-stream" in head
@@ -261,7 +261,7 @@ async def test_javas_offer_to_upgrade_and_http_1_0(tmp_path: Path) -> None:
             writer.close()
             reader, writer = await asyncio.open_connection("127.0.0.1", program.port)
             writer.write(b"POST /mcp HTTP/1.0\r\n" + common + b"\r\n" + body)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(patience(10)):
                 whole = await reader.read()
             assert b"application/json" in whole.partition(b"\r\n\r\n")[0]
             assert json.loads(whole.partition(b"\r\n\r\n")[2])["result"]

@@ -11,6 +11,7 @@ from holdfast.gateway.auth import new_token
 from holdfast.gateway.config.settings import Sessions as Settings
 from holdfast.gateway.sessions.admission import check_limits
 from holdfast.testing import FaultServer
+from tests.deadlines import patience
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
 
@@ -52,7 +53,7 @@ async def test_sessions_that_begin_together_are_counted_together_and_none_too_ma
                 nonlocal waited
                 if "principal" in query and waited < 20:
                     waited += 1
-                    async with asyncio.timeout(10):  # a lock would keep them apart
+                    async with asyncio.timeout(patience(10)):  # a lock would keep them apart
                         await together.wait()
                 return await count(**query)
 

@@ -11,9 +11,9 @@ from holdfast.core.models import Record
 from holdfast.gateway.config.settings import Sessions as Settings
 from holdfast.gateway.sessions.lifetimes import Lifetimes, Usage, is_over
 from holdfast.testing import FaultServer
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
-from tests.links.kit import until
 
 
 @pytest.mark.promise("gateway.expiry")

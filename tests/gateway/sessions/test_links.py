@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
 from tests.gateway.raw_backend import raw_program
-from tests.links.kit import until
 
 
 @pytest.mark.promise("gateway.children")

@@ -11,6 +11,7 @@ import pytest
 from holdfast.gateway.backends.catalogue import Catalogue
 from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.sessions.lists import SessionLists
+from tests.deadlines import patience
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
 
@@ -25,7 +26,7 @@ async def test_a_list_that_changes_in_a_call_is_fetched_anew_for_that_session(tm
         assert await client.tools() == ["r__reveal"]
         async with client.stream() as events:
             await client.call("r__reveal")
-            async with asyncio.timeout(20):  # an earlier change, of the start, may be told first
+            async with asyncio.timeout(patience(20)):  # an earlier change, of the start, may be told first
                 while await client.tools() != ["r__reveal", "r__secret"]:
                     assert (await events.next(20))["method"] == "notifications/tools/list_changed"
         assert (await client.call("r__secret")).text == "moss"

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.events import Event, GatewaySessionBegan, GatewaySessionEnded
+from holdfast.events import Event, GatewaySessionBegan, GatewaySessionEnded
 from holdfast.stores import open_store
 from holdfast.testing import FaultServer
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import Process, gateway
-from tests.links.kit import until
 
 
 @pytest.mark.promise("gateway.expiry")

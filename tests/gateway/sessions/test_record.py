@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing import FaultServer
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import NOTEBOOK, Process, gateway
-from tests.links.kit import until
-from tests.links.real import RealServer
+from tests.links.server_process import RealServer
 
 
 @pytest.mark.promise("gateway.durable")

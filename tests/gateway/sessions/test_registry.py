@@ -8,9 +8,9 @@ import pytest
 
 from holdfast.gateway.auth import new_token
 from holdfast.testing import FaultServer
+from tests.deadlines import until
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import Process, gateway
-from tests.links.kit import until
 
 
 @pytest.mark.promise("gateway.durable")

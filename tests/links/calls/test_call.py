@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import FAMILIES, link_to, tool
+from tests.links.quick_links import FAMILIES, link_to, tool
 
 pytestmark = pytest.mark.anyio
 

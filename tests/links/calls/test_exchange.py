@@ -7,7 +7,8 @@ import pytest
 
 import holdfast
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import FAST, link_to, tool, until
+from tests.deadlines import until
+from tests.links.quick_links import FAST, link_to, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -106,6 +107,6 @@ async def test_notify_reaches_a_2025_server_also_in_a_new_session_and_says_when_
         await link.notify("notifications/roots/list_changed")
         assert link.generation == 2
         server.plan(Fault.STATUS, method="notifications/roots/list_changed", status=500)
-        with pytest.raises(holdfast.BadAnswer):
+        with pytest.raises(holdfast.errors.BadAnswer):
             await link.notify("notifications/roots/list_changed")
         await link.notify("notifications/roots/list_changed")

@@ -13,7 +13,8 @@ from holdfast.links.calls.inbound import ANSWERS_BYTES, Inbound
 from holdfast.links.reporter import LinkReporter
 from holdfast.links.wires.base import Generation, Message, Reply
 from holdfast.testing import FaultServer
-from tests.links.kit import link_to, text_of, tool, until
+from tests.deadlines import patience, until
+from tests.links.quick_links import link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -59,7 +60,7 @@ async def test_a_server_may_ask_in_the_middle_of_a_call(method: str) -> None:
 async def test_a_handler_that_fails_or_is_absent_answers_with_an_error_and_the_call_goes_on() -> None:
     async def answer(method: str, params: Any, id: str | int) -> dict[str, Any]:
         if params["how"] == "declined":
-            raise holdfast.ErrorAnswer("no", message="not today", code=-32042, data={"why": 1})
+            raise holdfast.errors.ErrorAnswer("no", message="not today", code=-32042, data={"why": 1})
         raise RuntimeError("a bug of ours")
 
     async with FaultServer(answers="sse") as server, link_to(server.url, on_request=answer) as link:
@@ -88,9 +89,9 @@ async def test_a_server_may_ask_on_its_own_stream_and_take_it_back() -> None:
         await link.request("tools/list")
         await until(lambda: server.streams == 1)
         server.push({"jsonrpc": "2.0", "id": 7, "method": "roots/list"})
-        await asyncio.wait_for(begun.wait(), 5)
+        await asyncio.wait_for(begun.wait(), patience(5))
         server.push({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}})
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), patience(5))
 
 
 @pytest.mark.promise("link.progress")

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import HttpTarget, Limits
+from holdfast.links import HttpTarget, Limits
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import link_to, tool, until
+from tests.deadlines import patience, until
+from tests.links.quick_links import link_to, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +80,7 @@ async def test_a_watch_that_is_refused_says_so() -> None:
     async with FaultServer(era="2026") as server, link_to(server.url) as link:
         body = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"Method not found"}}'
         server.plan(Fault.STATUS, method="subscriptions/listen", status=404, body=body)
-        with pytest.raises(holdfast.ErrorAnswer):
+        with pytest.raises(holdfast.errors.ErrorAnswer):
             await link.watch(tools=True)
         await link.request("tools/list")
 
@@ -91,7 +92,7 @@ async def test_a_watch_that_is_not_agreed_to_ends_in_time(fault: Fault) -> None:
     async with FaultServer(era="2026") as server, link_to(server.url, limits=limits) as link:
         server.plan(fault, method="subscriptions/listen", times=1000)
         with pytest.raises(holdfast.HoldfastError):
-            await asyncio.wait_for(link.watch(tools=True), 5)
+            await asyncio.wait_for(link.watch(tools=True), patience(5))
 
 
 @pytest.mark.promise("link.watch")
@@ -107,7 +108,7 @@ async def test_a_watch_heals_a_lost_session_and_a_401(era: Any) -> None:
             await link.request("tools/list")
             server.bearer = "t2"
             server.sessions.sessions.clear()
-            watch = await asyncio.wait_for(link.watch(tools=True, uris=["a:1"]), 5)
+            watch = await asyncio.wait_for(link.watch(tools=True, uris=["a:1"]), patience(5))
             if era == "2025":
                 [session] = server.sessions.sessions.values()
                 assert session.subscribed == {"a:1"}

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Limits
 from holdfast.core.lifecycle import LinkState
+from holdfast.links import Limits
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import FAMILIES, FAST, link_to, text_of, tool, until
+from tests.deadlines import patience, until
+from tests.links.quick_links import FAMILIES, FAST, link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -62,9 +63,9 @@ async def test_close_during_open_handshake_or_a_call(stage: str) -> None:
         server.plan(Fault.HANG, method=stage)
         call = asyncio.ensure_future(link.request("tools/call", tool("effect", call="x")))
         await until(lambda: any(request.method == stage for request in server.requests))
-        await asyncio.wait_for(link.close(), 5)
+        await asyncio.wait_for(link.close(), patience(5))
         with pytest.raises(holdfast.HoldfastError) as caught:
-            await asyncio.wait_for(call, 5)
+            await asyncio.wait_for(call, patience(5))
         sent = stage == "tools/call"
         assert isinstance(caught.value, holdfast.OutcomeUnknown if sent else holdfast.Unavailable)
         server.lift()
@@ -81,7 +82,7 @@ async def test_close_during_recovery() -> None:
         server.plan(Fault.HANG, method="initialize")
         calls = [asyncio.ensure_future(link.request("tools/list")) for _ in range(5)]
         await until(lambda: sum(request.method == "initialize" for request in server.requests) == 2)
-        await asyncio.wait_for(link.close(), 5)
+        await asyncio.wait_for(link.close(), patience(5))
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             assert isinstance(outcome, FAMILIES)
         server.lift()
@@ -176,7 +177,7 @@ async def test_nothing_is_left_after_two_hundred_opens(era: Any) -> None:
 @pytest.mark.promise("link.idle-socket")
 async def test_an_event_loop_blocked_longer_than_keep_alive_sends_the_next_call_on_a_fresh_connection() -> None:
     """The real thing: uvicorn closes idle connections after a second, while our loop is blocked and can't see it."""
-    from tests.links.real import RealServer
+    from tests.links.server_process import RealServer
 
     async with RealServer("sdk", keep_alive=1) as server, link_to(server.url, stream=False) as link:
         await link.request("tools/call", tool("add", a=1, b=2))

@@ -12,9 +12,10 @@ from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuth
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
 import holdfast
-from holdfast import HttpTarget
+from holdfast.links import HttpTarget
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import link_to, text_of, tool, until
+from tests.deadlines import patience, until
+from tests.links.quick_links import link_to, text_of, tool
 from tests.links.web import WebAnswer, WebRequest, json_answer, web_server
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +53,7 @@ async def test_a_callable_is_asked_on_first_use_and_once_more_after_a_401() -> N
         assert link.session_id == session  # a 401 is no news of the session
         assert server.sessions.handshakes == 1
         server.bearer = "never"
-        with pytest.raises(holdfast.Unauthorized) as caught:
+        with pytest.raises(holdfast.errors.Unauthorized) as caught:
             await link.request("tools/call", tool("effect", call="x"))
         assert caught.value.status == 401
         assert asked == 3
@@ -89,7 +90,7 @@ async def test_a_callable_that_fails_is_typed_and_asked_again_at_the_next_use() 
         return turn
 
     async with FaultServer() as server, link_to(HttpTarget(server.url, headers=headers)) as link:
-        with pytest.raises(holdfast.ConnectFailed, match="vault is sealed") as caught:
+        with pytest.raises(holdfast.errors.ConnectFailed, match="vault is sealed") as caught:
             await link.request("tools/list")
         assert caught.value.phase == "resolve"
         await link.request("tools/list")
@@ -188,7 +189,7 @@ async def test_a_refused_client_is_typed_and_shows_no_secret() -> None:
     async with FaultServer(bearer="nothing yet") as server, Authorization(server).served() as auth:
         auth.secret_ok = False
         async with link_to(HttpTarget(server.url, auth=provider(server, auth))) as link:
-            with pytest.raises(holdfast.Unauthorized) as caught:
+            with pytest.raises(holdfast.errors.Unauthorized) as caught:
                 await link.request("tools/list")
             assert caught.value.phase == "resolve"
             assert "s3cret" not in str(caught.value)
@@ -224,7 +225,7 @@ async def test_a_person_may_take_minutes_to_sign_in_and_that_has_a_limit_of_its_
         async with link_to(HttpTarget(server.url, auth=auth)) as link:
             monkeypatch.setattr(loop, "time", lambda: real() + ahead)
             calls = [asyncio.ensure_future(link.request("tools/list")) for _ in range(2)]
-            await asyncio.wait_for(auth.asked.wait(), 10)
+            await asyncio.wait_for(auth.asked.wait(), patience(10))
             for minute in range(1, 10):  # past Limits(resolve=…) and Limits(start=…)
                 ahead = minute * 60.0
                 for _ in range(10):
@@ -236,9 +237,9 @@ async def test_a_person_may_take_minutes_to_sign_in_and_that_has_a_limit_of_its_
         nobody = SignIn()
         async with link_to(HttpTarget(server.url, auth=nobody)) as link:
             call = asyncio.ensure_future(link.request("tools/list"))
-            await asyncio.wait_for(nobody.asked.wait(), 10)
+            await asyncio.wait_for(nobody.asked.wait(), patience(10))
             ahead += 601.0
-            with pytest.raises(holdfast.StartTimeout, match="authorize") as caught:
+            with pytest.raises(holdfast.errors.StartTimeout, match="authorize") as caught:
                 await call
             assert caught.value.phase == "resolve"
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core import events
+from holdfast import events
 from holdfast.core.eras import PASSED_SECONDS, Era, Offers, Why
 from holdfast.testing import Fault, FaultServer
 from holdfast.testing.fault_plan import error_body
-from tests.links.kit import FAST, link_to, text_of, tool
+from tests.links.quick_links import FAST, link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -183,9 +183,9 @@ async def test_state_that_was_expected_where_none_is_kept_is_said_once(caplog: p
 @pytest.mark.promise("link.era")
 async def test_a_saved_handshake_of_the_other_era_is_not_adopted_where_a_session_could_be_had() -> None:
     async with FaultServer(era="both") as server, holdfast.open_store("memory:") as store:
-        async with link_to(server.url, stateful=False, memory=holdfast.StoreMemory(store, "one")) as link:
+        async with link_to(server.url, stateful=False, memory=holdfast.links.StoreMemory(store, "one")) as link:
             await link.request("tools/list")
-        async with link_to(server.url, memory=holdfast.StoreMemory(store, "one"), stream=False) as link:
+        async with link_to(server.url, memory=holdfast.links.StoreMemory(store, "one"), stream=False) as link:
             assert text_of(await link.request("tools/call", tool("count"))) == "1"
             assert text_of(await link.request("tools/call", tool("count"))) == "2"
 
@@ -210,7 +210,7 @@ async def test_programs_that_speak_one_era_or_end_at_the_others_first_message(tm
                 "    if found: say(m, result=found)\n"
                 f"    else: {otherwise}\n"
             )
-            target = holdfast.CommandTarget(sys.executable, [str(program)])
+            target = holdfast.links.CommandTarget(sys.executable, [str(program)])
             for prefer in ("2025", "2026"):
                 async with link_to(target, prefer=prefer) as link:
                     assert await link.request("tools/list") == {"tools": []}

@@ -8,7 +8,7 @@ import pytest
 import holdfast
 from holdfast.core.lifecycle import LinkState
 from holdfast.testing import FaultServer
-from tests.links.kit import link_to
+from tests.links.quick_links import link_to
 
 
 @pytest.mark.promise("link.loops")
@@ -64,7 +64,7 @@ def test_a_link_whose_first_use_failed_works_in_the_next_loop() -> None:
         async with FaultServer() as server:
             await server.refuse()
             link = link_to(server.url)
-            with pytest.raises(holdfast.ConnectFailed):
+            with pytest.raises(holdfast.errors.ConnectFailed):
                 await link.request("ping")
             return link, server.port
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 import holdfast
-from holdfast import CommandTarget, Limits
-from holdfast.core import events
+from holdfast import events
+from holdfast.links import CommandTarget, Limits
 from holdfast.testing import Fault, FaultServer, stdio_target
-from tests.links.kit import FAST, link_to, until
+from tests.deadlines import until
+from tests.links.quick_links import FAST, link_to
 from tests.links.wires.stdio.children import QUICK, ChildEvents, program
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +23,7 @@ async def test_a_child_that_dies_at_every_start_opens_the_circuit_and_says_why()
     heard = ChildEvents()
     target = stdio_target("exit-at-start", say="no licence key")
     async with link_to(target, limits=QUICK, on_event=heard) as link:
-        with pytest.raises(holdfast.ConnectFailed) as caught:
+        with pytest.raises(holdfast.errors.ConnectFailed) as caught:
             await link.request("tools/list")
         assert (caught.value.exit_code, caught.value.attempts) == (3, 3)
         assert "no licence key" in str(caught.value)
@@ -33,10 +34,10 @@ async def test_a_child_that_dies_at_every_start_opens_the_circuit_and_says_why()
             assert loop.time() < end
             with pytest.raises(holdfast.Unavailable) as refused:
                 await link.request("tools/list")
-            if isinstance(refused.value, holdfast.CircuitOpen):
+            if isinstance(refused.value, holdfast.errors.CircuitOpen):
                 break
         started = len(heard.pids)
-        with pytest.raises(holdfast.CircuitOpen):
+        with pytest.raises(holdfast.errors.CircuitOpen):
             await link.request("tools/list")
         assert len(heard.pids) == started
 
@@ -82,7 +83,7 @@ async def test_the_wrong_era_is_told() -> None:
 async def test_a_program_that_says_nothing_to_the_handshake_ends_in_time_with_its_stderr() -> None:
     limits = Limits(program_handshake=0.5, close=1, exit=0.3)
     async with link_to(stdio_target("hang-at-handshake", say="thinking"), limits=limits) as link:
-        with pytest.raises(holdfast.StartTimeout) as caught:
+        with pytest.raises(holdfast.errors.StartTimeout) as caught:
             await link.request("tools/list")
         assert "thinking" in str(caught.value)
         assert "pin era=" in str(caught.value.remedy)
@@ -101,7 +102,7 @@ async def test_a_slow_start_is_in_the_log_once_and_a_quick_one_is_not(caplog: py
     assert not slow()
     limits = Limits(program_handshake=0.5, slow_start=0.1, close=1, exit=0.3)
     async with link_to(stdio_target("hang-at-handshake"), limits=limits) as link:
-        with pytest.raises(holdfast.StartTimeout):
+        with pytest.raises(holdfast.errors.StartTimeout):
             await link.request("tools/list")
     [line] = slow()
     assert line.startswith("it: still starting after 0.1 s (phase handshake); it has 0.5 s to answer, npx or uvx")
@@ -143,15 +144,15 @@ async def test_a_tenant_with_a_bad_token_shuts_out_no_other_and_the_circuit_says
             assert time.monotonic() < end
             with pytest.raises(holdfast.Unavailable) as caught:
                 await bad.request("tools/list")
-            if isinstance(caught.value, holdfast.CircuitOpen):
+            if isinstance(caught.value, holdfast.errors.CircuitOpen):
                 break
         assert (caught.value.exit_code, caught.value.stderr_tail) == (3, "bad token")
         assert "exit code 3" in str(caught.value)
         assert any(isinstance(event, events.CircuitChanged) for event in heard.events)
         started = len(heard.pids)
-        with pytest.raises(holdfast.CircuitOpen):
+        with pytest.raises(holdfast.errors.CircuitOpen):
             await bad.open()
         assert len(heard.pids) == started
     async with link_to(CommandTarget("sh", script, env={"TOKEN": "good"}), limits=limits) as good:
-        with pytest.raises(holdfast.StartTimeout):  # it is no server; but it was started
+        with pytest.raises(holdfast.errors.StartTimeout):  # it is no server; but it was started
             await good.request("tools/list")

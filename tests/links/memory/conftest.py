@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import HttpMemory, Memory, StoreMemory
+from holdfast.links import HttpMemory, Memory, StoreMemory
 from tests.links.memory.documents import Documents
 from tests.links.web import web_server
 

@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import (
-    StoreMemory,
-)
-from holdfast.core import events
+from holdfast import events
+from holdfast.links import StoreMemory
 from holdfast.testing import FaultServer
-from tests.links.kit import link_to, text_of, tool
+from tests.links.quick_links import link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -92,8 +90,8 @@ async def test_a_users_memory_that_hangs_is_waited_for_no_longer_than_its_deadli
 
 @pytest.mark.promise("link.memory-faults")
 async def test_what_is_no_memory_is_refused_when_it_is_given() -> None:
-    with pytest.raises(holdfast.ConfigError, match="lacks load, save"):
-        holdfast.Options(memory=object())  # type: ignore[arg-type]
+    with pytest.raises(holdfast.errors.ConfigError, match="lacks load, save"):
+        holdfast.links.Options(memory=object())  # type: ignore[arg-type]
 
 
 @pytest.mark.promise("link.close")

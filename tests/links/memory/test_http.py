@@ -6,11 +6,11 @@ from json import loads
 import pytest
 
 import holdfast
-from holdfast import HttpMemory
-from holdfast.core import events
+from holdfast import events
+from holdfast.links import HttpMemory
 from holdfast.testing import FaultServer
-from tests.links.kit import link_to, text_of, tool
 from tests.links.memory.documents import Documents
+from tests.links.quick_links import link_to, text_of, tool
 from tests.links.web import web_server
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,7 @@ async def test_a_document_server_without_etags_works_without_compare_and_swap(do
 
 @pytest.mark.promise("link.memory-http")
 async def test_a_template_that_can_not_be_filled_is_a_config_error() -> None:
-    with pytest.raises(holdfast.ConfigError, match="can't be filled"):
+    with pytest.raises(holdfast.errors.ConfigError, match="can't be filled"):
         HttpMemory("https://example.com/{run}/{server}", run="r")
 
 

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import HttpMemory, Memory, Principal, Record, StoreMemory
+from holdfast import Principal
+from holdfast.links import HttpMemory, Memory, StoreMemory
+from holdfast.stores import Record
 from holdfast.testing import FaultServer
-from tests.links.kit import link_to, text_of, tool
 from tests.links.memory.documents import Documents
+from tests.links.quick_links import link_to, text_of, tool
 from tests.links.web import web_server
 
 pytestmark = pytest.mark.anyio
@@ -62,7 +64,7 @@ async def test_two_methods_that_load_and_save_an_id_are_a_memory(documents: Docu
     async with FaultServer() as server:
         for memories in (
             lambda: info,
-            lambda: holdfast.IdMemory(lambda: kept.get("it"), lambda id: kept.update(it=id)),
+            lambda: holdfast.links.IdMemory(lambda: kept.get("it"), lambda id: kept.update(it=id)),
         ):
             for expected in ("1", "2"):
                 async with link_to(server.url, memory=memories(), principal=Principal("alice")) as link:
@@ -112,7 +114,7 @@ async def test_a_servers_memory_works_outside_a_run_and_one_that_can_not_be_made
         for expected in ("1", "2"):
             result = await server.call_tool("count")
             assert text_of(result.model_dump(mode="json")) == expected
-        assert asked == [("it", None, holdfast.ANONYMOUS)] * 2
+        assert asked == [("it", None, holdfast.stores.ANONYMOUS)] * 2
         async with holdfast.run():
             assert not (await holdfast.Server("b", url=http.url, memory=broken).call_tool("count")).is_error
         assert len(http.sessions.sessions) == 1

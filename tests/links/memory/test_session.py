@@ -10,18 +10,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import (
-    HttpMemory,
-    Limits,
-    Memory,
-    Principal,
-    Record,
-    StoreMemory,
-)
-from holdfast.core import events
+from holdfast import Principal, events
+from holdfast.links import HttpMemory, Limits, Memory, StoreMemory
+from holdfast.stores import Record
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import FAST, link_to, text_of, tool, until
+from tests.deadlines import patience, until
 from tests.links.memory.documents import Documents
+from tests.links.quick_links import FAST, link_to, text_of, tool
 from tests.links.web import web_server
 
 pytestmark = pytest.mark.anyio
@@ -202,13 +197,13 @@ async def test_a_401_does_not_cost_the_saved_session(memories: Any) -> None:
         return {"authorization": f"Bearer {next(tokens)}"}
 
     async with FaultServer(bearer="old") as server:
-        target = holdfast.HttpTarget(server.url, headers=headers)
+        target = holdfast.links.HttpTarget(server.url, headers=headers)
         async with link_to(target, memory=memories(), stream=False) as link:
             assert text_of(await link.request("tools/call", tool("count"))) == "1"
             server.bearer = "new"
             assert text_of(await link.request("tools/call", tool("count"))) == "2"
             server.plan(Fault.STATUS, method="tools/call", status=500)
-            with pytest.raises(holdfast.BadAnswer):
+            with pytest.raises(holdfast.errors.BadAnswer):
                 await link.request("tools/call", tool("count"))
             assert text_of(await link.request("tools/call", tool("count"))) == "3"
             await link.close(end=True)
@@ -221,7 +216,7 @@ class Away(StoreMemory):
 
     def _reach(self) -> None:
         if self.down:
-            raise holdfast.StoreDown("the store is out of reach")
+            raise holdfast.errors.StoreDown("the store is out of reach")
 
     async def load(self) -> Any:
         self._reach()
@@ -335,7 +330,7 @@ async def test_a_loss_that_one_link_has_reported_is_told_by_no_other(store: hold
             await first.request("tools/call", tool("count"))
         assert first.unreported_loss is not None
         first.loss_reported(first.unreported_loss)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience(5)):
             while "'unreported_loss': True" in str(await store.get("link", "one")):
                 continue  # until it is written down
         assert text_of(await first.request("tools/call", tool("count"))) == "1"
@@ -349,7 +344,7 @@ async def test_a_loss_that_one_link_has_reported_is_told_by_no_other(store: hold
 
 @pytest.mark.promise("link.state-loss")
 async def test_a_new_program_where_one_was_saved_is_told_as_a_replacement(store: holdfast.Store) -> None:
-    notebook = holdfast.CommandTarget(sys.executable, ("-m", "holdfast.gateway.demo.notebook"))
+    notebook = holdfast.links.CommandTarget(sys.executable, ("-m", "holdfast.gateway.demo.notebook"))
     heard: list[events.Event] = []
 
     def link() -> holdfast.Link:
@@ -377,7 +372,7 @@ async def test_a_link_that_came_up_before_it_had_a_memory_keeps_its_session_ther
 ) -> None:
     alice = Principal("alice")
     async with FaultServer() as server:
-        notebook = holdfast.CommandTarget(sys.executable, ("-m", "holdfast.gateway.demo.notebook"))
+        notebook = holdfast.links.CommandTarget(sys.executable, ("-m", "holdfast.gateway.demo.notebook"))
         target, unsafe = (notebook, tool("write", text="a")) if program else (server.url, tool("count"))
         options: dict[str, Any] = {"era": "2025", "stream": False, "limits": Limits()}
         spare = link_to(target, **options)
@@ -469,7 +464,7 @@ async def test_links_that_share_a_session_lose_none_of_each_others_subscriptions
 
 @pytest.mark.promise("link.memory")
 async def test_an_ended_sessions_name_can_be_used_again_and_one_in_use_does_not_expire() -> None:
-    clock = holdfast.ManualClock()
+    clock = holdfast.stores.ManualClock()
     async with holdfast.open_store("memory:", clock=clock) as store, FaultServer() as server:
         for turn in range(3):
             link = link_to(server.url, memory=StoreMemory(store, "one", idle=0.3), stream=False)

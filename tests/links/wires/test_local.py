@@ -12,7 +12,8 @@ from mcp.server.mcpserver import Context, MCPServer
 
 import holdfast
 from holdfast.core.lifecycle import LinkState
-from tests.links.kit import link_to, text_of, tool, until
+from tests.deadlines import patience, until
+from tests.links.quick_links import link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +61,7 @@ async def test_a_server_object_is_served_like_any_other(make: Any, era: Any) -> 
         assert link.era is not None
         assert link.era.value == ("2025" if era == "auto" else era)
         assert (link.statistics().opens, link.statistics().handshakes) == (1, 1)
-        with pytest.raises(holdfast.ErrorAnswer):
+        with pytest.raises(holdfast.errors.ErrorAnswer):
             await link.request("no/such/method", {})
         await link.close()
         assert link.phase is LinkState.CLOSED
@@ -83,7 +84,7 @@ async def test_progress_and_cancellation_work_without_a_socket(era: Any) -> None
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        with pytest.raises(holdfast.AnswerTimeout):
+        with pytest.raises(holdfast.errors.AnswerTimeout):
             await link.request("tools/call", tool("wait"), timeout=0.1)
         assert text_of(await link.request("tools/call", tool("add", a=1, b=1))) == "2"
 
@@ -119,8 +120,8 @@ async def test_a_run_that_ends_is_told_to_its_calls_and_begun_again(era: Any) ->
         await until(lambda: link.statistics().in_flight == 1)
         [running] = [task for task in asyncio.all_tasks() if "Server.run" in repr(task.get_coro())]
         running.cancel()
-        with pytest.raises(holdfast.ConnectionLost):
-            await asyncio.wait_for(call, 5)
+        with pytest.raises(holdfast.errors.ConnectionLost):
+            await asyncio.wait_for(call, patience(5))
         await until(lambda: link.phase is not LinkState.READY)
         # A 2025 run was a session, and an unsafe call had an unknown outcome in it.
         if era == "2025":

@@ -9,7 +9,7 @@ from fastmcp import Client, FastMCP
 from fastmcp.dependencies import Depends
 
 import holdfast
-from holdfast.core.events import CompanionRefused, CompanionStepped, Event
+from holdfast.events import CompanionRefused, CompanionStepped, Event
 from holdfast.state.companions.insight import Convergence
 from tests.state.companions.writing import ALICE, Studio, Writer, drafted, round_of
 
@@ -55,7 +55,7 @@ async def test_a_forbidden_step_is_refused_and_leaves_it_unchanged() -> None:
     sessions = holdfast.Sessions(Studio)
     writers = holdfast.Companions(Writer, sessions, on_event=told.append)
     writer = await writers.of(await sessions.begin(ALICE))
-    with pytest.raises(holdfast.WrongPhase, match="in phase 'empty'") as refused:
+    with pytest.raises(holdfast.errors.WrongPhase, match="in phase 'empty'") as refused:
         async with writer.step("revision", to="revised"):
             raise AssertionError("it must not begin")
     assert refused.value.phase == "empty"
@@ -63,7 +63,7 @@ async def test_a_forbidden_step_is_refused_and_leaves_it_unchanged() -> None:
     with pytest.raises(holdfast.UsageError, match="no phase 'finished'"):
         async with writer.step("x", to="finished"):
             pass
-    with pytest.raises(holdfast.UnstorableValue):
+    with pytest.raises(holdfast.errors.UnstorableValue):
         async with writer.step("draft", to="drafted") as turn:
             turn.record(object())  # type: ignore[arg-type]
     with pytest.raises(holdfast.UsageError, match="does not validate"):
@@ -122,7 +122,7 @@ async def test_parallel_steps_have_one_order_and_the_loser_is_told(url: str) -> 
                     turn.record([str(number)])
                     await asyncio.sleep(0)
                 return 1
-            except (holdfast.Conflict, holdfast.WrongPhase) as error:
+            except (holdfast.errors.Conflict, holdfast.errors.WrongPhase) as error:
                 told.append(str(error))
                 return 0
 
@@ -135,7 +135,7 @@ async def test_parallel_steps_have_one_order_and_the_loser_is_told(url: str) -> 
 
 @pytest.mark.promise("companions.parallel")
 async def test_a_long_turn_whose_holder_dies_is_left_and_nothing_of_it_is_seen() -> None:
-    clock = holdfast.ManualClock()
+    clock = holdfast.stores.ManualClock()
     async with holdfast.open_store("memory:", clock=clock) as store:
         sessions = holdfast.Sessions(Studio, store)
         writers = holdfast.Companions(Writer, sessions)
@@ -153,7 +153,7 @@ async def test_a_long_turn_whose_holder_dies_is_left_and_nothing_of_it_is_seen()
         holder = asyncio.ensure_future(hangs())
         await entered.wait()
         for other in (second.step("critique", to="criticised"), second.turn("critique", to="criticised")):
-            with pytest.raises(holdfast.Busy):
+            with pytest.raises(holdfast.errors.Busy):
                 async with other:
                     pass
         clock.advance(31)  # as if its process were gone: nobody renewed it
@@ -180,7 +180,7 @@ async def test_during_a_long_turn_nobody_else_writes_and_an_undo_loses_nothing()
         turn.record(["mine"])
         await writer.note("thought", "goes with the turn")
         for write in (third.undo(), third.note("x"), early.__aexit__(None, None, None)):
-            with pytest.raises(holdfast.Busy, match="in phase 'drafted'"):
+            with pytest.raises(holdfast.errors.Busy, match="in phase 'drafted'"):
                 await write
     assert [entry.label for entry in await writer.log.last(2)] == ["critique", "thought"]
 
@@ -197,7 +197,7 @@ async def test_during_a_long_turn_nobody_else_writes_and_an_undo_loses_nothing()
         return await log(*args, **kwargs)
 
     store.log = meanwhile  # type: ignore[method-assign]
-    with pytest.raises(holdfast.Conflict):
+    with pytest.raises(holdfast.errors.Conflict):
         await plain.undo()
     assert (await plain.read()).topic == "c"
 

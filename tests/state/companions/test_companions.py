@@ -30,7 +30,7 @@ async def test_options_are_given_once_and_kept() -> None:
     session = await sessions.begin(ALICE)
     assert (await writers.of(session)).options == Style(temperature=0.1)
     assert (await writers.of(session, {"temperature": 0.1})).options.temperature == 0.1
-    with pytest.raises(holdfast.Conflict, match="began with other options"):
+    with pytest.raises(holdfast.errors.Conflict, match="began with other options"):
         await writers.of(session, Style(temperature=0.9))
     with pytest.raises(holdfast.UsageError, match="options do not validate"):
         await writers.of(session, {"heat": 1})
@@ -39,7 +39,7 @@ async def test_options_are_given_once_and_kept() -> None:
     assert (reader.options.temperature, reader.phase) == (0.9, "idle")
     assert (await writers.of(session)).handle != reader.handle
 
-    class Strict(holdfast.CompanionOptions):
+    class Strict(holdfast.state.CompanionOptions):
         model: str
 
     class Picky(holdfast.Companion[Draft, Strict]):
@@ -56,13 +56,13 @@ async def test_options_are_compared_and_read_as_what_they_are() -> None:
     class State(holdfast.SessionState):
         id: int = Field(default_factory=lambda: next(numbers))
 
-    class First(holdfast.CompanionOptions):
+    class First(holdfast.state.CompanionOptions):
         heat: float = 0.5
         limit: int = Field(400, alias="maxTokens")
         tags: frozenset[str] = frozenset()
         gone: int = 0
 
-    class Second(holdfast.CompanionOptions):
+    class Second(holdfast.state.CompanionOptions):
         heat: float = 0.5
         limit: int = Field(400, alias="maxTokens")
         tags: frozenset[str] = frozenset()
@@ -84,17 +84,17 @@ async def test_options_are_compared_and_read_as_what_they_are() -> None:
         again = await new.find(session.handle, ALICE)
         kept = await second.of(again, Second(heat=0.2, maxTokens=9, tags=frozenset("fedcba")))
         assert (kept.options.limit, kept.options.new) == (9, "x")
-        with pytest.raises(holdfast.Conflict):
+        with pytest.raises(holdfast.errors.Conflict):
             await second.of(again, {})
         ids = {(await first.of(await old.begin(ALICE))).state.id for _ in range(5)}
         assert len(ids) == 5
         with pytest.raises(holdfast.UsageError, match="does not belong to"):
             await second.of(session)
 
-        class Secret(holdfast.CompanionOptions):
+        class Secret(holdfast.state.CompanionOptions):
             key: SecretStr
 
-        with pytest.raises(holdfast.UnstorableValue, match="key"):
+        with pytest.raises(holdfast.errors.UnstorableValue, match="key"):
             holdfast.Companions(made(Secret), holdfast.Sessions(Studio, store), options=Secret(key=SecretStr("x")))
 
 
@@ -106,7 +106,7 @@ async def test_helpers_and_other_kinds_do_not_count_as_a_callers_sessions() -> N
         await drafts.begin(ALICE)
         for _ in range(2):
             await writers.of(await sessions.begin(ALICE))
-        with pytest.raises(holdfast.LimitReached, match="2 of 2"):
+        with pytest.raises(holdfast.errors.LimitReached, match="2 of 2"):
             await sessions.begin(ALICE)
         assert len(await sessions.of(ALICE)) == 2
 
@@ -163,7 +163,7 @@ async def test_phases_of_another_release_and_classes_of_one_name_are_told() -> N
             pass
         news = holdfast.Companions(New, later)
         helper = await news.of(await later.find(session.handle, ALICE))
-        with pytest.raises(holdfast.WrongPhase, match="'b', which its class does not know"):
+        with pytest.raises(holdfast.errors.WrongPhase, match="'b', which its class does not know"):
             async with helper.step("go", to="c"):
                 pass
         with pytest.raises(holdfast.UsageError, match="another kind of companion"):
@@ -228,16 +228,16 @@ async def test_a_thousand_helpers_of_ten_users_do_not_cross_and_end_with_their_s
         helper = await companions[0].of(begun[3])
         await begun[3].end()
         assert await store.count(kind=KIND, principal=own[3]) == before - 11
-        with pytest.raises(holdfast.Ended):
+        with pytest.raises(holdfast.errors.Ended):
             async with helper.step("critique", to="criticised"):
                 pass
-        with pytest.raises(holdfast.Ended):
+        with pytest.raises(holdfast.errors.Ended):
             await companions[1].of(begun[3])
 
 
 @pytest.mark.promise("companions.isolation")
 async def test_a_helper_ends_with_its_session_also_by_expiry_and_its_use_keeps_the_session() -> None:
-    clock = holdfast.ManualClock()
+    clock = holdfast.stores.ManualClock()
     async with holdfast.open_store("memory:", clock=clock) as store:
         sessions = holdfast.Sessions(Studio, store, idle=60.0, max_age=None)
         writers = holdfast.Companions(Writer, sessions)
@@ -247,10 +247,10 @@ async def test_a_helper_ends_with_its_session_also_by_expiry_and_its_use_keeps_t
             clock.advance(40)  # each step is use
             await round_of(writer, number, ["a"])
         clock.advance(61)
-        with pytest.raises(holdfast.SessionExpired):
+        with pytest.raises(holdfast.errors.SessionExpired):
             async with writer.step("critique", to="criticised"):
                 pass
-        with pytest.raises(holdfast.SessionExpired):
+        with pytest.raises(holdfast.errors.SessionExpired):
             await writer.undo()
         from holdfast.state.storage import records
 
@@ -281,9 +281,9 @@ def tools_of(framework: str, guarded_by: str) -> tuple[Any, "holdfast.Companions
     sessions = holdfast.Sessions(Studio)
     writers = holdfast.Companions(Writer, sessions)
     needs = {
-        "draft": holdfast.Needs(("empty",)),
-        "critique": holdfast.Needs(("drafted", "revised")),
-        "finish": holdfast.Needs((), lambda writer: writer.state.points[0], "There is no critique yet."),
+        "draft": holdfast.state.Needs(("empty",)),
+        "critique": holdfast.state.Needs(("drafted", "revised")),
+        "finish": holdfast.state.Needs((), lambda writer: writer.state.points[0], "There is no critique yet."),
     }
 
     def guard(function: Any) -> Any:
@@ -316,7 +316,7 @@ def tools_of(framework: str, guarded_by: str) -> tuple[Any, "holdfast.Companions
             return writer.state.points[0]
 
         @fast.tool
-        async def known(session_id: str, insight: holdfast.Insight = Depends(writers.insight)) -> str:
+        async def known(session_id: str, insight: holdfast.state.Insight = Depends(writers.insight)) -> str:
             return f"{insight.phase} {insight.iteration}"
 
         return fast, writers, sessions
@@ -343,7 +343,7 @@ def tools_of(framework: str, guarded_by: str) -> tuple[Any, "holdfast.Companions
         return writer.state.points[0]
 
     @official.tool()
-    async def known(insight: Annotated[holdfast.Insight, Resolve(writers.insight)], session_id: str) -> str:
+    async def known(insight: Annotated[holdfast.state.Insight, Resolve(writers.insight)], session_id: str) -> str:
         return f"{insight.phase} {insight.iteration}"
 
     return official, writers, sessions
@@ -399,7 +399,7 @@ async def test_a_tool_with_two_related_helpers_is_guarded_by_the_right_one() -> 
     async def tool(editor: Editor, writer: Writer) -> str:
         return "ran"
 
-    with pytest.raises(holdfast.WrongPhase, match="in phase 'empty'"):
+    with pytest.raises(holdfast.errors.WrongPhase, match="in phase 'empty'"):
         await tool(editor, writer)
     async with writer.step("draft", to="drafted"):
         pass

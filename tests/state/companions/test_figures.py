@@ -21,7 +21,7 @@ async def test_figures_add_up_over_processes(url: str) -> None:
             writers = holdfast.Companions(Kind, sessions)
             writer = await drafted(writers, await sessions.begin(ALICE))
             await round_of(writer, 1, ["a"])
-            with pytest.raises(holdfast.WrongPhase):
+            with pytest.raises(holdfast.errors.WrongPhase):
                 async with writer.step("draft", to="drafted"):
                     pass
         async with sessions.lifespan():
@@ -45,7 +45,7 @@ async def test_a_listener_that_raises_and_a_store_that_fails_once_change_nothing
 
         async def down(*args: Any, **kwargs: Any) -> Any:
             store.commit = commit  # type: ignore[method-assign]
-            raise holdfast.StoreDown("down")
+            raise holdfast.errors.StoreDown("down")
 
         store.commit = down  # type: ignore[method-assign]
         await writers.reporter.counting.flush(store)

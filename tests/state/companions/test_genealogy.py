@@ -57,13 +57,13 @@ async def test_undos_and_forks_form_a_tree_with_generations(url: str) -> None:
 
 @pytest.mark.promise("companions.genealogy")
 async def test_a_fork_takes_its_helpers_along_as_they_stood() -> None:
-    class Need(holdfast.CompanionOptions):
+    class Need(holdfast.state.CompanionOptions):
         model: str
 
     class Picky(holdfast.Companion[Draft, Need]):
         phases = {"a": ["b"], "b": []}
 
-    clock = holdfast.ManualClock()
+    clock = holdfast.stores.ManualClock()
     store = await holdfast.open_store("memory:", clock=clock).__aenter__()
     sessions = holdfast.Sessions(Studio, store)
     writers, picky = holdfast.Companions(Writer, sessions), holdfast.Companions(Picky, sessions)

@@ -15,7 +15,7 @@ class Draft(holdfast.SessionState):
     points: list[str] = []
 
 
-class Style(holdfast.CompanionOptions):
+class Style(holdfast.state.CompanionOptions):
     temperature: float = 0.7
 
 

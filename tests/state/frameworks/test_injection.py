@@ -33,7 +33,7 @@ async def test_a_nested_call_means_its_own_session() -> None:
 
     @official.tool()
     async def copy_to(session_id: str, other: str, ctx: SdkContext[Any, Any]) -> str:
-        with holdfast.nested_scope():
+        with holdfast.state.nested_scope():
             await ctx.mcp_server.call_tool("add", {"item": "copied", "session_id": other}, ctx)
         return "ok"
 

@@ -163,7 +163,7 @@ async def test_two_calls_at_once_lose_nothing_in_silence(framework: str, url: st
 @both
 @pytest.mark.promise("state.middleware")
 async def test_unchanged_state_is_not_written_but_slides_and_no_session_means_no_store(framework: str) -> None:
-    clock = holdfast.ManualClock()
+    clock = holdfast.stores.ManualClock()
     async with holdfast.open_store("memory:", clock=clock) as store:
         sessions = holdfast.Sessions(Basket, store, idle=100.0)
         begun = await sessions.begin()
@@ -250,7 +250,7 @@ def everyones(framework: str, sessions: "holdfast.Sessions[Basket]") -> Any:
 async def test_the_same_key_of_two_users_of_one_session_is_two_calls(framework: str, url: str) -> None:
     extra: dict[str, Any] = {"raise_on_error": False} if framework == "fastmcp" else {}
     async with holdfast.open_store(url) as store:
-        shared = holdfast.ForEveryone(secrets.token_hex(4))
+        shared = holdfast.state.ForEveryone(secrets.token_hex(4))
         answers: list[Any] = []
         for user in ("alice", "bob", "alice"):
             sessions = holdfast.Sessions(Basket, store, identity=[shared])  # as a replica each
@@ -293,7 +293,7 @@ async def test_a_background_tool_that_takes_a_saved_session_is_refused_when_the_
 @both
 @pytest.mark.promise("state.middleware")
 async def test_calls_that_take_no_session_wait_for_nobody(framework: str) -> None:
-    shared = holdfast.ForEveryone()
+    shared = holdfast.state.ForEveryone()
     sessions = holdfast.Sessions(Basket, identity=[shared])
     client = everyones(framework, sessions)
     entered, go = asyncio.Event(), asyncio.Event()

@@ -6,8 +6,8 @@ import asyncpg
 import pytest
 
 import holdfast
-from holdfast import Record
 from holdfast.core.clock import Clock
+from holdfast.stores import Record
 from holdfast.stores.postgres import statements as postgres_sql
 from holdfast.stores.postgres import store as postgres_store
 from holdfast.stores.postgres.pool import AnswerLost
@@ -47,7 +47,7 @@ async def test_a_backend_that_will_not_die_leaves_the_write_unsettled(
             return await ask(statement, *given)
 
         monkeypatch.setattr(store._pool, "row", row)
-        with pytest.raises(holdfast.WriteUnsettled):
+        with pytest.raises(holdfast.errors.WriteUnsettled):
             await store.commit(record.with_data(1), expect=1)
         assert asked[1:] == [postgres_sql.STOP_BACKEND, postgres_sql.GET]
 
@@ -63,7 +63,7 @@ async def test_opening_behind_somebody_elses_migration_is_bounded(
     other = await asyncpg.connect(url)
     try:
         await other.execute("SELECT pg_advisory_lock($1)", postgres_store._MIGRATION_LOCK)
-        with pytest.raises(holdfast.StoreDown, match="did not finish opening"):
+        with pytest.raises(holdfast.errors.StoreDown, match="did not finish opening"):
             async with holdfast.open_store(url):
                 pass
     finally:

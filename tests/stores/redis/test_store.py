@@ -25,13 +25,13 @@ class TestRedisStore(StoreSuite):
 async def test_something_else_under_our_keys_is_corrupt(valkey: Valkey) -> None:
     url = f"{valkey.url}?prefix=t{secrets.token_hex(4)}"
     async with holdfast.open_store(url) as store:
-        made = await store.commit(holdfast.Record("k", "a", data=1), expect=0, entries=["e"])
+        made = await store.commit(holdfast.stores.Record("k", "a", data=1), expect=0, entries=["e"])
         pool, prefix = store._pool, store._prefix  # type: ignore[attr-defined]
         key = f"{prefix}:r:k\x1fa"
         for field, value in (("r", "many"), ("b", b"\x00"), ("c", "noon"), ("p", ""), ("i", "-1")):
             before = await pool.command("HGET", key, field)
             await pool.command("HSET", key, field, value)
-            with pytest.raises(holdfast.CorruptRecord):
+            with pytest.raises(holdfast.errors.CorruptRecord):
                 await store.get("k", "a")
             page = await store.scan(kind="k", state=None)
             assert [error.id for error in page.corrupt] == ["a"]
@@ -39,7 +39,7 @@ async def test_something_else_under_our_keys_is_corrupt(valkey: Valkey) -> None:
         assert await store.get("k", "a") == made
         await pool.command("DEL", key)
         await pool.command("SET", key, "a string")
-        with pytest.raises(holdfast.CorruptRecord):
+        with pytest.raises(holdfast.errors.CorruptRecord):
             await store.get("k", "a")
 
 
@@ -48,7 +48,7 @@ async def test_damaged_names_and_owners_hide_no_other_record(valkey: Valkey) -> 
     url = f"{valkey.url}?prefix=t{secrets.token_hex(4)}"
     async with holdfast.open_store(url) as store:
         for id in "abc":
-            await store.commit(holdfast.Record("k", id, holdfast.Principal("me")), expect=0)
+            await store.commit(holdfast.stores.Record("k", id, holdfast.Principal("me")), expect=0)
         pool, prefix = store._pool, store._prefix  # type: ignore[attr-defined]
         await pool.command("HSET", f"{prefix}:r:k\x1fb", "p", b"m\xe5")
         await pool.command("RENAME", f"{prefix}:r:k\x1fb", f"{prefix}:r:k\x1f".encode() + b"b\xff")

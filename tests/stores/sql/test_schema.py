@@ -12,8 +12,8 @@ import asyncpg
 import pytest
 
 import holdfast
-from holdfast import Record
 from holdfast.core.models import LogEntry
+from holdfast.stores import Record
 from tests.servers import Postgres
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 import holdfast
-from holdfast import Record
+from holdfast.stores import Record
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.stores.sqlite.files import tamper
 
@@ -38,7 +38,7 @@ async def test_a_damaged_row_is_corrupt_and_never_absent(path: Path, url: str, d
         await store.commit(Record("k", "a", data=[1]), expect=0)
         tamper(path, damage)
         await store.commit(Record("k", "b", data="fine"), expect=0)
-        with pytest.raises(holdfast.CorruptRecord) as caught:
+        with pytest.raises(holdfast.errors.CorruptRecord) as caught:
             await store.get("k", "a")
         assert (caught.value.kind, caught.value.id) == ("k", "a")
         page = await store.scan(kind="k", state=None)
@@ -54,13 +54,13 @@ async def test_a_damaged_log_or_claim_is_corrupt(path: Path, url: str) -> None:
         await store.commit(Record("k", "a"), expect=0, entries=["e"])
         await store.claim("k", "a", owner="me", ttl=100)
         tamper(path, "UPDATE holdfast_log SET body = x'00'")
-        with pytest.raises(holdfast.CorruptRecord):
+        with pytest.raises(holdfast.errors.CorruptRecord):
             await store.log("k", "a")
         tamper(path, "UPDATE holdfast_log SET at = 'noon'")
-        with pytest.raises(holdfast.CorruptRecord):
+        with pytest.raises(holdfast.errors.CorruptRecord):
             await store.log("k", "a")
         tamper(path, "UPDATE holdfast_claims SET token = 'high'")
-        with pytest.raises(holdfast.CorruptRecord):
+        with pytest.raises(holdfast.errors.CorruptRecord):
             await store.holder("k", "a")
         assert await store.end("k", "a") is True
         assert await store.holder("k", "a") is None
@@ -91,7 +91,7 @@ async def test_a_row_with_damaged_text_is_told_once_and_paged_over(path: Path, u
             await store.commit(Record("k", id), expect=0, entries=["e"])
         tamper(path, damage)
         found: list[str] = []
-        corrupt: list[holdfast.CorruptRecord] = []
+        corrupt: list[holdfast.errors.CorruptRecord] = []
         after: str | None = None
         for _ in range(4):
             page = await store.scan(state=None, limit=1, after=after)
@@ -140,7 +140,7 @@ async def test_a_damaged_file_is_said_to_be_damaged(path: Path, url: str) -> Non
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * (path.stat().st_size - 8192))
-    with pytest.raises(holdfast.CorruptRecord, match="damaged"):
+    with pytest.raises(holdfast.errors.CorruptRecord, match="damaged"):
         async with holdfast.open_store(url) as store:
             await store.get("k", "7")
 
@@ -152,7 +152,7 @@ async def test_a_full_disk_is_said_and_nothing_is_lost(url: str) -> None:
         record = await store.commit(Record("k", "a", data="before"), expect=0)
         pages = (await store._writer.read("PRAGMA page_count", ()))[0][0]
         await store._writer.read(f"PRAGMA max_page_count = {pages + 2}", ())
-        with pytest.raises(holdfast.StoreDown, match="full; free some space"):
+        with pytest.raises(holdfast.errors.StoreDown, match="full; free some space"):
             await store.commit(record.with_data("x" * 500_000), expect=1)
         assert await store.get("k", "a") == record
         await store._writer.read("PRAGMA max_page_count = 1000000", ())
@@ -166,7 +166,7 @@ async def test_a_disk_that_fails_under_a_commit_is_settled_by_reading_back(url: 
         record = await store.commit(Record("k", "a", data="before"), expect=0)
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))  # the kernel fails every write beyond this
         try:
-            with pytest.raises(holdfast.StoreDown, match="failed"):
+            with pytest.raises(holdfast.errors.StoreDown, match="failed"):
                 await store.commit(record.with_data("x" * 500_000), expect=1)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import ManualClock, Record
+from holdfast.stores import ManualClock, Record
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.deadlines import patience
 from tests.stores.sqlite.files import ask, tamper
@@ -35,9 +35,9 @@ async def test_nothing_ends_the_poller(path: Path, url: str, monkeypatch: pytest
         await store.publish("t", "still here")
         async with asyncio.timeout(patience(10)):
             found = [await anext(heard)]
-            while found[-1] != holdfast.Notice("t", "still here"):
+            while found[-1] != holdfast.stores.Notice("t", "still here"):
                 found.append(await anext(heard))
-        assert found[0] == holdfast.Gap()
+        assert found[0] == holdfast.stores.Gap()
 
 
 @pytest.mark.promise("store.closed")
@@ -46,7 +46,7 @@ async def test_closing_ends_the_listeners_and_opening_again_works(url: str) -> N
     async with store:
         listening = store.listen("t")
         heard = await listening.__aenter__()
-    with pytest.raises(holdfast.LeaseClosed, match="closed while it was listened to"):
+    with pytest.raises(holdfast.errors.LeaseClosed, match="closed while it was listened to"):
         await anext(heard)
     await listening.__aexit__(None, None, None)
     async with store:
@@ -57,12 +57,12 @@ async def test_closing_ends_the_listeners_and_opening_again_works(url: str) -> N
 async def test_a_poller_that_missed_rows_says_so(path: Path, url: str) -> None:
     async with holdfast.open_store(url) as store, store.listen("t") as heard:
         await store.publish("t", 1)
-        assert await anext(heard) == holdfast.Notice("t", 1)
+        assert await anext(heard) == holdfast.stores.Notice("t", 1)
         with sqlite3.connect(path) as other:  # what a publisher does when the table has grown long
             other.execute("INSERT INTO holdfast_notices (seq, topic, body, at) VALUES (100, 't', x'32', 0)")
         other.close()
         async with asyncio.timeout(patience(10)):
-            assert [await anext(heard), await anext(heard)] == [holdfast.Gap(), holdfast.Notice("t", 2)]
+            assert [await anext(heard), await anext(heard)] == [holdfast.stores.Gap(), holdfast.stores.Notice("t", 2)]
 
 
 @pytest.mark.promise("store.notices")

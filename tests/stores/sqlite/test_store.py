@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Record
-from holdfast.core import events
+from holdfast import events
 from holdfast.core.clock import Clock
+from holdfast.stores import Record
 from holdfast.stores.sql import schema
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import StoreSuite
@@ -62,7 +62,7 @@ async def test_records_outlive_the_store_object(url: str) -> None:
 )
 async def test_a_bad_address_is_explained(tmp_path: Path, url: str, says: str, remedy: str) -> None:
     (tmp_path / "letter.txt").write_text("Dear database, " * 100)
-    with pytest.raises(holdfast.ConfigError) as caught:
+    with pytest.raises(holdfast.errors.ConfigError) as caught:
         await open_and_close(url.format(tmp=tmp_path))
     assert says in str(caught.value)
     assert remedy in str(caught.value)
@@ -71,7 +71,7 @@ async def test_a_bad_address_is_explained(tmp_path: Path, url: str, says: str, r
 
 @pytest.mark.promise("sqlite.bad-file")
 async def test_a_file_that_must_exist_is_not_created(path: Path, url: str) -> None:
-    with pytest.raises(holdfast.ConfigError, match="there is no store"):
+    with pytest.raises(holdfast.errors.ConfigError, match="there is no store"):
         await open_and_close(url, create=False)
     assert not path.exists()
 
@@ -90,7 +90,7 @@ async def test_an_older_schema_is_migrated_and_a_newer_one_is_refused(
         async with holdfast.open_store(url, on_event=seen.append) as store:
             assert await store.get("k", "a") == made
         assert [(e.before, e.after) for e in seen if isinstance(e, events.StoreMigrated)] == [(1, 2)]
-    with pytest.raises(holdfast.ConfigError, match=r"schema version 2; .* up to 1; upgrade Holdfast"):
+    with pytest.raises(holdfast.errors.ConfigError, match=r"schema version 2; .* up to 1; upgrade Holdfast"):
         await open_and_close(url)
 
 
@@ -101,7 +101,7 @@ async def test_a_migration_that_fails_changes_nothing(url: str, monkeypatch: pyt
     with monkeypatch.context() as patch:
         broken = ["CREATE TABLE holdfast_extra (x INTEGER)", "this is not SQL"]
         patch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, lambda _: broken])
-        with pytest.raises(holdfast.StoreDown):
+        with pytest.raises(holdfast.errors.StoreDown):
             await open_and_close(url)
     async with holdfast.open_store(url) as store:
         assert await store.get("k", "a") == made
@@ -141,12 +141,12 @@ async def test_a_commit_whose_answer_was_lost_is_settled_by_its_nonce(
         record = await store.commit(record.with_data(2), expect=1)  # it had happened
         assert (record.rev, record.data) == (2, 2)
         monkeypatch.setattr(sqlite_steps, "commit", commit_lose_and_be_overwritten)
-        with pytest.raises(holdfast.WriteUnsettled):  # it had, and another wrote over it
+        with pytest.raises(holdfast.errors.WriteUnsettled):  # it had, and another wrote over it
             await store.commit(record.with_data(3), expect=2)
         record = await store.get("k", "a")
         assert record is not None
         monkeypatch.setattr(sqlite_steps, "commit", lose)
-        with pytest.raises(holdfast.StoreDown):  # it had not
+        with pytest.raises(holdfast.errors.StoreDown):  # it had not
             await store.commit(record.with_data(3), expect=record.rev)
 
         for call in (
@@ -158,14 +158,14 @@ async def test_a_commit_whose_answer_was_lost_is_settled_by_its_nonce(
             with monkeypatch.context() as patch:
                 for step in ("end", "claim", "publish", "touch"):
                     patch.setattr(sqlite_steps, step, lose_any)
-                with pytest.raises(holdfast.WriteUnsettled):
+                with pytest.raises(holdfast.errors.WriteUnsettled):
                     await call()
 
         async def no_read(self, sql, given):
-            raise holdfast.StoreDown("gone")
+            raise holdfast.errors.StoreDown("gone")
 
         monkeypatch.setattr(sqlite.SqliteStore, "_read", no_read)
-        with pytest.raises(holdfast.WriteUnsettled, match="rev 5 is unknown"):
+        with pytest.raises(holdfast.errors.WriteUnsettled, match="rev 5 is unknown"):
             await store.commit(record.with_data(3), expect=record.rev)
 
 
@@ -183,7 +183,7 @@ async def test_a_database_locked_for_too_long_is_down_and_not_absent(path: Path,
                 store.publish("t", 1),
                 store.reap(),
             ):
-                with pytest.raises(holdfast.StoreDown, match="locked by another process"):
+                with pytest.raises(holdfast.errors.StoreDown, match="locked by another process"):
                     await call
             assert await store.get("k", "a") == record  # readers go on
             other.execute("ROLLBACK")
@@ -195,7 +195,7 @@ async def test_a_database_locked_for_too_long_is_down_and_not_absent(path: Path,
 async def test_opening_a_locked_database_waits_and_then_says_so(path: Path, url: str) -> None:
     with sqlite3.connect(path, isolation_level=None) as other:
         other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(holdfast.StoreDown, match="locked"):
+        with pytest.raises(holdfast.errors.StoreDown, match="locked"):
             await open_and_close(f"{url}?timeout=0.2")
         other.execute("ROLLBACK")
     other.close()
@@ -207,7 +207,7 @@ async def test_a_file_removed_under_an_open_store_is_noticed(path: Path, url: st
     async with holdfast.open_store(url) as store:
         await store.commit(Record("k", "a"), expect=0)
         path.unlink()
-        with pytest.raises(holdfast.StoreDown, match="removed or replaced"):
+        with pytest.raises(holdfast.errors.StoreDown, match="removed or replaced"):
             await store.commit(Record("k", "b"), expect=0)
 
 

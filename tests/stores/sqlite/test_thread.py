@@ -10,7 +10,7 @@ import aiosqlite
 import pytest
 
 import holdfast
-from holdfast import Record
+from holdfast.stores import Record
 from tests.stores.sqlite.files import open_and_close
 
 pytestmark = pytest.mark.anyio
@@ -69,7 +69,7 @@ import asyncio, holdfast
 async def main():
     store = holdfast.open_store("sqlite:///{path}")
     await store.__aenter__()
-    await store.commit(holdfast.Record("k", "a"), expect=0)
+    await store.commit(holdfast.stores.Record("k", "a"), expect=0)
 asyncio.run(main())
 """
     assert subprocess.run([sys.executable, "-c", code], timeout=30).returncode == 0
@@ -87,7 +87,7 @@ def test_a_store_belongs_to_the_loop_that_opened_it(url: str) -> None:
     async def listen_again() -> None:
         async with store, store.listen("t") as heard:
             await store.publish("t", 1)
-            assert await anext(heard) == holdfast.Notice("t", 1)
+            assert await anext(heard) == holdfast.stores.Notice("t", 1)
 
     asyncio.run(listen_again())
     asyncio.run(listen_again())

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from holdfast.client.callbacks import Callbacks
 from holdfast.client.declaration import ServerDeclaration
-from holdfast.core.events import Event, SessionWasReplaced, Sink
+from holdfast.events import Event, SessionWasReplaced, Sink
 
 log = logging.getLogger("holdfast.client")
 

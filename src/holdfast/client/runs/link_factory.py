@@ -9,8 +9,8 @@ from holdfast.client import hints
 from holdfast.client.callbacks import Callbacks
 from holdfast.client.declaration import MemoryFactory, ServerDeclaration
 from holdfast.core.clock import SYSTEM
-from holdfast.core.events import MemoryFailed, Sink
 from holdfast.core.models import ANONYMOUS, Principal
+from holdfast.events import MemoryFailed, Sink
 from holdfast.links.calls.handlers import OnNotification, OnRequest
 from holdfast.links.link import Link
 from holdfast.links.memory.store import Memory

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from holdfast.client.callbacks import Callbacks
 from holdfast.client.declaration import ServerDeclaration
-from holdfast.core.events import Event, SessionWasReplaced
+from holdfast.events import Event, SessionWasReplaced
 from holdfast.links.link import Link
 
 

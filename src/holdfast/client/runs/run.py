@@ -19,9 +19,9 @@ from holdfast.client.runs.link_factory import make_link, make_memory, make_singl
 from holdfast.client.runs.link_users import LinkUsers
 from holdfast.client.runs.pool import Lease, pool
 from holdfast.core.clock import SYSTEM
-from holdfast.core.events import Event, MemoryFailed, Sink
 from holdfast.core.models import Principal, RunId
 from holdfast.errors import ConfigError, Ended, HoldfastError, LeaseClosed
+from holdfast.events import Event, MemoryFailed, Sink
 from holdfast.links.link import Link
 from holdfast.links.memory.store import Memory
 from holdfast.links.options import LinkStatistics

@@ -16,9 +16,9 @@ from holdfast.client.callbacks import Callbacks, check_plain
 from holdfast.client.declaration import MemoryFactory, ServerDeclaration
 from holdfast.client.runs.handlers import Handlers, OnReplaced
 from holdfast.client.runs.run import Run
-from holdfast.core.events import Sink
 from holdfast.core.models import ANONYMOUS, Principal, RunId, check_name, check_seconds
 from holdfast.errors import UsageError
+from holdfast.events import Sink
 from holdfast.stores import MemoryStore, Store, open_store
 
 log = logging.getLogger("holdfast.client")

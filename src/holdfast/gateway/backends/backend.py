@@ -11,10 +11,10 @@ from typing import Any
 
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.eras import Era, without_subscription
-from holdfast.core.events import BackendReplaced, Event, HandshakeDone, SessionWasReplaced, Sink
 from holdfast.core.handshake import Handshake
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import HoldfastError, RunsElsewhere
+from holdfast.events import BackendReplaced, Event, HandshakeDone, SessionWasReplaced, Sink
 from holdfast.gateway.backends.catalogue import Catalogue, told_in
 from holdfast.gateway.backends.children import Children
 from holdfast.gateway.backends.health import BackendHealth

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
 from holdfast.core.clock import Clock
-from holdfast.core.events import BackendChanged, BackendFailed, Event
 from holdfast.core.retry import backoff
 from holdfast.errors import HoldfastError, NoBackend
+from holdfast.events import BackendChanged, BackendFailed, Event
 from holdfast.gateway.failure_log import FailureLog
 
 log = logging.getLogger("holdfast.gateway")

@@ -11,10 +11,10 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
 from holdfast.core.eras import METHOD_NOT_FOUND, Era
-from holdfast.core.events import BackendClosed, BackendStarted, Event
 from holdfast.core.handshake import Handshake
 from holdfast.core.models import Principal
 from holdfast.errors import ErrorAnswer, HoldfastError, QuestionRefused
+from holdfast.events import BackendClosed, BackendStarted, Event
 from holdfast.gateway.backends.catalogue import Catalogue
 from holdfast.gateway.backends.children import Children
 from holdfast.gateway.backends.health import BackendHealth

@@ -9,11 +9,11 @@ import logging
 import time
 
 from holdfast.core.eras import Era
-from holdfast.core.events import BackendItemLeftOut
 from holdfast.core.handshake import Handshake
 from holdfast.core.models import ANONYMOUS, Record
 from holdfast.core.values import members
 from holdfast.errors import Conflict, ErrorAnswer, HoldfastError
+from holdfast.events import BackendItemLeftOut
 from holdfast.gateway.backends.catalogue import Catalogue, fetch, fetch_list, told_in
 from holdfast.gateway.backends.link import LinkOwner
 from holdfast.gateway.backends.listener import BackendListener

@@ -13,10 +13,10 @@ from typing import Any
 
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.eras import Era
-from holdfast.core.events import Event, GatewaySessionBegan, GatewaySessionEnded, Sink
 from holdfast.core.lifecycle import GatewaySessionEvent, GatewaySessionState
 from holdfast.core.models import FrontSessionId, Principal, Record
 from holdfast.errors import Ended, HoldfastError, NotFound, SessionExpired
+from holdfast.events import Event, GatewaySessionBegan, GatewaySessionEnded, Sink
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.offers import Offers
 from holdfast.gateway.config.settings import Sessions as Settings

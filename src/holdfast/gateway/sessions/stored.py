@@ -9,11 +9,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.core.events import GatewaySessionEnded, Sink
 from holdfast.core.handshake import Saved
 from holdfast.core.models import Record
 from holdfast.core.values import members
 from holdfast.errors import Busy, Conflict
+from holdfast.events import GatewaySessionEnded, Sink
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.memories import principal_memory
 from holdfast.gateway.config.settings import Sessions as Settings

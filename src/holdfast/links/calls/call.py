@@ -8,11 +8,11 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.core.events import CallReplayed, CircuitChanged
 from holdfast.core.lifecycle import CircuitState, LinkEvent
 from holdfast.core.outcome import Broke, Seen, Verdict, is_transport_fault, judge
 from holdfast.core.retry import Circumstances, Replacement, RetryStep, decide, decide_replacement, wait_for
 from holdfast.errors import CircuitOpen, HoldfastError
+from holdfast.events import CallReplayed, CircuitChanged
 from holdfast.links.calls.errors import TimeSpent, answered, closed, error_for, replaced
 from holdfast.links.calls.exchange import Exchanger
 from holdfast.links.calls.handlers import CallHandlers, OnProgress, Params

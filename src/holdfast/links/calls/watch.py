@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from holdfast.core.eras import Era
-from holdfast.core.events import StreamDropped
 from holdfast.core.outcome import Seen, Verdict, judge
 from holdfast.core.retry import backoff
 from holdfast.core.values import members
 from holdfast.errors import ErrorAnswer, HoldfastError, OutcomeUnknown, StartTimeout, Unavailable
+from holdfast.events import StreamDropped
 from holdfast.links.background import BackgroundTasks
 from holdfast.links.calls.errors import error_for
 from holdfast.links.calls.exchange import NO_HEADERS, Exchanger

@@ -8,11 +8,11 @@ import asyncio
 import random
 from contextvars import Context
 
-from holdfast.core.events import LinkClosed, LinkFailed, LinkOpened
 from holdfast.core.lifecycle import LinkEvent, LinkState
 from holdfast.core.outcome import Seen, Verdict
 from holdfast.core.retry import backoff
 from holdfast.errors import ConnectFailed, HoldfastError, LeaseClosed, StartTimeout, UsageError
+from holdfast.events import LinkClosed, LinkFailed, LinkOpened
 from holdfast.links.background import BackgroundTasks
 from holdfast.links.calls.errors import closed, not_started
 from holdfast.links.calls.inbound import Inbound

@@ -8,10 +8,10 @@ import random
 import time
 
 from holdfast.core.eras import Era
-from holdfast.core.events import CircuitChanged
 from holdfast.core.outcome import Broke, Seen, Verdict, judge
 from holdfast.core.retry import Circumstances, RetryStep, decide, wait_for
 from holdfast.errors import ConnectFailed, HoldfastError, StartTimeout
+from holdfast.events import CircuitChanged
 from holdfast.links.background import BackgroundTasks
 from holdfast.links.calls.errors import error_for
 from holdfast.links.calls.inbound import Inbound

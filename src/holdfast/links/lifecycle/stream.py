@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 
 from holdfast.core.eras import Era
-from holdfast.core.events import StreamDropped
 from holdfast.core.outcome import Seen, Verdict
 from holdfast.errors import HoldfastError
+from holdfast.events import StreamDropped
 from holdfast.links.background import BackgroundTasks
 from holdfast.links.calls.inbound import Inbound
 from holdfast.links.memory.store import Memory

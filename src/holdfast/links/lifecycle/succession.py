@@ -6,8 +6,8 @@ Losses are kept in `losses.py`; that a session is lost is decided before.
 from typing import Any
 
 from holdfast.core.eras import Era
-from holdfast.core.events import SessionWasReplaced
 from holdfast.errors import HoldfastError
+from holdfast.events import SessionWasReplaced
 from holdfast.links.calls.exchange import Exchanger
 from holdfast.links.calls.handlers import Params
 from holdfast.links.lifecycle.losses import Losses

@@ -99,6 +99,6 @@ def guarded(memory: object, principal: Principal) -> Memory:
     if lacking:
         raise ConfigError(
             f"memory= got a {type(memory).__name__}, which lacks {', '.join(lacking)}",
-            remedy="give a holdfast.Memory, or holdfast.IdMemory(load, save) for two functions that keep an id",
+            remedy="give a holdfast.links.Memory, or holdfast.links.IdMemory(load, save) for two functions that keep an id",
         )
     return GuardedMemory(cast("Memory", memory), principal)

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
 
-from holdfast.core.events import Sink
 from holdfast.core.models import Record
 from holdfast.core.values import JSON
 from holdfast.errors import Conflict, HoldfastError, NotFound, UsageError
+from holdfast.events import Sink
 from holdfast.state.calls.request import SCOPE
 from holdfast.state.companions.companion import Companion, CompanionContext
 from holdfast.state.companions.insight import Insight

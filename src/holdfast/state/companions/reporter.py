@@ -4,7 +4,7 @@ import logging
 import time
 from typing import Any
 
-from holdfast.core.events import CompanionRefused, CompanionStepped, Event, Sink
+from holdfast.events import CompanionRefused, CompanionStepped, Event, Sink
 from holdfast.state.companions.figures import Counting
 from holdfast.state.companions.record import CompanionRecord
 from holdfast.state.storage.table import SessionTable

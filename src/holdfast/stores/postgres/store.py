@@ -14,7 +14,6 @@ import asyncpg
 
 from holdfast.core import values
 from holdfast.core.clock import Clock
-from holdfast.core.events import RecordsReaped, Sink, StoreMigrated, StoreOpened
 from holdfast.core.models import (
     Claim,
     LogEntry,
@@ -40,6 +39,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.values import JSON
 from holdfast.errors import Busy, ConfigError, StoreDown
+from holdfast.events import RecordsReaped, Sink, StoreMigrated, StoreOpened
 from holdfast.stores.base import BaseStore, Look
 from holdfast.stores.codec import Codec, check_fence, checked_log, checked_row
 from holdfast.stores.contract import PAGE, TOMBSTONE_SECONDS

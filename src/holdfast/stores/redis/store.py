@@ -13,7 +13,6 @@ from typing import Any
 
 from holdfast.core import values
 from holdfast.core.clock import Clock
-from holdfast.core.events import RecordsReaped, Sink, StoreOpened, StoreWarned
 from holdfast.core.models import (
     Claim,
     LogEntry,
@@ -37,6 +36,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.values import JSON
 from holdfast.errors import ConfigError, CorruptRecord
+from holdfast.events import RecordsReaped, Sink, StoreOpened, StoreWarned
 from holdfast.stores.base import BaseStore, Look
 from holdfast.stores.codec import Codec, check_fence, corrupt
 from holdfast.stores.contract import PAGE, TOMBSTONE_SECONDS

@@ -16,7 +16,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from holdfast.core import values
 from holdfast.core.clock import Clock
-from holdfast.core.events import RecordsReaped, Sink, StoreMigrated, StoreOpened
 from holdfast.core.models import (
     Claim,
     LogEntry,
@@ -31,6 +30,7 @@ from holdfast.core.models import (
 from holdfast.core.records import State, record_of
 from holdfast.core.values import JSON
 from holdfast.errors import ConfigError, CorruptRecord, HoldfastError, StoreDown
+from holdfast.events import RecordsReaped, Sink, StoreMigrated, StoreOpened
 from holdfast.stores.base import BaseStore, Look
 from holdfast.stores.codec import Codec, check_fence, checked_log, checked_row
 from holdfast.stores.contract import CLOSE_SECONDS, PAGE, TOMBSTONE_SECONDS

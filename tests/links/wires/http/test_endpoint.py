@@ -4,7 +4,7 @@ import pytest
 
 import holdfast
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import link_to, tool
+from tests.links.quick_links import link_to, tool
 
 pytestmark = pytest.mark.anyio
 

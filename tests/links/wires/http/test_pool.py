@@ -12,7 +12,7 @@ from holdfast.links.wires.http.connection import Body
 from holdfast.links.wires.http.failures import Broken, NotHttp
 from holdfast.links.wires.http.pool import Pool
 from holdfast.links.wires.http.route import Route
-from tests.links.kit import until
+from tests.deadlines import patience, until
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -240,7 +240,7 @@ async def test_an_early_answer_to_a_large_body_is_heard() -> None:
         await asyncio.sleep(30)
 
     async with serving(handle) as (route, pool):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience(5)):
             response = await pool.request("POST", route, {}, Body(b"x" * 30_000_000))
         assert response.status == 413
         response.release()
@@ -281,7 +281,7 @@ async def test_an_upgrade_that_nobody_asked_for_is_no_answer() -> None:
     answer = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"
     async with serving(always(answer)) as (route, pool):
         with pytest.raises((NotHttp, Broken)):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(patience(5)):
                 await pool.request("POST", route, {}, Body(b"{}"))
 
 
@@ -318,7 +318,7 @@ async def test_what_never_ends_is_cut_while_it_is_read(name: str) -> None:
             sent += len(block)
 
     async with serving(handle) as (route, pool):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             with pytest.raises(NotHttp):
                 await (await pool.request("POST", route, {}, Body(b"{}"))).read()
         assert not pool._all

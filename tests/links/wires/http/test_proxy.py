@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import TLS, HttpTarget, Limits
+from holdfast.links import TLS, HttpTarget, Limits
 from holdfast.links.wires.http.route import Proxy, Route, proxy_for
 from holdfast.links.wires.http.tunnel import HEAD_BYTES
 from holdfast.testing import FaultServer
-from tests.links.kit import EVERY_LOOP, link_to
+from tests.deadlines import patience
+from tests.links.quick_links import EVERY_LOOP, link_to
 from tests.links.wires.http.fronts import pipe_to, talking, tls_context, tls_front
 
 pytestmark = pytest.mark.anyio
@@ -61,7 +62,7 @@ async def test_a_proxy_that_is_down_or_refuses_means_that_nothing_was_sent() -> 
         await server.refuse()
         target = HttpTarget("http://mcp.example/mcp", proxy=f"http://127.0.0.1:{server.port}")
         async with link_to(target) as link:
-            with pytest.raises(holdfast.ConnectFailed):
+            with pytest.raises(holdfast.errors.ConnectFailed):
                 await link.request("tools/list")
 
 
@@ -99,7 +100,7 @@ async def test_a_tunnel_that_is_not_opened_is_told_and_nothing_was_sent(answer: 
         async with link_to(
             HttpTarget("https://mcp.example/mcp", proxy=f"http://u:s3cret@{proxy}"), limits=ONCE
         ) as link:
-            with pytest.raises(holdfast.ConnectFailed, match=says) as caught:
+            with pytest.raises(holdfast.errors.ConnectFailed, match=says) as caught:
                 await link.request("tools/list")
     assert "s3cret" not in str(caught.value)
     assert connections == 1
@@ -116,7 +117,7 @@ async def test_a_407_to_plain_http_is_the_proxys_word_and_a_403_the_servers() ->
 
     async with talking(handle) as proxy:
         async with link_to(HttpTarget("http://mcp.example/mcp", proxy=f"http://{proxy}"), limits=ONCE) as link:
-            with pytest.raises(holdfast.ConnectFailed, match=r"the proxy .* refused: 407"):
+            with pytest.raises(holdfast.errors.ConnectFailed, match=r"the proxy .* refused: 407"):
                 await link.request("tools/list")
             status = b"403 X"
             with pytest.raises(holdfast.Rejected, match="403"):
@@ -136,12 +137,14 @@ async def test_a_proxy_that_never_answers_is_given_up_in_time() -> None:
         limits = Limits(replays=0, connect=0.2)
         target = HttpTarget("https://mcp.example/mcp", proxy=f"http://{proxy}")
         async with link_to(target, limits=limits) as link:
-            with pytest.raises(holdfast.ConnectFailed, match=r"no answer to CONNECT from the proxy .* within 0.2 s"):
+            with pytest.raises(
+                holdfast.errors.ConnectFailed, match=r"no answer to CONNECT from the proxy .* within 0.2 s"
+            ):
                 await link.request("tools/list")
         asked.clear()
         async with link_to(target, limits=ONCE) as link:  # and a caller who is cancelled leaves no socket behind
             call = asyncio.ensure_future(link.request("tools/list"))
-            await asyncio.wait_for(asked.wait(), 10)
+            await asyncio.wait_for(asked.wait(), patience(10))
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
@@ -168,7 +171,7 @@ async def test_an_endless_answer_to_connect_is_cut(begin: bytes, piece: bytes) -
     async with talking(handle) as proxy:
         target = HttpTarget("https://mcp.example/mcp", proxy=f"http://{proxy}")
         async with link_to(target, limits=ONCE) as link:
-            with pytest.raises(holdfast.ConnectFailed, match=f"over {HEAD_BYTES} bytes of headers"):
+            with pytest.raises(holdfast.errors.ConnectFailed, match=f"over {HEAD_BYTES} bytes of headers"):
                 await link.request("tools/list")
     assert sent < 32_000_000  # what fits into sockets
 
@@ -217,7 +220,7 @@ async def test_a_proxy_may_be_reached_over_tls_and_does_not_end_the_servers(cert
         assert heads[0].startswith(b"CONNECT 127.0.0.1")
         assert b"tools/list" not in b"".join(heads)
         async with link_to(HttpTarget(url, proxy=proxy), stream=False, limits=ONCE) as link:
-            with pytest.raises(holdfast.ConnectFailed, match=r"the proxy .* certificate is not trusted"):
+            with pytest.raises(holdfast.errors.ConnectFailed, match=r"the proxy .* certificate is not trusted"):
                 await link.request("tools/list")
     async with (
         FaultServer() as server,
@@ -225,7 +228,7 @@ async def test_a_proxy_may_be_reached_over_tls_and_does_not_end_the_servers(cert
         pipe_to(lambda _: ("127.0.0.1", Route.to(url).port)) as (port, _),
     ):
         async with link_to(HttpTarget(url, proxy=f"http://127.0.0.1:{port}"), stream=False, limits=ONCE) as link:
-            with pytest.raises(holdfast.ConnectFailed, match="the server's certificate is not trusted"):
+            with pytest.raises(holdfast.errors.ConnectFailed, match="the server's certificate is not trusted"):
                 await link.request("tools/list")
 
 
@@ -256,12 +259,12 @@ def test_which_proxy_the_environment_names(
 @pytest.mark.promise("link.proxy")
 @pytest.mark.parametrize("wrong", ["socks5://u:s3cret@p:1", "http://", "http://u:s3cret@p:x", "http://[p", "p:1"])
 def test_a_proxy_that_is_no_http_url_is_a_config_error(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
-    with pytest.raises(holdfast.ConfigError, match="proxy= is not") as caught:
+    with pytest.raises(holdfast.errors.ConfigError, match="proxy= is not") as caught:
         proxy_for("http://a.example/", wrong)
     assert "s3cret" not in str(caught.value)
     if "://" in wrong:
         monkeypatch.setenv("all_proxy", wrong)
-        with pytest.raises(holdfast.ConfigError, match="all_proxy in the environment"):
+        with pytest.raises(holdfast.errors.ConfigError, match="all_proxy in the environment"):
             proxy_for("http://a.example/", None)
 
 

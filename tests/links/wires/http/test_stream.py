@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core import events
+from holdfast import events
 from holdfast.links.wires.http.stream import SHORTEST_PAUSE
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import FAST, link_to, text_of, tool, until
+from tests.deadlines import until
+from tests.links.quick_links import FAST, link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -102,7 +103,7 @@ async def test_a_resumption_that_fails_is_an_unknown_outcome() -> None:
         await link.request("tools/list")
         server.plan(Fault.CLOSE_IN_STREAM, method="tools/call")
         server.plan(Fault.STATUS, method="GET", status=500, times=10)
-        with pytest.raises(holdfast.ConnectionLost):
+        with pytest.raises(holdfast.errors.ConnectionLost):
             await link.request("tools/call", tool("effect", call="x"))
         server.lift()
         await link.request("tools/list")
@@ -111,7 +112,7 @@ async def test_a_resumption_that_fails_is_an_unknown_outcome() -> None:
 @pytest.mark.promise("link.long-stream")
 async def test_a_stream_may_last_longer_than_every_default_timeout() -> None:
     # Silence at a three-hundredth of its default: five minutes become one second, and the stream lasts longer.
-    limits = holdfast.Limits().scaled(1 / 300)
+    limits = holdfast.links.Limits().scaled(1 / 300)
     limits = type(limits)(silence=limits.silence, connect=2, handshake=2, start=5, close=2, tell=2, stream_retry=0.02)
     handlers = CallHandlers()
     async with FaultServer(era="2026") as server, link_to(server.url, limits=limits, on_notification=handlers) as link:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import TLS, HttpTarget, Limits
+from holdfast.links import TLS, HttpTarget, Limits
 from holdfast.testing import FaultServer
-from tests.links.kit import link_to
+from tests.links.quick_links import link_to
 from tests.links.wires.http.fronts import tls_front
 
 pytestmark = pytest.mark.anyio
@@ -20,7 +20,7 @@ async def test_a_ca_bundle_is_trusted_and_an_unknown_certificate_is_not(certific
         async with link_to(HttpTarget(url, tls=TLS(ca=str(certificates / "ca.pem")))) as link:
             assert (await link.request("tools/list"))["tools"]
         async with link_to(HttpTarget(url)) as link:
-            with pytest.raises(holdfast.ConnectFailed, match="certificate is not trusted"):
+            with pytest.raises(holdfast.errors.ConnectFailed, match="certificate is not trusted"):
                 await link.request("tools/list")
 
 
@@ -52,7 +52,7 @@ async def test_the_wrong_scheme_is_said_in_words(certificates: Path) -> None:
 
     async def failure(url: str) -> str:
         async with link_to(url, limits=limits) as link:
-            with pytest.raises((holdfast.ConnectFailed, holdfast.Rejected)) as caught:
+            with pytest.raises((holdfast.errors.ConnectFailed, holdfast.Rejected)) as caught:
                 await link.request("tools/list")
         return str(caught.value)
 
@@ -75,7 +75,7 @@ async def test_a_missing_or_wrong_file_is_named(certificates: Path) -> None:
     async with FaultServer() as server:
         for tls in (TLS(ca="/nowhere/ca.pem"), TLS(ca=str(certificates / "client.key"))):
             async with link_to(HttpTarget(server.url, tls=tls)) as link:
-                with pytest.raises(holdfast.ConfigError) as caught:
+                with pytest.raises(holdfast.errors.ConfigError) as caught:
                     await link.request("tools/list")
                 assert caught.value.server == "it"
                 assert str(tls.ca) in str(caught.value) or "PEM" in str(caught.value)

@@ -7,7 +7,7 @@ import pytest
 
 import holdfast
 from holdfast.testing import Fault, FaultServer
-from tests.links.kit import link_to, text_of, tool
+from tests.links.quick_links import link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -15,10 +15,10 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.promise("link.large")
 @pytest.mark.parametrize("form", ["json", "sse"])
 async def test_an_answer_of_five_megabytes(form: Any) -> None:
-    limits = holdfast.Limits(message_bytes=6_000_000, close=2)
+    limits = holdfast.links.Limits(message_bytes=6_000_000, close=2)
     async with FaultServer(answers=form) as server, link_to(server.url, limits=limits) as link:
         assert len(text_of(await link.request("tools/call", tool("large", bytes=5_000_000)))) == 5_000_000
-        with pytest.raises(holdfast.LimitReached):
+        with pytest.raises(holdfast.errors.LimitReached):
             await link.request("tools/call", tool("large", bytes=7_000_000))
         await link.request("tools/list")
 

@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from holdfast import CommandTarget, Limits
-from holdfast.core import events
+from holdfast import events
+from holdfast.links import CommandTarget, Limits
 
 QUICK = Limits(
     connect=2, program_handshake=5, start=20, silence=5, close=2, exit=0.5, tell=2, backoff=0.01, stream_retry=0.02,

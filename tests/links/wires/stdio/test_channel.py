@@ -11,13 +11,14 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast import CommandTarget, Limits
-from holdfast.core import events
+from holdfast import events
 from holdfast.core.lifecycle import LinkState
+from holdfast.links import CommandTarget, Limits
 from holdfast.links.wires.duplex import WORDS_BYTES
 from holdfast.links.wires.stdio.child import Child
 from holdfast.testing import stdio_target
-from tests.links.kit import EVERY_LOOP, link_to, text_of, tool, until
+from tests.deadlines import patience, until
+from tests.links.quick_links import EVERY_LOOP, link_to, text_of, tool
 from tests.links.wires.stdio.children import QUICK, ChildEvents, alive, program
 
 pytestmark = pytest.mark.anyio
@@ -92,7 +93,7 @@ async def test_a_child_that_dies_in_a_call_is_told_with_its_last_words(
     target = stdio_target(fault, effects=effects, once=tmp_path / "once", say="the disk is full")
     async with link_to(target, limits=QUICK, on_event=heard) as link:
         await link.request("tools/list")
-        with pytest.raises(holdfast.ChildDied) as caught:
+        with pytest.raises(holdfast.errors.ChildDied) as caught:
             await link.request("tools/call", tool("effect", call="x"))
         assert isinstance(caught.value, holdfast.OutcomeUnknown)
         assert caught.value.exit_code == code
@@ -112,7 +113,7 @@ async def test_a_program_that_closes_its_stdout_and_lives_on_is_noticed_on_every
     async with link_to(stdio_target("close-stdout"), limits=replace(QUICK, silence=60, replays=0)) as link:
         await link.request("tools/list")
         with pytest.raises(holdfast.OutcomeUnknown, match="ended: the program"):
-            await asyncio.wait_for(link.request("tools/call", tool("echo")), 20)
+            await asyncio.wait_for(link.request("tools/call", tool("echo")), patience(20))
 
 
 @pytest.mark.promise("stdio.close")
@@ -160,9 +161,9 @@ async def test_megabytes_on_one_line_in_both_directions_and_a_cap() -> None:
     async with link_to(stdio_target(), limits=limits) as link:
         big = "x" * 5_000_000
         assert text_of(await link.request("tools/call", tool("echo", text=big))) == big
-        with pytest.raises(holdfast.LimitReached):
+        with pytest.raises(holdfast.errors.LimitReached):
             await link.request("tools/call", tool("echo", text=big + big))
-        with pytest.raises(holdfast.LimitReached):
+        with pytest.raises(holdfast.errors.LimitReached):
             await link.request("tools/call", tool("large", bytes=7_000_000))
         assert text_of(await link.request("tools/call", tool("echo", text="x"))) == "x"
         assert link.statistics().opens == 1
@@ -172,7 +173,7 @@ async def test_megabytes_on_one_line_in_both_directions_and_a_cap() -> None:
 async def test_a_line_without_end_can_not_make_us_grow() -> None:
     async with link_to(stdio_target("endless-line"), limits=QUICK) as link:
         await link.request("tools/list")
-        with pytest.raises(holdfast.AnswerTimeout):
+        with pytest.raises(holdfast.errors.AnswerTimeout):
             await link.request("tools/call", tool("echo"), timeout=1)
 
 
@@ -191,7 +192,7 @@ async def test_a_child_that_does_not_read_holds_up_its_own_call_only_until_its_d
         await link.request("tools/call", tool("echo"))
         loop = asyncio.get_running_loop()
         start = loop.time()
-        with pytest.raises(holdfast.AnswerTimeout):
+        with pytest.raises(holdfast.errors.AnswerTimeout):
             await link.request("tools/call", tool("echo", text="x" * 900_000), timeout=0.5)
         assert loop.time() - start < 2
 
@@ -210,7 +211,7 @@ async def test_closing_leaves_nothing_grandchildren_included(fault: Any) -> None
     call.exception()
     pids = [*heard.pids, *(int(line.split()[1]) for line in heard.lines if line.startswith("grandchild"))]
     assert len(pids) == (2 if "grandchild" in fault else 1)
-    await asyncio.wait_for(link.close(), 10)
+    await asyncio.wait_for(link.close(), patience(10))
     await until(lambda: not any(alive(pid) for pid in pids), 2)
 
 
@@ -240,7 +241,7 @@ async def test_a_close_while_the_child_starts_slowly() -> None:
     link = link_to(stdio_target("slow-start"), limits=QUICK, on_event=heard)
     call = asyncio.ensure_future(link.request("tools/list"))
     await until(lambda: heard.pids)
-    await asyncio.wait_for(link.close(), 10)
+    await asyncio.wait_for(link.close(), patience(10))
     with pytest.raises(holdfast.Unavailable):
         await call
     assert not alive(heard.pids[0])
@@ -252,7 +253,7 @@ async def test_last_words_are_whole_however_quick_the_death() -> None:
     codes: list[int | None] = []
     for _ in range(25):
         async with link_to(CommandTarget("sh", ["-c", "echo bad token >&2; exit 3"]), limits=limits) as link:
-            with pytest.raises(holdfast.ConnectFailed) as caught:
+            with pytest.raises(holdfast.errors.ConnectFailed) as caught:
                 await link.request("tools/list")
             assert caught.value.stderr_tail == "bad token"
             codes.append(caught.value.exit_code)
@@ -288,7 +289,7 @@ async def test_half_a_character_in_an_answer_is_replaced() -> None:
 async def test_an_answer_that_is_not_json_fails_its_call_at_once() -> None:
     async with link_to(program("nan"), era="2025", limits=QUICK) as link:
         start = time.monotonic()
-        with pytest.raises(holdfast.BadAnswer):
+        with pytest.raises(holdfast.errors.BadAnswer):
             await link.request("x/y", {})
         assert time.monotonic() - start < 2
         await link.request("tools/list")
@@ -298,7 +299,7 @@ async def test_an_answer_that_is_not_json_fails_its_call_at_once() -> None:
 async def test_an_oversized_answer_finds_its_call_by_the_id_at_its_end() -> None:
     limits = Limits(message_bytes=100_000, close=1, exit=0.3)
     async with link_to(program("nested"), era="2025", limits=limits) as link:
-        with pytest.raises(holdfast.LimitReached):
+        with pytest.raises(holdfast.errors.LimitReached):
             await link.request("x/y", {}, timeout=3)
         await link.request("tools/list")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import CommandTarget, Limits
+from holdfast.links import CommandTarget, Limits
 from holdfast.links.wires.stdio.command import masked
-from tests.links.kit import link_to
+from tests.links.quick_links import link_to
 from tests.links.wires.stdio.children import QUICK
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +34,7 @@ async def test_a_command_that_can_not_run_says_what_where_and_why(tmp_path: Path
     ]
     for target, says in cases:
         async with link_to(target, limits=QUICK) as link:
-            with pytest.raises(holdfast.ConnectFailed) as caught:
+            with pytest.raises(holdfast.errors.ConnectFailed) as caught:
                 await link.request("tools/list")
             text = str(caught.value)
             assert says in text, text
@@ -75,7 +75,7 @@ async def test_a_child_gets_a_safe_environment_and_what_is_named(monkeypatch: py
         assert "token" not in repr(target)
     for env in ({"A=B": "x"}, {"A": 7}, {"": "x"}, {"A": "x\0"}):
         async with link_to(CommandTarget("true", env=env), limits=QUICK) as link:  # type: ignore[arg-type]
-            with pytest.raises(holdfast.ConfigError):
+            with pytest.raises(holdfast.errors.ConfigError):
                 await link.request("tools/list")
 
 
@@ -103,7 +103,7 @@ def test_a_long_argument_is_masked_in_one_pass(word: str) -> None:
 @pytest.mark.promise("stdio.bad-command")
 def test_nonsense_is_refused_at_once() -> None:
     for command, args in (("", ()), ("x\0", ()), ("x", "--flag"), ("x", [7]), ("x", ["\ud800"]), ("\ud800", ())):
-        with pytest.raises(holdfast.ConfigError):
+        with pytest.raises(holdfast.errors.ConfigError):
             CommandTarget(command, args)  # type: ignore[arg-type]
 
 
@@ -122,7 +122,7 @@ async def test_a_relative_path_is_this_programs_and_no_others(tmp_path: Path, mo
         (CommandTarget("prog"), 5),
     ):
         async with link_to(target, limits=limits) as link:
-            with pytest.raises(holdfast.ConnectFailed) as caught:
+            with pytest.raises(holdfast.errors.ConnectFailed) as caught:
                 await link.request("tools/list")
             assert caught.value.exit_code == code
 

@@ -17,15 +17,17 @@ from holdfast.links.wires.stdio.child import Child
 from holdfast.links.wires.stdio.program import Program
 from holdfast.links.wires.stdio.warden import warden
 from holdfast.testing import stdio_target
-from tests.links.kit import link_to, tool, until
+from tests.deadlines import patience, until
+from tests.links.quick_links import link_to, tool
 from tests.links.wires.stdio.children import QUICK, ChildEvents, alive
 
 pytestmark = pytest.mark.anyio
 
 HOLDER = """
 import asyncio, sys
-from holdfast import Limits, Link, Options
-from holdfast.core.events import ChildSaid, ChildStarted
+from holdfast import Link
+from holdfast.links import Limits, Options
+from holdfast.events import ChildSaid, ChildStarted
 from holdfast.testing import Fault, FaultServer, stdio_target
 
 def tell(event):
@@ -51,7 +53,7 @@ async def test_when_we_are_killed_every_child_and_grandchild_is_gone_in_two_seco
     pids: list[int] = []
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             while (line := (await process.stdout.readline()).decode().split()) != ["ready"]:
                 assert line, "it ended early"
                 pids.append(int(line[1]))
@@ -90,7 +92,7 @@ async def test_a_program_whose_keeper_was_killed_is_ended_and_told_as_dead() -> 
         keeper = int(Path(f"/proc/{heard.pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
         assert keeper != os.getpid()
         os.kill(keeper, signal.SIGKILL)
-        with pytest.raises(holdfast.ChildDied):
+        with pytest.raises(holdfast.errors.ChildDied):
             await call
     await until(lambda: not any(alive(pid) for pid in heard.pids), 2)
 

@@ -6,7 +6,7 @@ It starts the program, without a shell and with a safe part of our environment, 
 import secrets
 from collections.abc import Callable
 
-from holdfast.core.events import ChildEnded, ChildSaid, ChildStarted
+from holdfast.events import ChildEnded, ChildSaid, ChildStarted
 from holdfast.links.codec import decode, decode_exactly, encode, encode_known
 from holdfast.links.limits import Limits, too_large
 from holdfast.links.reporter import LinkReporter

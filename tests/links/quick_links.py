@@ -1,15 +1,13 @@
 """What the tests of links share: fast limits, waiting under a deadline, and a count of everything a link may leave."""
 
-import asyncio
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import uvloop
 
 import holdfast
-from holdfast import Limits, Link, Options
+from holdfast import Link
+from holdfast.links import Limits, Options
 
 uvloop.new_event_loop().close()  # opens a pipe that stays for the whole process
 EVERY_LOOP = pytest.mark.parametrize(
@@ -42,11 +40,3 @@ def tool(name: str, **arguments: Any) -> dict[str, Any]:
 
 def text_of(result: dict[str, Any]) -> str:
     return result["content"][0]["text"]
-
-
-async def until(condition: Callable[[], object], seconds: float = 5) -> None:
-    """Wait until it is true, and fail after the deadline."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not become true in time"
-        await asyncio.sleep(0.005)

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from tests.links.kit import until
+from tests.deadlines import until
 
 
 class RealServer:
@@ -36,7 +36,7 @@ class RealServer:
         await self.kill()
 
     async def start(self) -> None:
-        script = str(Path(__file__).parent / "real_server.py")
+        script = str(Path(__file__).parent / "server_program.py")
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, script, str(self.port), *self._arguments, stdin=asyncio.subprocess.PIPE
         )
