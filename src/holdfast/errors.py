@@ -7,6 +7,7 @@ and the operator; `public_text()` is what a model or a remote caller may read.
 """
 
 import copy
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self, TypedDict, Unpack
 
 
@@ -216,6 +217,8 @@ class ErrorAnswer(Rejected):
         super().__init__(what, **fields)
         self.message = message
         self.data = data
+        self.answer: Mapping[str, Any] | None = None
+        """The error object as it came, where there was one."""
 
     def _public_summary(self) -> str:
         # The server's own words are what its caller must read.

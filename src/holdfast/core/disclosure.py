@@ -48,8 +48,11 @@ def family(error: HoldfastError) -> str:
 def rpc_error(error: HoldfastError) -> dict[str, Any]:
     """The error object of a JSON-RPC answer."""
     if isinstance(error, ErrorAnswer):
+        whole = error.answer
+        if whole is not None and isinstance(whole.get("code"), int) and isinstance(whole.get("message"), str):
+            return dict(whole)
         answer: dict[str, Any] = {
-            "code": error.code or INTERNAL_ERROR,
+            "code": INTERNAL_ERROR if error.code is None else error.code,
             "message": error.message or "the server answered with an error without a message",
         }
         return answer if error.data is None else {**answer, "data": error.data}

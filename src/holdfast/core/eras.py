@@ -121,6 +121,16 @@ def unstamp(params: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     return {**rest, "_meta": kept} if kept else rest
 
 
+def without_subscription(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a notification without the 2026 subscription that it came by: a listener has its own."""
+    meta = params.get("_meta")
+    if not isinstance(meta, Mapping) or SUBSCRIPTION_ID not in meta:
+        return dict(params)
+    kept = {key: value for key, value in cast("Mapping[str, Any]", meta).items() if key != SUBSCRIPTION_ID}
+    rest = {key: value for key, value in params.items() if key != "_meta"}
+    return {**rest, "_meta": kept} if kept else rest
+
+
 def result_in(era: Era, method: str, result: dict[str, Any]) -> dict[str, Any]:
     """A result in the shape of that era. 2025 readers ignore what they don't know."""
     if era is Era.Y2025 or ("resultType" in result and (method not in CACHEABLE or "ttlMs" in result)):

@@ -5,35 +5,39 @@ It receives what backends report, and owns the subscriptions of 2026 clients.
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from holdfast.gateway.backends.caller_lists import CallerLists
 from holdfast.gateway.backends.lists import NOTIFICATIONS
 from holdfast.gateway.backends.offers import Offers
 from holdfast.gateway.sessions.session import Session
+from holdfast.links.codec import weight
 
+UPDATE_BYTES = 64 * 1024  # of one update beside its URI: it is kept until the client takes it
 _Change: TypeAlias = tuple[tuple[str, ...], str | None]
 """Kinds of lists, and the URI of a resource."""
+_Update: TypeAlias = tuple[tuple[str, ...], Mapping[str, Any] | None]
+"""Kinds of lists, and the parameters of a resource's update."""
 
 
 class _Changes:
     """What a listener has not taken yet, each change once: it grows with the number of resources, not with time."""
 
     def __init__(self) -> None:
-        self._waiting: dict[_Change | None, None] = {}
+        self._waiting: dict[_Change | None, Mapping[str, Any] | None] = {}
         self._some = asyncio.Event()
 
-    def put(self, change: _Change | None) -> None:
-        self._waiting[change] = None
+    def put(self, change: _Change | None, params: Mapping[str, Any] | None = None) -> None:
+        self._waiting[change] = params
         self._some.set()
 
-    async def get(self) -> _Change | None:
+    async def get(self) -> _Update | None:
         await self._some.wait()
         change = next(iter(self._waiting))
-        del self._waiting[change]
+        params = self._waiting.pop(change)
         if not self._waiting:
             self._some.clear()
-        return change
+        return None if change is None else (change[0], params)
 
 
 class Listener:
@@ -50,14 +54,14 @@ class Listener:
     def lists_changed(self, kinds: tuple[str, ...]) -> None:
         self._changes.put((kinds, None))
 
-    def resource_updated(self, uri: str) -> None:
+    def resource_updated(self, uri: str, params: Mapping[str, Any]) -> None:
         if uri in self.uris:
-            self._changes.put(((), uri))
+            self._changes.put(((), uri), params)
 
     def end(self) -> None:
         self._changes.put(None)
 
-    async def next(self) -> _Change | None:
+    async def next(self) -> _Update | None:
         """The next change; None: the subscription ends."""
         return await self._changes.get()
 
@@ -101,9 +105,10 @@ class Announcements:
     def lists_announced(self, kind: str) -> None:
         self._announce((kind,))
 
-    def resource_updated(self, uri: str) -> None:
+    def resource_updated(self, uri: str, params: Mapping[str, Any]) -> None:
+        kept = params if weight(params) <= UPDATE_BYTES else {"uri": uri}
         for listener in self.listeners:
-            listener.resource_updated(uri)
+            listener.resource_updated(uri, kept)
 
     def server_replaced(self, backend: str) -> None:
         self._caller_lists.forget(backend)

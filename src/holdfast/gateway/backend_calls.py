@@ -1,7 +1,7 @@
 """Calls on their way to backends: their headers, what a backend says and asks meanwhile, and what an error becomes."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -32,6 +32,7 @@ from holdfast.gateway.parking.call import with_answer
 from holdfast.gateway.parking.parked_calls import invalid_state
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.results import OWN_SESSION, error_with_refusal, with_notice, with_refusal
+from holdfast.gateway.seen_uris import SHOWS_URIS, SeenUris, uris_in
 from holdfast.gateway.sessions.questions import ReplyChannel
 from holdfast.links.calls.handlers import CallHandlers, RawProgress
 
@@ -55,8 +56,11 @@ class BackendRequest:
 class BackendCalls:
     """Sends the calls of one gateway, one backend request a call."""
 
-    def __init__(self, choice: LinkChoice, calls: CallsInProgress) -> None:
+    def __init__(
+        self, choice: LinkChoice, calls: CallsInProgress, seen_by: Callable[[RequestContext], SeenUris]
+    ) -> None:
         self._choice = choice
+        self._seen_by = seen_by
         self._calls = calls
 
     def send(
@@ -160,8 +164,14 @@ class BackendCalls:
             backend_link.calls.remove(refused)
             if parkable is not None:
                 backend_link.parkable.remove(parkable)
+            if request.method == "tools/call":  # what the server offers may be other things from now on
+                backend.lists.looks.changes += 1
+                if session is not None and backend_link.session is not None:
+                    session.lists.may_have_changed(backend.name)
         if backend.health.state != "up":
             backend.answered()
+        if request.method in SHOWS_URIS and (uris := uris_in(request.method, result)):
+            self._seen_by(context).add(uris, backend.name)
         if (
             (parkable is not None or refused.method is not None)
             and result.get("isError") is True

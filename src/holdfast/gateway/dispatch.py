@@ -16,17 +16,18 @@ from holdfast.gateway.backend_calls import BackendCalls, BackendRequest
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.routing import BadCursor, Route, Routes, Table, page
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS
+from holdfast.gateway.fresh_lists import FreshLists
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.parking.call import missing_capability
 from holdfast.gateway.parking.parked_calls import Work
 from holdfast.gateway.parking.record import PREFIX
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.results import tool_error
+from holdfast.gateway.seen_uris import LONGEST_URI
 from holdfast.gateway.sessions import handles
+from holdfast.gateway.uris import UriRouting, not_found
 
 INVALID_PARAMS = -32602
-RESOURCE_NOT_FOUND_2025 = -32002
-LONGEST_URI = 8192  # characters: as much as web servers take
 _ONLY_2025 = frozenset({"ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
 _LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
@@ -36,13 +37,24 @@ def invalid(what: str) -> ErrorAnswer:
     return ErrorAnswer(what, message=what, code=INVALID_PARAMS)
 
 
+def checked_uri(uri: object) -> str:
+    """A URI that a client names."""
+    if not isinstance(uri, str) or len(uri) > LONGEST_URI:
+        raise invalid(f"a resource is named by its uri, of at most {LONGEST_URI} characters")
+    if not is_unicode(uri):
+        raise invalid("uri has a lone surrogate, half a character, which no URI may have")
+    return uri
+
+
 class Methods:
     """The methods of one gateway."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._choice = gateway.link_choice
-        self._calls = BackendCalls(gateway.link_choice, gateway.calls)
+        self._lists = FreshLists(gateway)
+        self._calls = BackendCalls(gateway.link_choice, gateway.calls, gateway.seen_by)
+        self.uris = UriRouting(gateway, self._calls, self._table_of)
         self._table: dict[str, Any] = {
             "ping": _ping,
             "tools/list": self._list_tools,
@@ -116,19 +128,20 @@ class Methods:
 
     # Lists
 
-    def _list(
-        self, context: RequestContext, routes: Routes, key: str, params: dict[str, Any], tools: bool = False
-    ) -> dict[str, Any]:
+    async def _list(self, context: RequestContext, name: str, key: str, params: dict[str, Any]) -> dict[str, Any]:
+        if params.get("cursor") is None:  # a later page goes with the first
+            await self._lists.freshen(context, name)
+        routes: Routes = getattr(await self._table_of(context, fresh=True), name)
         show = None
         extra: list[Mapping[str, Any]] = []
-        if tools and context.era is Era.Y2026 and self._gateway.settings.sessions.handles:
+        if name == "tools" and context.era is Era.Y2026 and self._gateway.settings.sessions.handles:
             show = functools.partial(self._with_handle, routes)
             extra = handles.tools(self._gateway.settings.sessions) if params.get("cursor") is None else []
         try:
             items, following = page(routes, params.get("cursor"), show=show)
         except BadCursor as error:
             raise invalid(str(error)) from None
-        result: dict[str, Any] = {key: [*extra, *items]}
+        result: dict[str, Any] = {**self._lists.members(context, name), key: [*extra, *items]}
         if following is not None:
             result["nextCursor"] = following
         return result
@@ -139,22 +152,22 @@ class Methods:
         return handles.with_handle(item) if keeps else item
 
     async def _list_tools(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
-        return self._list(context, (await self._table_of(context)).tools, "tools", params, tools=True)
+        return await self._list(context, "tools", "tools", params)
 
     async def _list_prompts(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
-        return self._list(context, (await self._table_of(context)).prompts, "prompts", params)
+        return await self._list(context, "prompts", "prompts", params)
 
     async def _list_resources(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
-        return self._list(context, (await self._table_of(context)).resources, "resources", params)
+        return await self._list(context, "resources", "resources", params)
 
     async def _list_templates(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
-        return self._list(context, (await self._table_of(context)).templates, "resourceTemplates", params)
+        return await self._list(context, "templates", "resourceTemplates", params)
 
-    async def _table_of(self, context: RequestContext) -> Table:
+    async def _table_of(self, context: RequestContext, *, fresh: bool = False) -> Table:
         """What the caller is offered, once servers that come up for the first time have been waited for."""
         await self._gateway.settled()
         own = self._gateway.caller_lists
-        return await own.table(context) if own.needed else self._routes(context)
+        return await own.table(context, fresh=fresh) if own.needed else self._routes(context)
 
     def _routes(self, context: RequestContext) -> Table:
         session = context.session
@@ -209,15 +222,17 @@ class Methods:
         return backend
 
     async def _route(self, context: RequestContext, kind: Literal["tool", "prompt"], name: str) -> Route:
-        """The backend that has a name. Backends that come up for the first time are waited for."""
+        """The backend that has a name. Backends that come up for the first time are waited for; those that may have
+        the name by now are asked for their lists once."""
         own = self._gateway.caller_lists
-        for turn in range(2):
-            table = self._routes(context) if turn == 0 and not own.needed else await self._table_of(context)
+        for turn in range(3):
+            if turn == 2 and not await self._lists.look_for(context, "tools" if kind == "tool" else "prompts", name):
+                break
+            first = turn == 0 and not own.needed
+            table = self._routes(context) if first else await self._table_of(context, fresh=turn == 2)
             route = (table.tools if kind == "tool" else table.prompts).get(name)
             if route is not None:
                 return route
-            if own.needed:
-                break
         raise invalid(f"Unknown {kind}: {name[:200]}")
 
     async def _get_prompt(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
@@ -228,41 +243,26 @@ class Methods:
         return await self._send(context, route, "prompts/get", {**params, "name": route.name})
 
     async def _read_resource(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
-        route = await self._route_of_uri(context, params.get("uri"))
-        return await self._send(context, route, "resources/read", params)
-
-    async def _route_of_uri(self, context: RequestContext, uri: object) -> Route:
-        if not isinstance(uri, str) or len(uri) > LONGEST_URI:
-            raise invalid(f"a resource is named by its uri, of at most {LONGEST_URI} characters")
-        if not is_unicode(uri):
-            raise invalid("uri has a lone surrogate, half a character, which no URI may have")
-        backend = self._routes(context).backend_of_uri(uri)
-        if backend is None:
-            backend = (await self._table_of(context)).backend_of_uri(uri)
-        if backend is None:
-            code = INVALID_PARAMS if context.era is Era.Y2026 else RESOURCE_NOT_FOUND_2025
-            raise ErrorAnswer(
-                f"no backend has {uri[:200]!r}", message="Resource not found", code=code, data={"uri": uri}
-            )
-        return Route(backend, uri, {}, True)
+        uri = checked_uri(params.get("uri"))
+        return await self.uris.read(context, uri, params, self._routes(context))
 
     async def _complete(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
         ref = params.get("ref")
         if not isinstance(ref, dict):
             raise invalid("completion/complete needs a ref")
         known = cast("dict[str, Any]", ref)
-        own = self._gateway.caller_lists
-        table = await own.table(context) if own.needed else self._routes(context)
         if known.get("type") == "ref/prompt":
-            route = table.prompts.get(str(known.get("name")))
-            changed = {**known, "name": route.name} if route is not None else known
+            route = await self._route(context, "prompt", str(known.get("name")))
+            changed = {**known, "name": route.name}
         else:
-            uri = str(known.get("uri"))
-            route = table.templates.get(uri)
-            backend = route.backend if route is not None else table.backend_of_uri(uri)
-            route, changed = (Route(backend, uri, {}, True) if backend is not None else None), known
-        if route is None:
-            raise invalid("no prompt or resource template of this name can be completed")
+            uri, changed = checked_uri(known.get("uri")), known
+            backend = await self.uris.find(context, uri, self._routes(context))
+            if backend is None:
+                answered = await self.uris.ask(context, uri, "completion/complete", params)
+                if answered is None:
+                    raise invalid("no resource or template of this URI can be completed")
+                return answered[1]
+            route = Route(backend.name, uri, {}, True)
         return await self._send(context, route, "completion/complete", {**params, "ref": changed})
 
     # Session settings (2025)
@@ -278,13 +278,15 @@ class Methods:
         session = context.session
         if session is None:
             raise invalid("subscriptions need a session")
-        route = await self._route_of_uri(context, params.get("uri"))
-        if len(session.record.subscriptions) >= LISTEN_URIS and route.name not in session.record.subscriptions:
+        uri = checked_uri(params.get("uri"))
+        if len(session.record.subscriptions) >= LISTEN_URIS and uri not in session.record.subscriptions:
             raise invalid(f"a session subscribes to at most {LISTEN_URIS} resources; unsubscribe from some")
-        backend = self._backend(route)
+        backend = await self.uris.locate(context, uri, self._routes(context))
+        if backend is None:
+            raise not_found(context.era, uri)
         backend_link = await self._choice.of_session(context, backend, session)
         await self._choice.start(backend_link, backend)
-        await session.links.subscribe(route.name, backend_link)
+        await session.links.subscribe(params, backend_link)
         return {}
 
     async def _unsubscribe(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,8 @@ from holdfast.gateway.parking.parked_calls import ParkedCalls
 from holdfast.gateway.place import check_sealing
 from holdfast.gateway.process_record import ProcessRecord, described
 from holdfast.gateway.reload import OutdatedBackends, goes_on
+from holdfast.gateway.request_context import RequestContext
+from holdfast.gateway.seen_uris import SeenByCallers, SeenUris
 from holdfast.gateway.sessions.reaper import Reaper
 from holdfast.gateway.sessions.registry import Sessions
 from holdfast.gateway.sessions.stored import TOPIC
@@ -85,6 +87,7 @@ class Gateway:
         self.checks = HealthChecks(self.backends)
         self.calls = CallsInProgress()
         self.parked = ParkedCalls(store, self._programs.owner, settings.sessions, self.calls)
+        self._seen = SeenByCallers()
         self.failures = FailureLog("the gateway")
         self._process = ProcessRecord(store, self._programs.owner, self.failures, self.describe)
         self._steering = Steering()
@@ -130,6 +133,10 @@ class Gateway:
     def durable(self) -> bool:
         """Does the store outlive this process?"""
         return not self.store.url.startswith("memory:")
+
+    def seen_by(self, context: RequestContext) -> SeenUris:
+        """The URIs that servers have shown to a session, or to a caller who has none."""
+        return context.session.seen if context.session is not None else self._seen.of(context.principal)
 
     def answer_stream(self) -> Stream:
         """A stream for one answer that can't be resumed."""

@@ -237,7 +237,7 @@ def _as_2025(handshake: Handshake, name: str) -> dict[str, Any]:
 def as_mcp_error(error: HoldfastError) -> MCPError:
     """Ours in the SDK's words: kind, server and remedy. Figures are in `data["holdfast"]`, the rest in `__cause__`."""
     if isinstance(error, ErrorAnswer):
-        return MCPError(error.code or INTERNAL_ERROR, error.message, error.data)
+        return MCPError(INTERNAL_ERROR if error.code is None else error.code, error.message, error.data)
     if isinstance(error, AnswerTimeout):
         code = REQUEST_TIMEOUT
     elif isinstance(error, Unavailable | OutcomeUnknown):

@@ -72,8 +72,11 @@ async def test_a_2026_client_without_a_session_passes_its_headers_too(tmp_path: 
                 call = {"name": "t__count", "arguments": {}}
                 assert (await client.ask_2026("tools/call", call, x_tenant=tenant)).text == "1"
             lists = sum(request.method == "tools/list" for request in http.requests)
-            await client.ask_2026("tools/list", x_tenant="moss")
+            call = {"name": "t__count", "arguments": {}}
+            assert (await client.ask_2026("tools/call", call, x_tenant="moss")).text == "1"
             assert sum(request.method == "tools/list" for request in http.requests) == lists  # known by now
+            await client.ask_2026("tools/list", x_tenant="moss")
+            assert sum(request.method == "tools/list" for request in http.requests) == lists + 1  # a call came between
     assert refused(http) == []
 
 

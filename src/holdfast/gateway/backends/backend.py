@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.core.clock import SYSTEM, Clock
-from holdfast.core.eras import Era
+from holdfast.core.eras import Era, without_subscription
 from holdfast.core.handshake import Handshake
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import HoldfastError, NoBackend, Rejected, RunsElsewhere
@@ -193,7 +193,7 @@ class Backend:
     def on_notification(self, method: str, params: Mapping[str, Any] | None) -> None:
         """A notification on a link of no session."""
         if method == "notifications/resources/updated" and params is not None and isinstance(params.get("uri"), str):
-            self._listener.resource_updated(params["uri"])
+            self._listener.resource_updated(params["uri"], without_subscription(params))
         elif method in LISTS:
             self.lists.announced(method)
 

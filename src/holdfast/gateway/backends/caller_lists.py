@@ -18,6 +18,7 @@ from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.catalogue import Catalogue, fetch
 from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.backends.lists import FETCH_SECONDS, NOTIFICATIONS
+from holdfast.gateway.backends.looks import FRESH_SECONDS
 from holdfast.gateway.backends.offers import Offers
 from holdfast.gateway.backends.routing import Table
 from holdfast.gateway.config.settings import Sessions as Settings
@@ -40,6 +41,8 @@ class Listed:
 
     catalogue: Catalogue
     at: float
+    changes: int
+    """Calls to the server until then, of all callers; each may have changed what it offers."""
     size: int
 
 
@@ -56,6 +59,7 @@ class CallerLists:
         self._listed: OrderedDict[Key, Listed] = OrderedDict()
         self._size = 0
         self._fetching: dict[Key, asyncio.Task[Catalogue]] = {}
+        self._late: set[asyncio.Task[Catalogue]] = set()
         self._tables: OrderedDict[tuple[int, ...], tuple[Table, tuple[Catalogue, ...]]] = OrderedDict()
         self.needed = False
         """Is there a server whose lists depend on the caller?"""
@@ -77,10 +81,10 @@ class CallerLists:
         """What a server listed for callers and can't be offered to them."""
         return {what for key, listed in self._listed.items() if key[0] == backend for what in listed.catalogue.left_out}
 
-    async def table(self, context: RequestContext) -> Table:
-        """All that this caller is offered."""
+    async def table(self, context: RequestContext, *, fresh: bool = False) -> Table:
+        """All that this caller is offered. `fresh`: as the servers show it now."""
         per_caller = [backend for backend in self._backends.values() if backend.is_per_caller]
-        found = await asyncio.gather(*(self._of(context, backend) for backend in per_caller))
+        found = await asyncio.gather(*(self._of(context, backend, fresh) for backend in per_caller))
         own = context.session.lists.catalogues if context.session is not None else {}
         listed = {backend.name: catalogue for backend, catalogue in zip(per_caller, found, strict=True)}
         offers = self._offers.offers_with({**listed, **own})
@@ -94,7 +98,7 @@ class CallerLists:
         self._tables.move_to_end(key)
         return known[0]
 
-    async def _of(self, context: RequestContext, backend: Backend) -> Catalogue | None:
+    async def _of(self, context: RequestContext, backend: Backend, fresh: bool) -> Catalogue | None:
         """One server's lists for this caller; what it offered before, if it does not answer by the start deadline."""
         passed = backend.passed(context.headers)
         digest = hashlib.sha256("\0".join(f"{name}:{passed[name]}" for name in sorted(passed)).encode()).hexdigest()
@@ -103,6 +107,9 @@ class CallerLists:
         if known is not None:
             self._listed.move_to_end(key)
             max_age = INCOMPLETE_SECONDS if known.catalogue.incomplete else backend.lists.max_age
+            if fresh:
+                ttl = backend.lists.ttl_of(known.catalogue, "tools")
+                max_age = max(FRESH_SECONDS, ttl) if known.changes == backend.lists.looks.changes else 0.0
             if time.monotonic() - known.at < max_age:
                 return known.catalogue
         if backend.health.resting:
@@ -112,7 +119,10 @@ class CallerLists:
             work = self._fetch(context, backend, key, passed)
             fetching = self._fetching[key] = asyncio.get_running_loop().create_task(work, name=f"lists {backend.name}")
             fetching.add_done_callback(lambda task: self._fetched(key, backend, task))
-        await asyncio.wait((fetching,), timeout=self._settings.start)
+        if known is None or fetching not in self._late:  # a server that is slow delays a caller once
+            await asyncio.wait((fetching,), timeout=self._settings.start)
+            if not fetching.done():
+                self._late.add(fetching)
         known = self._listed.get(key)
         if known is None and not fetching.done() and context.session is not None:
             session = context.session
@@ -120,6 +130,7 @@ class CallerLists:
         return known.catalogue if known is not None else None
 
     async def _fetch(self, context: RequestContext, backend: Backend, key: Key, passed: Mapping[str, str]) -> Catalogue:
+        began, changes = time.monotonic(), backend.lists.looks.changes
         backend_link, ours = await self._link_choice.for_lists(context, backend, passed)
         try:
             before = self._listed.get(key)
@@ -132,7 +143,7 @@ class CallerLists:
         size = found.size
         if key in self._listed:
             self._size -= self._listed.pop(key).size
-        self._listed[key] = Listed(found, time.monotonic(), size)
+        self._listed[key] = Listed(found, began, changes, size)
         self._size += size
         while self._size > BYTES and len(self._listed) > 1:
             self._size -= self._listed.popitem(last=False)[1].size
@@ -146,6 +157,7 @@ class CallerLists:
 
     def _fetched(self, key: Key, backend: Backend, task: "asyncio.Task[Catalogue]") -> None:
         self._fetching.pop(key, None)
+        self._late.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, HoldfastError):
             backend.health.failures.add(error)

@@ -10,15 +10,16 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from holdfast.core.eras import METHOD_NOT_FOUND
 from holdfast.core.exact import is_unicode
 from holdfast.core.handshake import Handshake
 from holdfast.core.lifecycle import LinkState
-from holdfast.core.values import JSON
+from holdfast.core.values import JSON, members
 from holdfast.errors import BadAnswer, ConnectFailed, ErrorAnswer, HoldfastError, LimitReached
+from holdfast.gateway.backends.list_members import MEMBERS_BYTES, ListMembers
 from holdfast.links.codec import decode_exactly, encode_known
 from holdfast.links.link import Link
 
@@ -54,6 +55,8 @@ class Catalogue:
     """What the server said of itself when these lists were fetched, as a digest: another one may offer other things."""
     incomplete: bool = field(default=False, compare=False)
     """A list could not be read this time, so that all should be fetched again soon."""
+    about: Mapping[str, ListMembers] = field(default_factory=dict[str, ListMembers], compare=False)
+    """What each list has beside its items. Not compared: it may be another at each reading."""
     tools_by_name: Mapping[str, Item] = field(default_factory=dict[str, Item], compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -62,8 +65,10 @@ class Catalogue:
     def to_json(self) -> JSON:
         """Definitions as text: a store keeps only what it can give back equal, and they may hold any number."""
         lists = {"tools": self.tools, "prompts": self.prompts, "resources": self.resources, "templates": self.templates}
+        kept = {name: list(items) for name, items in lists.items()}
+        about = {name: each.to_json() for name, each in self.about.items()}
         return {
-            _TEXT: encode_known({name: list(items) for name, items in lists.items()}).decode(),
+            _TEXT: encode_known({**kept, "about": about}).decode(),
             "instructions": self.instructions,
             "era": self.era,
             "keeps_sessions": self.keeps_sessions,
@@ -91,7 +96,7 @@ class Catalogue:
         if not isinstance(kept, dict):
             return None
         known = cast("dict[str, Any]", kept)
-        lists: dict[str, Any] = {name: _offered(known.get(name), by, name, []) for _, _, _, name, by in _LISTS}
+        lists: dict[str, Any] = {spec.name: _offered(known.get(spec.name), spec.by, spec.name, []) for spec in _LISTS}
         instructions, era, left_out = value.get("instructions"), value.get("era"), value.get("left_out")
         told = value.get("told")
         return cls(
@@ -101,6 +106,18 @@ class Catalogue:
             keeps_sessions=value.get("keeps_sessions") is not False,
             left_out=tuple(str(each) for each in left_out) if isinstance(left_out, list) else (),
             told=told if isinstance(told, str) else None,
+            about={name: ListMembers.from_json(each) for name, each in members(known.get("about")).items()},
+        )
+
+    def with_list(self, found: "FoundList") -> "Catalogue":
+        """With one list read anew."""
+        spec = _BY_NAME[found.name]
+        own = (f"{found.name}[", f"{spec.method}:")
+        left_out = [each for each in self.left_out if not each.startswith(own)] + found.left_out
+        lists: dict[str, Any] = {found.name: found.items}
+        about = self.about if found.about is None else {**self.about, found.name: found.about}
+        return replace(
+            self, **lists, left_out=tuple(left_out[:REASONS]), about=about, incomplete=self.incomplete or found.failed
         )
 
 
@@ -138,12 +155,73 @@ def _is_deeper(value: object, levels: int) -> bool:
     return levels == 0 or any(_is_deeper(each, levels - 1) for each in inner)
 
 
+class _Spec(NamedTuple):
+    capability: str
+    method: str
+    key: str
+    name: str
+    by: str
+
+
 _LISTS = (
-    ("tools", "tools/list", "tools", "tools", "name"),
-    ("prompts", "prompts/list", "prompts", "prompts", "name"),
-    ("resources", "resources/list", "resources", "resources", "uri"),
-    ("resources", "resources/templates/list", "resourceTemplates", "templates", "uriTemplate"),
+    _Spec("tools", "tools/list", "tools", "tools", "name"),
+    _Spec("prompts", "prompts/list", "prompts", "prompts", "name"),
+    _Spec("resources", "resources/list", "resources", "resources", "uri"),
+    _Spec("resources", "resources/templates/list", "resourceTemplates", "templates", "uriTemplate"),
 )
+_BY_NAME = {spec.name: spec for spec in _LISTS}
+
+
+@dataclass(slots=True)
+class FoundList:
+    """One list as it was read; if that failed, the last one."""
+
+    name: str
+    items: tuple[Item, ...] = ()
+    left_out: list[str] = field(default_factory=list[str])
+    about: ListMembers | None = None
+    failed: bool = False
+
+
+async def fetch_list(
+    link: Link, name: str, known: Catalogue | None, *, timeout: float, headers: Mapping[str, str] | None = None
+) -> FoundList:
+    """One list of the link's server: "tools", "prompts", "resources" or "templates"."""
+    handshake = await link.open(timeout=timeout)
+    until = asyncio.get_running_loop().time() + LISTS_SECONDS
+    return await _fetch_list(link, handshake, _BY_NAME[name], known, timeout, until, headers)
+
+
+async def _fetch_list(
+    link: Link,
+    handshake: Handshake,
+    spec: _Spec,
+    known: Catalogue | None,
+    timeout: float,
+    until: float,
+    headers: Mapping[str, str] | None,
+) -> FoundList:
+    found = FoundList(spec.name)
+    if spec.capability not in handshake.capabilities:
+        return found
+    try:
+        items, found.about = await _pages(link, spec.method, spec.key, timeout, until, headers, found.left_out)
+    except (ErrorAnswer, BadAnswer, LimitReached) as error:
+        if isinstance(error, ErrorAnswer) and error.code == METHOD_NOT_FOUND:
+            return found  # its capabilities name the list, and the method does not exist
+        found.failed = True
+        found.items = getattr(known, spec.name) if known is not None else ()
+        found.about = known.about.get(spec.name) if known is not None else None
+        said = f"{spec.method}: {_why_unreadable(error)}; the {len(found.items)} that were known before stay"
+        found.left_out.append(said)
+        if known is None or said not in known.left_out:
+            log.warning("%s: a list can't be read: %s", link.name, error.what)
+        return found
+    found.items = _offered(items, spec.by, spec.name, found.left_out)
+    if found.about.is_too_large:
+        found.left_out.append(f"{spec.method}: what it has beside its items is over {MEMBERS_BYTES} bytes")
+        found.about = found.about.without_content()
+    return found
 
 
 async def fetch(
@@ -156,23 +234,14 @@ async def fetch(
     found: dict[str, Any] = {}
     left_out: list[str] = []
     incomplete = False
-    for capability, method, key, name, by in _LISTS:
-        if capability not in handshake.capabilities:
-            continue
-        try:
-            items = await _pages(link, method, key, timeout, until, headers, left_out)
-        except (ErrorAnswer, BadAnswer, LimitReached) as error:
-            if isinstance(error, ErrorAnswer) and error.code == METHOD_NOT_FOUND:
-                continue  # its capabilities name the list, and the method does not exist
-            incomplete = True
-            kept: tuple[Item, ...] = getattr(known, name) if known is not None else ()
-            found[name] = kept
-            said = f"{method}: {_why_unreadable(error)}; the {len(kept)} that were known before stay"
-            left_out.append(said)
-            if known is None or said not in known.left_out:
-                log.warning("%s: a list can't be read: %s", link.name, error.what)
-            continue
-        found[name] = _offered(items, by, name, left_out)
+    about: dict[str, ListMembers] = {}
+    for spec in _LISTS:
+        part = await _fetch_list(link, handshake, spec, known, timeout, until, headers)
+        found[spec.name] = part.items
+        left_out += part.left_out
+        incomplete = incomplete or part.failed
+        if part.about is not None:
+            about[spec.name] = part.about
     instructions = handshake.instructions
     if instructions is not None and len(instructions) > INSTRUCTIONS_LENGTH:
         left_out.append(f"instructions of {len(instructions)} characters, more than {INSTRUCTIONS_LENGTH}")
@@ -187,6 +256,7 @@ async def fetch(
         left_out=tuple(left_out),
         told=told_in(handshake),
         incomplete=incomplete,
+        about=about,
     )
 
 
@@ -211,9 +281,10 @@ async def _pages(
     until: float,
     headers: Mapping[str, str] | None,
     left_out: list[str],
-) -> list[object]:
-    """One list, as far as it can be read within the limits."""
+) -> tuple[list[object], ListMembers]:
+    """One list, as far as it can be read within the limits, and what its results have besides."""
     items: list[object] = []
+    about: ListMembers | None = None
     cursor: str | None = None
     seen: set[str] = set()
     size = 0
@@ -223,20 +294,22 @@ async def _pages(
         params = {"cursor": cursor} if cursor is not None else None
         left = max(0.1, until - asyncio.get_running_loop().time())
         result = await link.request(method, params, timeout=min(timeout, left), headers=headers)
+        page = ListMembers.of(result, key)
+        about = page if about is None else about.followed_by(page)
         given = result.get(key)
         part = cast("list[object]", given) if isinstance(given, list) else []
         for item in part:
             size += len(encode_known({key: item}))
             if len(items) == ITEMS or size > LIST_BYTES:
                 left_out.append(f"{method}: what follows item {len(items)}: over {ITEMS} items or {LIST_BYTES} bytes")
-                return items
+                return items, about
             items.append(item)
         cursor = result.get("nextCursor")
         if not isinstance(cursor, str):
-            return items
+            return items, about
         if cursor in seen:
             left_out.append(f"{method}: a cursor that leads back to an earlier page")
-            return items
+            return items, about
         seen.add(cursor)
     left_out.append(f"{method}: what follows {PAGES} pages")
-    return items
+    return items, about or ListMembers()

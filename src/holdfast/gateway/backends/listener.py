@@ -1,6 +1,7 @@
 """What backends report to the gateway."""
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 
 class BackendListener(Protocol):
@@ -18,7 +19,7 @@ class BackendListener(Protocol):
         """A server announced a change of its "tools", "prompts" or "resources", and no difference shows."""
         ...
 
-    def resource_updated(self, uri: str) -> None:
+    def resource_updated(self, uri: str, params: Mapping[str, Any]) -> None:
         """A server announced a change of a resource, on a link of no session."""
         ...
 

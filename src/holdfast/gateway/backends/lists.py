@@ -13,9 +13,10 @@ from holdfast.core.handshake import Handshake
 from holdfast.core.models import ANONYMOUS, Record
 from holdfast.core.values import members
 from holdfast.errors import Conflict, ErrorAnswer, HoldfastError
-from holdfast.gateway.backends.catalogue import Catalogue, fetch, told_in
+from holdfast.gateway.backends.catalogue import Catalogue, fetch, fetch_list, told_in
 from holdfast.gateway.backends.link import LinkOwner
 from holdfast.gateway.backends.listener import BackendListener
+from holdfast.gateway.backends.looks import METHODS, Looks
 from holdfast.gateway.backends.refetch import Refetch
 from holdfast.gateway.backends.shared_links import SharedLinks
 from holdfast.gateway.config.settings import Health
@@ -58,6 +59,8 @@ class BackendLists:
         self._redeployed = Refetch(self._name, self._fetch_again, lambda: self._fetched)
         self._announced = Refetch(self._name, self._fetch_announced)
         self._watching: tuple[Link, Watch] | None = None
+        self.looks = Looks(self._name, self._look, self.ttl)
+        self._closed = False
 
     @property
     def is_stale(self) -> bool:
@@ -104,11 +107,19 @@ class BackendLists:
         self._fetching = None
 
     async def _refresh(self, link: Link) -> Catalogue:
+        began = self.looks.began()
         found = await fetch(link, timeout=FETCH_SECONDS, known=None if self.borrowed else self.catalogue)
         self._fetched = time.monotonic()
         self.borrowed = False
+        for name in METHODS:
+            self.looks.done(name, began)
         self._backend.health.note(None)
-        if found != self.catalogue:
+        return await self._take(found)
+
+    async def _take(self, found: Catalogue) -> Catalogue:
+        if found == self.catalogue:
+            self.catalogue = found  # what is not compared may be another
+        else:
             self._backend.note_left_out(found, self.catalogue.left_out if self.catalogue is not None else ())
             self.catalogue = found
             self._listener.lists_changed()
@@ -150,8 +161,40 @@ class BackendLists:
 
     def announced(self, method: str) -> None:
         """The server says that a list has changed, on a link of no session."""
+        self.looks.changes += 1
         if self._links.has_common:
             self._announced.soon(LISTS[method])
+
+    def ttl(self, name: str) -> float:
+        """Seconds for which the server lets one of its lists be kept."""
+        return self.ttl_of(self.catalogue, name)
+
+    def ttl_of(self, catalogue: Catalogue | None, name: str) -> float:
+        """The same of lists that the server shows to one caller."""
+        known = catalogue.about.get(name) if catalogue is not None else None
+        return 0.0 if known is None or known.ttl_ms is None else min(known.ttl_ms / 1000, self.max_age)
+
+    @property
+    def can_look(self) -> bool:
+        """May a list be read for a client that asks for it? A program is not started for that, and a server that is not
+        known to be up is not waited for."""
+        policy, health = self._backend.policy, self._backend.health
+        if self._closed or self.catalogue is None or health.state != "up":
+            return False
+        return not self._backend.is_child or (policy.reuse == "shared" and self._links.has_common)
+
+    async def _look(self, name: str) -> None:
+        """Read one list over the link for all clients."""
+        common = self._links.common()
+        await common.start()
+        link, known = common.link, self.catalogue
+        handshake = link.handshake
+        if known is None or self.borrowed or known.incomplete or handshake is None or told_in(handshake) != known.told:
+            await self.refresh(link, anew=True)
+            return
+        found = await fetch_list(link, name, known, timeout=FETCH_SECONDS)
+        if self.catalogue is not None and not self.borrowed:
+            await self._take(self.catalogue.with_list(found))
 
     async def _fetch_again(self, _: frozenset[str]) -> None:
         if self._fetching is not None:  # the link of that fetch may be closed at its end
@@ -205,7 +248,9 @@ class BackendLists:
 
     def close(self) -> None:
         """Stop what is being fetched."""
+        self._closed = True
         self._redeployed.close()
         self._announced.close()
+        self.looks.close()
         if self._fetching is not None:
             self._fetching.cancel()

@@ -33,6 +33,11 @@ class Offers:
             log.warning("%s %r of %s is hidden by that of %s", clash.kind, clash.name, clash.loser, clash.winner)
         return self.table.changed_from(before)
 
+    def catalogue_of(self, backend: str) -> Catalogue | None:
+        """What a backend offers to all sessions."""
+        known = self._backends.get(backend)
+        return known.catalogue if known is not None else None
+
     def offers_with(self, catalogues: Mapping[str, Catalogue | None]) -> list[Offer]:
         """What a caller is offered to whom some backends show other lists; None: a backend shows nothing."""
         offers: list[Offer] = []

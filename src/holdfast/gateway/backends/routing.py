@@ -15,6 +15,7 @@ from typing import TypeAlias
 from holdfast.core.naming import public_name
 from holdfast.gateway.backends.catalogue import Catalogue, Item
 from holdfast.gateway.config.settings import Naming, Policy
+from holdfast.gateway.seen_uris import ui_uris
 
 PAGE = 500  # items a page: one page for nearly everybody
 
@@ -56,6 +57,10 @@ class Table:
     templates: Routes = field(default_factory=dict[str, Route])
     clashes: tuple[Clash, ...] = ()
     patterns: tuple[tuple["Pattern", str], ...] = ()
+    configured: tuple[tuple[str, str], ...] = ()
+    """Patterns of URIs from the configuration, each with its backend."""
+    linked: Mapping[str, str] = field(default_factory=dict[str, str])
+    """`ui://…` in the `_meta` of listed items, each with the first backend that has it there."""
 
     def changed_from(self, other: "Table") -> tuple[str, ...]:
         """Which lists differ: "tools", "prompts", "resources"."""
@@ -65,11 +70,19 @@ class Table:
         return tuple(changed)
 
     def backend_of_uri(self, uri: str) -> str | None:
-        """The backend that has a resource: by its URI, else by the first template that it fits."""
+        """The backend that has a resource: by its URI, by the configuration, by a link of a listed item, else by the
+        first template that it fits."""
         route = self.resources.get(uri)
-        if route is not None:
-            return route.backend
+        known = route.backend if route is not None else self.configured_backend(uri) or self.linked.get(uri)
+        if known is not None:
+            return known
         return next((backend for pattern, backend in self.patterns if pattern.fits(uri)), None)
+
+    def configured_backend(self, uri: str) -> str | None:
+        """The backend to which the configuration gives a URI."""
+        if not self.configured:
+            return None
+        return next((name for pattern, name in self.configured if fnmatch.fnmatchcase(uri, pattern)), None)
 
 
 def _items(routes: Routes) -> list[Item]:
@@ -95,6 +108,7 @@ def build(naming: Naming, offers: Sequence[Offer], before: Table | None = None) 
     resources: dict[str, Route] = {}
     templates: dict[str, Route] = {}
     patterns: list[tuple[Pattern, str]] = []
+    linked: dict[str, str] = {}
 
     def add(kind: str, into: dict[str, Route], public: str, route: Route) -> None:
         if (there := into.get(public)) is None:
@@ -115,13 +129,16 @@ def build(naming: Naming, offers: Sequence[Offer], before: Table | None = None) 
                 if _allowed(offer.policy, own):
                     public = _public(naming, offer.backend, own)
                     add(kind, into, public, _route(offer, item, own, public))
+                    for uri in ui_uris(item.get("_meta")):
+                        linked.setdefault(uri, offer.backend)
         for item in offer.catalogue.resources:
             add("resource", resources, str(item["uri"]), Route(offer.backend, str(item["uri"]), item))
         for item in offer.catalogue.templates:
             template = str(item["uriTemplate"])
             add("template", templates, template, Route(offer.backend, template, item))
             patterns.append((Pattern.of(template), offer.backend))
-    return Table(tools, prompts, resources, templates, tuple(clashes), tuple(patterns))
+    configured = tuple((pattern, offer.backend) for offer in offers for pattern in offer.policy.uris)
+    return Table(tools, prompts, resources, templates, tuple(clashes), tuple(patterns), configured, linked)
 
 
 def _route(offer: Offer, item: Item, own: str, public: str) -> Route:

@@ -296,6 +296,12 @@ class Policy(Part):
     descriptions: dict[str, str] = Field(
         default_factory=dict, description="Other descriptions of tools and prompts, by the server's own names."
     )
+    uris: tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...] = Field(
+        default=(),
+        description="Resources that this server has though it lists none of them, as `ui://board/*`; `*` and `?` stand "
+        "for characters.",
+        strict=False,
+    )
     pass_headers: tuple[str, ...] = Field(
         default=(),
         description="Headers of the caller's request that are passed to this server with every request; "

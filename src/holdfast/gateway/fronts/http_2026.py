@@ -14,6 +14,7 @@ from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, validate_mcp_param_header
 from holdfast.core.eras import METHOD_NOT_FOUND, SERVER_INFO, SUBSCRIPTION_ID, Era
 from holdfast.core.exact import is_unicode, plain
 from holdfast.core.models import Principal
+from holdfast.core.values import members
 from holdfast.errors import HoldfastError
 from holdfast.gateway.announcements import Listener
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS, Subscriptions
@@ -33,6 +34,7 @@ from holdfast.gateway.sessions.session import Session
 log = logging.getLogger("holdfast.gateway")
 
 WATCH_AFTER = 0.05  # seconds after which a call's client is watched: most calls are over by then
+LOCATE_SECONDS = 10.0  # to find who has a resource that a listen names and no list shows
 _LISTS = {
     "toolsListChanged": ("tools", "notifications/tools/list_changed"),
     "promptsListChanged": ("prompts", "notifications/prompts/list_changed"),
@@ -64,7 +66,7 @@ class Front2026:
             result = await self._pipeline.discover(client)
             await request.reply_json(200, {"jsonrpc": "2.0", "id": id, "result": result})
         elif method == "subscriptions/listen":
-            await self._listen(request, id, params)
+            await self._listen(request, RequestContext(principal, Era.Y2026, None, client, request), id, params)
         else:
             session = await self._session(headers, principal, client)
             channel = PostReplyChannel(request, accepts, self._gateway.answer_stream)
@@ -123,14 +125,14 @@ class Front2026:
             reply = {**reply, "result": _with_info(reply["result"])}
         await self._pipeline.deliver(context, channel, reply, _status_of(answer))
 
-    async def _listen(self, request: Request, id: str | int, params: dict[str, Any]) -> None:
+    async def _listen(self, request: Request, context: RequestContext, id: str | int, params: dict[str, Any]) -> None:
         wanted = params.get("notifications")
         known = cast("dict[str, Any]", wanted) if isinstance(wanted, dict) else {}
         kinds = {_LISTS[key][0]: _LISTS[key][1] for key in _LISTS if known.get(key) is True}
         uris = known.get("resourceSubscriptions")
         if uris:
             await self._gateway.settled()  # else a client of the first seconds would be told that nobody has them
-        by_backend = self._by_backend(uris)
+        by_backend = await self._by_backend(context, uris)
         agreed: dict[str, Any] = {key: True for key in _LISTS if _LISTS[key][0] in kinds}
         listener = Listener()
         watched: list[tuple[Subscriptions, list[str]]] = []
@@ -146,18 +148,29 @@ class Front2026:
             for subscriptions, taken in watched:
                 subscriptions.remove(taken)
 
-    def _by_backend(self, uris: object) -> Mapping[str, list[str]]:
+    async def _by_backend(self, context: RequestContext, uris: object) -> Mapping[str, list[str]]:
         """Who has which of the resources that a listen names; those that nobody has are not acknowledged."""
         listed = cast("list[object]", uris) if isinstance(uris, list) else []
         if len(listed) > LISTEN_URIS or any(isinstance(uri, str) and len(uri) > LONGEST_URI for uri in listed):
             what = f"resourceSubscriptions has at most {LISTEN_URIS} URIs of at most {LONGEST_URI} characters each"
             raise Refused(400, f"{what}; here are {len(listed)}", code=INVALID_PARAMS)
         found: dict[str, list[str]] = {}
-        for uri in listed:
-            name = self._gateway.table.backend_of_uri(uri) if isinstance(uri, str) and is_unicode(uri) else None
+        wanted = [uri for uri in listed if isinstance(uri, str) and is_unicode(uri)]
+        for uri, name in zip(
+            wanted, await asyncio.gather(*(self._locate(context, uri) for uri in wanted)), strict=True
+        ):
             if name is not None:
-                found.setdefault(name, []).append(cast("str", uri))
+                found.setdefault(name, []).append(uri)
         return found
+
+    async def _locate(self, context: RequestContext, uri: str) -> str | None:
+        table = self._gateway.table
+        try:
+            async with asyncio.timeout(LOCATE_SECONDS):
+                backend = await self._pipeline.methods.uris.locate(context, uri, table)
+        except (HoldfastError, TimeoutError):
+            return None
+        return backend.name if backend is not None else None
 
     async def _watch(self, name: str, uris: list[str], watched: list[tuple[Subscriptions, list[str]]]) -> None:
         """Subscribe to resources at their backend; those that can't be are not acknowledged."""
@@ -174,17 +187,18 @@ async def _events(
     meta = {"_meta": {SUBSCRIPTION_ID: id}}
 
     def event(method: str, params: Mapping[str, Any]) -> bytes:
-        message = {"jsonrpc": "2.0", "method": method, "params": {**params, **meta}}
+        whole = {**params, "_meta": {**members(params.get("_meta")), **meta["_meta"]}}
+        message = {"jsonrpc": "2.0", "method": method, "params": whole}
         return event_of(message)
 
     yield event("notifications/subscriptions/acknowledged", {"notifications": agreed})
     while (news := await listener.next()) is not None:
-        changed, uri = news
+        changed, updated = news
         for kind in changed:
             if kind in kinds:
                 yield event(kinds[kind], {})
-        if uri is not None:
-            yield event("notifications/resources/updated", {"uri": uri})
+        if updated is not None:
+            yield event("notifications/resources/updated", updated)
     ended = {"jsonrpc": "2.0", "id": id, "result": {"resultType": "complete", **meta}}
     yield event_of(ended)
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any, Protocol
 
-from holdfast.core.eras import Era
+from holdfast.core.eras import Era, without_subscription
 from holdfast.core.models import Principal
 from holdfast.core.questions import may_be_asked
 from holdfast.errors import HoldfastError
@@ -120,7 +120,7 @@ class SessionLinks(Mapping[str, BackendLink]):
             uri = (params or {}).get("uri")
             if uri not in self._session.record.subscriptions:
                 return
-        self._session.push({"method": method, "params": dict(params or {})})
+        self._session.push({"method": method, "params": without_subscription(params or {})})
 
     def listen(self) -> None:
         """The client listens, so listen at the servers: also at backends that only another process has used so far."""
@@ -141,12 +141,13 @@ class SessionLinks(Mapping[str, BackendLink]):
             if isinstance(failed, HoldfastError):  # the server's next session gets the level with its handshake
                 log.info("a log level was not set: %s", failed.what)
 
-    async def subscribe(self, uri: str, backend_link: BackendLink) -> None:
-        """Follow a resource at a server that is up."""
+    async def subscribe(self, params: Mapping[str, Any], backend_link: BackendLink) -> None:
+        """Follow a resource at a server that is up; `params` are those of the client's request."""
+        uri = str(params["uri"])
         link, name = backend_link.link, backend_link.backend.name
         await self._session.record.set_subscription(uri, name)
         if link.era is Era.Y2025:
-            await link.request("resources/subscribe", {"uri": uri}, timeout=SUBSCRIBE_SECONDS)
+            await link.request("resources/subscribe", params, timeout=SUBSCRIBE_SECONDS)
             link.listen()
             return
         known = self._subscriptions.get(name)

@@ -6,9 +6,10 @@ It owns the catalogues that differ from what other sessions see.
 from collections.abc import Mapping
 from typing import Protocol
 
-from holdfast.gateway.backends.catalogue import Catalogue, fetch
+from holdfast.gateway.backends.catalogue import Catalogue, fetch, fetch_list
 from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.backends.lists import FETCH_SECONDS
+from holdfast.gateway.backends.looks import METHODS, Looks
 from holdfast.gateway.backends.offers import Offers
 from holdfast.gateway.backends.refetch import Refetch
 from holdfast.gateway.backends.routing import Table
@@ -27,12 +28,13 @@ class ListsReader(Protocol):
 class SessionLists:
     """The lists of one session."""
 
-    __slots__ = ("_fetching", "_offers", "_session", "catalogues", "table")
+    __slots__ = ("_fetching", "_looks", "_offers", "_session", "catalogues", "table")
 
     def __init__(self, session: ListsReader, offers: Offers) -> None:
         self._session = session
         self._offers = offers
         self._fetching: dict[str, Refetch] = {}
+        self._looks: dict[str, Looks] = {}
         self.catalogues: dict[str, Catalogue] = {}
         """By backend."""
         self.table: Table | None = None
@@ -40,6 +42,7 @@ class SessionLists:
 
     def fetch_soon(self, backend: str) -> None:
         """A backend announced a change on this session's link."""
+        self.may_have_changed(backend)
         fetching = self._fetching.get(backend)
         if fetching is None:
             fetching = self._fetching[backend] = Refetch(backend, lambda _: self._fetch(backend))
@@ -50,10 +53,54 @@ class SessionLists:
         if backend_link is None:
             return
         known = self.catalogues.get(name) or backend_link.backend.catalogue
+        looks = self._looks_at(name)
+        began = looks.began()
         found = await fetch(backend_link.link, timeout=FETCH_SECONDS, known=known)
         backend_link.backend.note_left_out(found, known.left_out if known is not None else ())
         if self._session.links.get(name) is backend_link:
+            for each in METHODS:
+                looks.done(each, began)
             self.catalogues[name] = found
+            self.rebuild()
+
+    # Lists that a client asks for
+
+    def may_have_changed(self, backend: str) -> None:
+        """A call of this session may have changed what the backend offers to it."""
+        self._looks_at(backend).changes += 1
+
+    def _looks_at(self, backend: str) -> Looks:
+        known = self._looks.get(backend)
+        if known is None:
+            known = self._looks[backend] = Looks(backend, lambda name: self._look(backend, name), lambda _: 0.0)
+        return known
+
+    def looks_over_own_link(self, backend: str) -> bool:
+        """Is a list of this backend read over the session's own link? Only there a program answers, and a server that
+        this session has called may show it other lists than the rest."""
+        link = self._session.links.get(backend)
+        if link is None or not link.is_up or link.backend.catalogue is None:
+            return False
+        looks = self._looks.get(backend)
+        called = looks is not None and looks.changes > 0
+        return link.backend.is_child or backend in self.catalogues or called
+
+    async def freshen(self, backend: str, name: str, seconds: float, since: float | None = None) -> None:
+        """Wait, at most these seconds, until a list is as the server shows it to this session now."""
+        await self._looks_at(backend).freshen(name, seconds, since)
+
+    async def _look(self, backend: str, name: str) -> None:
+        backend_link = self._session.links.get(backend)
+        known = self.catalogues.get(backend) or (backend_link.backend.catalogue if backend_link is not None else None)
+        if backend_link is None or known is None:
+            return
+        found = await fetch_list(backend_link.link, name, known, timeout=FETCH_SECONDS)
+        known = self.catalogues.get(backend) or backend_link.backend.catalogue
+        if self._session.links.get(backend) is not backend_link or known is None:
+            return
+        fresh = known.with_list(found)
+        if fresh != known:
+            self.catalogues[backend] = fresh
             self.rebuild()
 
     @property
@@ -67,13 +114,19 @@ class SessionLists:
             return
         offers = self._offers
         before = self.table or offers.table
+        for name in [name for name, own in self.catalogues.items() if own == offers.catalogue_of(name)]:
+            del self.catalogues[name]  # all see the same again
         self.table = offers.table_of(offers.offers_with(self.catalogues), before) if self.catalogues else None
         self._session.announce((self.table or offers.table).changed_from(before))
 
     def drop(self, backend: str) -> None:
         """Another server has this name now."""
         self.catalogues.pop(backend, None)
+        if (looks := self._looks.pop(backend, None)) is not None:
+            looks.close()
 
     def close(self) -> None:
         for fetching in self._fetching.values():
             fetching.close()
+        for looks in self._looks.values():
+            looks.close()

@@ -144,9 +144,11 @@ def _result(method: str, answer: Mapping[str, Any]) -> dict[str, Any]:
         return members(answer.get("result"))
     known = cast("dict[str, Any]", error)
     code = known.get("code")
-    raise ErrorAnswer(
+    refused = ErrorAnswer(
         f"{method} was refused by the client",
         message=str(known.get("message", "")),
         code=code if isinstance(code, int) else INTERNAL_ERROR,
         data=known.get("data"),
     )
+    refused.answer = known
+    raise refused

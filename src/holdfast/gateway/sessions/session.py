@@ -20,6 +20,7 @@ from holdfast.gateway.backends.lists import NOTIFICATIONS
 from holdfast.gateway.backends.offers import Offers
 from holdfast.gateway.config.settings import Sessions as Settings
 from holdfast.gateway.fronts.streams import Stream, Streams
+from holdfast.gateway.seen_uris import SeenUris
 from holdfast.gateway.sessions.lifetimes import Lifetimes, Usage
 from holdfast.gateway.sessions.links import SessionLinks
 from holdfast.gateway.sessions.lists import SessionLists
@@ -70,6 +71,7 @@ class Session:
         "principal",
         "questions",
         "record",
+        "seen",
         "state",
         "streams",
         "usage",
@@ -88,6 +90,7 @@ class Session:
         self.links = SessionLinks(self, host.backends)
         self.lists = SessionLists(self, host.offers)
         self.questions = Questions(self)
+        self.seen = SeenUris()
         self.calls: dict[str | int, asyncio.Task[Any]] = {}
         self.parked: set[asyncio.Task[Any]] = set()
         """Those of the calls that wait for their client; the session's end does not."""

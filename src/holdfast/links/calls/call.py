@@ -240,7 +240,7 @@ class Call:
             if verdict is Verdict.NOT_SENT:
                 step = RetryStep.REPLACE  # not executed, and the session that it relied on went with the wire
         if step is RetryStep.RETURN:
-            raise answered(context.name, self._method, seen, self._fields(seen))
+            raise answered(context.name, self._method, seen, self._fields(seen), reply)
         if step is RetryStep.RAISE:
             raise self._named(self._error(verdict, reply), generation)
         if step is RetryStep.RENEW:

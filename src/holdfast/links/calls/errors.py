@@ -4,6 +4,7 @@ Whether anything is raised at all is decided in `core/retry.py`.
 """
 
 from dataclasses import dataclass
+from typing import Any, cast
 
 from holdfast.core.outcome import Broke, Seen, Verdict
 from holdfast.core.retry import LONGEST_WAIT
@@ -85,7 +86,7 @@ def error_for(
             **_with(fields, "check headers= or auth=; an async callable is asked again after a 401"),
         )
     if verdict is Verdict.ANSWER:
-        return answered(server, what, seen, fields)
+        return answered(server, what, seen, fields, reply)
     return _rejected(server, what, seen, reply, fields)
 
 
@@ -115,13 +116,17 @@ def _late(spent: TimeSpent | None) -> str:
     return f"for {spent.silence:.3g} s of silence (silence=, in Python also Limits(silence=…))"
 
 
-def answered(server: str, what: str, seen: Seen, fields: Fields) -> ErrorAnswer:
+def answered(server: str, what: str, seen: Seen, fields: Fields, reply: Reply) -> ErrorAnswer:
     """The server's own word."""
     if seen.code is not None:
         fields["code"] = seen.code
-    return ErrorAnswer(
+    error = ErrorAnswer(
         f"{what}: {server!r} answered {seen.code}: {seen.text}"[:500], message=seen.text, data=seen.data, **fields
     )
+    said = reply.message.get("error") if reply.message is not None else None
+    if isinstance(said, dict):
+        error.answer = cast("dict[str, Any]", said)
+    return error
 
 
 def _unknown(

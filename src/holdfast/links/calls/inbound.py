@@ -224,8 +224,11 @@ class Inbound:
                 with self._asked(patience):
                     answer["result"] = await on_request(method, params, id)
             except ErrorAnswer as error:
-                said: dict[str, Any] = {"code": error.code or INTERNAL_ERROR, "message": error.message or error.what}
-                answer["error"] = said if error.data is None else {**said, "data": error.data}
+                if error.message or error.answer is not None:
+                    answer["error"] = rpc_error(error)
+                else:
+                    code = INTERNAL_ERROR if error.code is None else error.code
+                    answer["error"] = {"code": code, "message": error.what}
             except HoldfastError as error:
                 self._reporter.strayed(f"{method!r:.80} was not answered: {error.what:.200}")
                 answer["error"] = rpc_error(error)

@@ -137,7 +137,7 @@ class DuplexWire:
             code = known.get("code")
             seen = Seen(
                 era=generation.era,
-                code=code if isinstance(code, int) else 0,
+                code=code if isinstance(code, int) else -32603,
                 text=str(known.get("message", "")),
                 data=known.get("data"),
             )

@@ -231,7 +231,7 @@ class _Call:
             era=generation.era,
             session_sent=generation.session is not None,
             status=self._status,
-            code=code if isinstance(code, int) else 0,
+            code=code if isinstance(code, int) else -32603,
             text=str(error.get("message", "")),
             data=error.get("data"),
         )
