@@ -127,3 +127,11 @@ def test_values_that_are_none_are_refused_and_what_is_off_is_left_alone(tmp_path
     file.write_text("[" * 100_000)
     with pytest.raises(holdfast.errors.ConfigError):
         holdfast.load_servers(file)
+
+
+@pytest.mark.promise("files.wrong")
+def test_a_key_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text('{"mcpServers": {"c": {"command": "x"}, "c": {"command": "y"}}}')
+    with pytest.raises(holdfast.errors.ConfigError, match=r"mcp\.json: the key 'c' occurs twice"):
+        holdfast.load_servers(file)

@@ -66,7 +66,8 @@ def read_servers(path: str | Path, *, env: Mapping[str, str] | None = None) -> S
         ) from None
     except UnicodeDecodeError:
         raise ConfigError(f"{place} is not UTF-8 text") from None
-    document, _ = parse_json(text, place)
+    document, plain = parse_json(text, place)
+    _check_keys(plain, place)
     listed = document.get("mcpServers", document.get("servers"))
     if not isinstance(listed, dict):
         near = difflib.get_close_matches("mcpServers", [str(key) for key in document], 1, 0.5)
@@ -90,6 +91,20 @@ def read_servers(path: str | Path, *, env: Mapping[str, str] | None = None) -> S
             first.what += f" (and {more} more {'entry is' if more == 1 else 'entries are'} wrong)"
         raise first
     return servers
+
+
+def _check_keys(plain: str, place: Path) -> None:
+    """Of a key that stands twice in one object the last would win, and nothing would say so."""
+
+    def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        known: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in known:
+                raise ConfigError(f"{place}: the key {key!r:.80} occurs twice in one object", remedy="keep one")
+            known[key] = value
+        return known
+
+    json.loads(plain, object_pairs_hook=check)
 
 
 def parse_json(text: str, place: Path) -> tuple[dict[str, Any], str]:

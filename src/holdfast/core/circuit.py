@@ -11,7 +11,7 @@ from holdfast.core.lifecycle import CIRCUIT, CircuitEvent, CircuitState
 THRESHOLD = 8  # failures in a row
 SPACING = 0.25  # seconds between two that count: with the threshold, two seconds, in which most restarts are over
 REST = 1.0  # seconds until the first trial, doubled by each failed trial
-REST_CAP = 30.0  # seconds: a server that is back should not wait longer for its first call
+REST_CAP = 5.0  # seconds: a server that is back should not wait longer for its first call, nor for a check
 
 
 @dataclass

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.clock import ManualClock
+from holdfast.core.clock import SYSTEM, ManualClock
 from holdfast.core.values import members
-from holdfast.errors import ConnectFailed
+from holdfast.errors import CircuitOpen, ConnectFailed
 from holdfast.events import BackendChanged, BackendFailed, Event
 from holdfast.gateway.auth import new_token
 from holdfast.gateway.backends.health import BackendHealth
@@ -321,3 +321,19 @@ async def test_a_program_of_which_nothing_is_known_gets_the_place_of_an_idle_one
         await until(lambda: "late__write" in gate.table.tools and gate.describe()["children"] == 0, 20)
         told = await client.call("n__write", text="b")
         assert told.result["_meta"]["dev.holdfast/error"]["kind"] == "SessionReplaced"
+
+
+@pytest.mark.promise("gateway.backend-state")
+def test_calls_that_fail_in_one_pause_or_are_not_tried_make_it_no_longer() -> None:
+    health = BackendHealth("it", SYSTEM, emit=lambda _: None, on_change=lambda: None)
+    for _ in range(20):
+        health.note(ConnectFailed("refused", server="it"))
+    left = health.unavailable().retry_after
+    assert left is not None
+    assert left <= 1.0
+    health.next_try = 0.0
+    refused = CircuitOpen("it rests", server="it", retry_after=0.3)
+    for _ in range(20):
+        health.note(refused)
+    assert not health.resting
+    assert health.unavailable(refused).retry_after == 0.3

@@ -279,3 +279,11 @@ async def test_the_program_of_a_killed_gateway_is_begun_elsewhere_and_told(tmp_p
             told = await client.call("notebook__write", text="b")
             assert told.result["_meta"]["dev.holdfast/error"]["kind"] == "SessionReplaced"
             assert (await client.call("notebook__write", text="b")).text == "noted, 1 so far"
+
+
+@pytest.mark.promise("gateway.one-owner")
+def test_a_process_that_has_ended_unnoticed_by_its_parent_has_ended() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:  # nobody waits for it before the end of the block
+        stat = Path(f"/proc/{child.pid}/stat")
+        asyncio.run(until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z"))
+        assert ownership.has_ended({"place": ownership.place(), "pid": child.pid})

@@ -224,8 +224,9 @@ class Backend:
     # Checks
 
     def _is_due(self, fetch: bool) -> bool:
-        """A program is started for a check only while nothing is known of it, or while it is down."""
-        if self._closed or (self.health.resting and not fetch):
+        """A program is started for a check only while nothing is known of it, or while it is down, and then after a
+        pause; a look at a server costs so little that none is left out."""
+        if self._closed or (self.health.resting and self.is_child and not fetch):
             return False
         known = self.catalogue is not None and not self.lists.borrowed
         return fetch or self._fetch_due or not self.is_child or not known or self.health.state == "down"

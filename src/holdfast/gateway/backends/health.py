@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from holdfast.core.clock import Clock
 from holdfast.core.retry import backoff
-from holdfast.errors import HoldfastError, NoBackend
+from holdfast.errors import CircuitOpen, HoldfastError, NoBackend
 from holdfast.events import BackendChanged, BackendFailed, Event
 from holdfast.gateway.failure_log import FailureLog
 
@@ -52,11 +52,12 @@ class BackendHealth:
         if error is None:
             self.failures.clear()
             self._set("up")
-        else:
+            return
+        self._failed(error, session)
+        if not self.resting and not isinstance(error, CircuitOpen):  # many calls may fail in one pause, or not be tried
             self._tries += 1
-            self._failed(error, session)
             self.next_try = time.monotonic() + backoff(self._tries, 0.5, base=0.5, cap=LONGEST_PAUSE)
-            self._set("down", error.what)
+        self._set("down", error.what)
 
     def note_refusal(self, error: HoldfastError, session: str | None, *, shows_up: bool) -> None:
         """Record that the backend refused one caller, which says nothing of others. `shows_up`: no check will find out
@@ -90,6 +91,8 @@ class BackendHealth:
         since = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         why = error.what if error is not None else self.why
         left = max(0.0, self.next_try - time.monotonic())
+        if isinstance(error, CircuitOpen) and error.retry_after is not None:
+            left = error.retry_after
         return NoBackend(
             f"backend {self._name!r} is {self.state} since {since}" + (f": {why}" if why else ""),
             server=self._name,

@@ -215,4 +215,12 @@ def _is_running(pid: object) -> bool:
         return False
     except OSError:
         return True
-    return True
+    return not _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    """It has ended, and its parent has not asked how: in containers often nobody does."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1] == [b"Z"]
+    except OSError:
+        return False
