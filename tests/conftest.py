@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.links.lifecycle import peer
 from holdfast.links.wires.stdio.warden import warden
 from tests import servers
 
@@ -29,6 +30,12 @@ def _open_files() -> dict[str, str]:
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def new_servers() -> None:
+    """What the servers of earlier tests offered is forgotten: another one may have got the same port."""
+    peer._offers.clear()
 
 
 @pytest.fixture(autouse=True)
