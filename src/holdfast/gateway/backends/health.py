@@ -59,8 +59,8 @@ class BackendHealth:
             self._set("down", error.what)
 
     def note_refusal(self, error: HoldfastError, session: str | None, *, shows_up: bool) -> None:
-        """Record that the backend refused one caller, which says nothing of others. `shows_up`: no check will find out
-        that it is there, so the refusal counts as the sign of it."""
+        """Record that the backend refused one caller, or failed at what that caller sent, which says nothing of others.
+        `shows_up`: no check will find out that it is there, so the refusal counts as the sign of it."""
         self._failed(error, session)
         if shows_up:
             self._set("up")
@@ -88,10 +88,12 @@ class BackendHealth:
     def unavailable(self, error: HoldfastError | None = None) -> NoBackend:
         """The error for a call that could not reach the backend."""
         since = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        state = f"is down since {since}" if self.state == "down" else "could not be reached for this call"
         why = error.what if error is not None else self.why
-        left = max(0.0, self.next_try - time.monotonic())
+        rest = (error.retry_after or 0.0) if error is not None else 0.0
+        left = max(rest, self.next_try - time.monotonic())
         return NoBackend(
-            f"backend {self._name!r} is {self.state} since {since}" + (f": {why}" if why else ""),
+            f"backend {self._name!r} {state}" + (f": {why}" if why else ""),
             server=self._name,
             phase="call",
             retry_after=round(left, 1),
