@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast.gateway.backends.list_members import OTHERS
+from holdfast.testing import Fault, FaultServer
 from tests.deadlines import patience, until
+from tests.gateway.backends.test_caller_lists import TenantServer
 from tests.gateway.clients import Raw
 from tests.gateway.gateways import gateway
 from tests.gateway.raw_backend import raw_program
@@ -261,3 +263,50 @@ async def test_what_a_list_has_besides_its_items_is_kept_and_bounded(tmp_path: P
             assert program.gateway is not None
             (why,) = program.gateway.describe()["backends"]["b"]["left_out"]
             assert why.startswith("tools/list: what it has beside its items")
+
+
+async def error_of(client: Raw, name: str, **headers: str) -> dict[str, Any]:
+    """What programs see of the error of a tool call."""
+    answer = await client.ask("tools/call", {"name": name, "arguments": {}}, **headers)
+    return answer.result["_meta"]["dev.holdfast/error"]
+
+
+@pytest.mark.promise("gateway.true-lists")
+@pytest.mark.parametrize("passes", [False, True], ids=["one list", "a list for each caller"])
+async def test_a_name_of_a_server_whose_lists_are_not_known_is_not_unknown(tmp_path: Path, passes: bool) -> None:
+    async with FaultServer() as http:
+        await http.refuse()
+        servers: dict[str, Any] = {"b": {"url": http.url, **({"pass_headers": ["X-Tenant"]} if passes else {})}}
+        async with gateway(tmp_path, servers, **SELDOM) as program, Raw(program.url) as client:
+            await client.initialize()
+            for _ in range(2):
+                error = await error_of(client, "b__count")
+                assert (error["family"], error["kind"], error["server"]) == ("Unavailable", "NoBackend", "b")
+                prompt = await client.ask("prompts/get", {"name": "b__p"})
+                assert prompt.error["data"]["kind"] == "NoBackend"
+            assert (await client.call("other__count")).error["code"] == -32602
+            await http.listen()
+            assert program.gateway is not None
+            backend = program.gateway.backends["b"]
+            backend.health.next_try = 0.0
+            await backend.check()
+            assert (await client.call("b__count")).text == "1"
+            assert (await client.call("b__none")).error["code"] == -32602
+
+
+@pytest.mark.promise("gateway.true-lists")
+async def test_a_name_is_not_unknown_to_a_caller_whose_lists_could_not_be_read(tmp_path: Path) -> None:
+    async with TenantServer(era="2025") as http:
+        servers = {"b": {"url": http.url, "pass_headers": ["X-Tenant"], "era": "2025"}}
+        async with gateway(tmp_path, servers, **SELDOM) as program:
+            async with Raw(program.url) as client, Raw(program.url) as other:
+                await client.initialize()
+                await other.initialize()
+                assert (await error_of(client, "b__count", x_tenant="wrong"))["kind"] == "Unauthorized"
+                listed = await other.ask("tools/list", x_tenant="moss")
+                assert [tool["name"] for tool in listed.result["tools"]] == ["b__count", "b__echo"]
+                http.plan(Fault.CLOSE, times=1000)
+                assert (await error_of(client, "b__count", x_tenant="fern"))["kind"] == "NoBackend"
+                http.lift()
+                unknown = {"name": "b__none", "arguments": {}}
+                assert (await other.ask("tools/call", unknown, x_tenant="moss")).error["code"] == -32602

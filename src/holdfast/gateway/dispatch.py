@@ -189,8 +189,8 @@ class Methods:
                 return await handles.call(self._gateway.sessions, context.principal, context.client, name, known)
             if handles.ARGUMENT in known:
                 return await self._call_in_session(context, params, known)
-        route = await self._route(context, "tool", name)
         try:
+            route = await self._route(context, "tool", name)
             return await self._send(context, route, "tools/call", {**params, "name": route.name}, safe=route.safe)
         except ErrorAnswer:
             raise
@@ -223,7 +223,8 @@ class Methods:
 
     async def _route(self, context: RequestContext, kind: Literal["tool", "prompt"], name: str) -> Route:
         """The backend that has a name. Backends that come up for the first time are waited for; those that may have
-        the name by now are asked for their lists once."""
+        the name by now are asked for their lists once. Where the name's prefix is of a backend whose lists are not
+        known, the name is not unknown: the backend is not available."""
         own = self._gateway.caller_lists
         for turn in range(3):
             if turn == 2 and not await self._lists.look_for(context, "tools" if kind == "tool" else "prompts", name):
@@ -233,7 +234,8 @@ class Methods:
             route = (table.tools if kind == "tool" else table.prompts).get(name)
             if route is not None:
                 return route
-        raise invalid(f"Unknown {kind}: {name[:200]}")
+        unknown = self._lists.why_unknown(context, name)
+        raise unknown if unknown is not None else invalid(f"Unknown {kind}: {name[:200]}")
 
     async def _get_prompt(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
         name = params.get("name")

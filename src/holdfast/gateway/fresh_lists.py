@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast.core.eras import Era
+from holdfast.errors import HoldfastError
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.list_members import ListMembers, merged
 from holdfast.gateway.gateway import Gateway
@@ -32,11 +33,27 @@ class FreshLists:
         await self._freshen(context, asked, name, time.monotonic())
         return bool(asked)
 
+    def why_unknown(self, context: RequestContext, public: str) -> HoldfastError | None:
+        """Why it can't be said that no server has a name with its prefix; None: none has it, or it has no prefix."""
+        if self._gateway.settings.naming.mode != "prefix":
+            return None
+        for backend in self._with_prefix_of(public):
+            if backend.is_per_caller:
+                error = self._gateway.caller_lists.why_unknown(context, backend)
+                if error is not None:
+                    return error
+            elif backend.catalogue is None or backend.health.state == "down":
+                return backend.health.unavailable()
+        return None
+
+    def _with_prefix_of(self, public: str) -> list[Backend]:
+        return [backend for name, backend in self._gateway.backends.items() if public.startswith(f"{name}__")]
+
     def _that_may_have(self, public: str) -> list[Backend]:
         naming, backends = self._gateway.settings.naming, self._gateway.backends
         if naming.mode != "prefix" or public in naming.rename.values():
             return list(backends.values())
-        return [backend for name, backend in backends.items() if public.startswith(f"{name}__")]
+        return self._with_prefix_of(public)
 
     async def _freshen(
         self, context: RequestContext, backends: Iterable[Backend], name: str, since: float | None

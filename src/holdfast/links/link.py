@@ -69,7 +69,7 @@ class Link:
         self._inbound = Inbound(background, reporter, options.limits.tell)
         self._inbound.handle(options.on_request, options.on_notification)
         self._exchanger = Exchanger(self.name, self._settings, phase, self._inbound, background, options.limits)
-        peer = peer_of(where, options.limits.circuit)
+        peer = peer_of(where, options.limits.circuit, options.principal if options.own_circuit else None)
         self._saved = SavedSession(options.memory, self._settings, background, reporter)
         startup = Startup(
             self.name, where, options, background, peer, self._settings, self._saved, self._inbound, reporter

@@ -44,6 +44,9 @@ class Options:
     """What the server may request of us; goes with `on_request`."""
     client_info: Mapping[str, Any] = field(default_factory=lambda: CLIENT_INFO)
     principal: Principal = ANONYMOUS
+    own_circuit: bool = False
+    """Share the circuit only with links of the same principal: what the server gets of one principal may be what makes
+    it fail."""
     memory: Memory | None = None
     limits: Limits = field(default_factory=Limits)
     verdict_rules: Sequence[VerdictRule] = ()

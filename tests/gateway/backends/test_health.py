@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.clock import SYSTEM, ManualClock
+from holdfast.core.lifecycle import CircuitState
 from holdfast.core.values import members
 from holdfast.errors import CircuitOpen, ConnectFailed
 from holdfast.events import BackendChanged, BackendFailed, Event
@@ -17,6 +18,7 @@ from holdfast.gateway.backends.health import BackendHealth
 from holdfast.gateway.backends.ownership import PROCESSES
 from holdfast.links.lifecycle.peer import peer_of
 from holdfast.testing import Fault, FaultServer
+from holdfast.testing.fault_server import Request
 from tests.deadlines import patience, until
 from tests.gateway.backends.test_caller_lists import TenantServer
 from tests.gateway.clients import Raw
@@ -214,13 +216,69 @@ async def test_one_callers_refused_header_takes_the_server_from_nobody(tmp_path:
                     listed = await mallory.ask("tools/list", x_tenant=f"wrong-{number}")
                     assert listed.result["tools"] == []
                     assert backend.health.state != "down"
-                assert peer_of(backend.entry.server.target).circuit.failures == 0
+                assert peer_of(backend.entry.server.target, caller="mallory").circuit.failures == 0
                 assert await is_ready(program.url)
                 await bob.initialize()
                 listed = await bob.ask("tools/list", x_tenant="moss")
                 assert [tool["name"] for tool in listed.result["tools"]] == ["t__count", "t__echo"]
                 assert (await bob.ask("tools/call", COUNT, x_tenant="moss")).text == "1"
                 assert backend.health.state == "up"
+
+
+class Fragile(FaultServer):
+    """Takes `x-tenant: crash` in one bad way, every other request as usual."""
+
+    def __init__(self, way: str, era: str) -> None:
+        super().__init__(era=era)  # type: ignore[arg-type]
+        self.way = way
+
+    async def _serve(self, request: Request, writer: asyncio.StreamWriter) -> bool:
+        if request.headers.get("x-tenant") != "crash":
+            return await super()._serve(request, writer)
+        return self.way == "502" and self._write(writer, 502)
+
+
+@pytest.mark.promise("gateway.circuit")
+@pytest.mark.parametrize("way", ["close", "502"])
+@pytest.mark.parametrize("begun", ["session", "handshake", "2026"])
+async def test_one_callers_header_that_makes_the_server_fail_takes_it_from_nobody(
+    tmp_path: Path, way: str, begun: str
+) -> None:
+    tokens, auth = tokens_of("mallory", "bob")
+    async with Fragile(way, "2026" if begun == "2026" else "2025") as http:
+        servers = {"t": {"url": http.url, "pass_headers": ["X-Tenant"], "circuit": 3}}
+        async with gateway(tmp_path, servers, auth=auth, health={"every": 600}) as program:
+            gate = program.gateway
+            assert gate is not None
+            backend = gate.backends["t"]
+            target = backend.entry.server.target
+            circuits = [peer_of(target, 3, caller) for caller in ("mallory", "bob", None)]
+            for peer in circuits:
+                peer.circuit.spacing, peer.circuit.rest = 0.0, 600.0
+            async with Raw(program.url, tokens["mallory"]) as mallory, Raw(program.url, tokens["bob"]) as bob:
+                if begun != "2026":
+                    await mallory.initialize()
+                    await bob.initialize()
+                asks = (mallory.ask_2026, bob.ask_2026) if begun == "2026" else (mallory.ask, bob.ask)
+                assert (await asks[1]("tools/call", COUNT, x_tenant="moss")).text == ("" if begun == "2026" else "1")
+                if begun == "session":
+                    assert (await mallory.ask("tools/call", COUNT, x_tenant="moss")).text == "1"
+                for number in range(6):
+                    if begun == "handshake":
+                        mallory.session = None
+                        await mallory.initialize()
+                    refused = (await asks[0]("tools/call", COUNT, x_tenant="crash")).result
+                    assert refused["isError"], number
+                    assert backend.health.state == "up"
+                assert refused["_meta"]["dev.holdfast/error"]["family"] == "Unavailable"
+                assert [peer.circuit.failures > 0 for peer in circuits] == [True, False, False]
+                assert circuits[0].circuit.state is CircuitState.OPEN
+                assert (await asks[1]("tools/call", COUNT, x_tenant="moss")).text == ("" if begun == "2026" else "2")
+                if begun != "2026":
+                    bob.session = None
+                    await bob.initialize()
+                    assert (await bob.ask("tools/call", COUNT, x_tenant="moss")).text == "1"
+                assert await is_ready(program.url)
 
 
 @pytest.mark.promise("gateway.backend-state")

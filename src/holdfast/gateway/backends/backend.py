@@ -15,7 +15,7 @@ from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.eras import Era, without_subscription
 from holdfast.core.handshake import Handshake
 from holdfast.core.models import ANONYMOUS, Principal
-from holdfast.errors import HoldfastError, NoBackend, Rejected, RunsElsewhere
+from holdfast.errors import ConnectFailed, HoldfastError, NoBackend, OutcomeUnknown, Rejected, RunsElsewhere
 from holdfast.events import BackendItemLeftOut, BackendReplaced, Event, HandshakeDone, SessionWasReplaced, Sink
 from holdfast.gateway.backends.catalogue import Catalogue, told_in
 from holdfast.gateway.backends.children import Children
@@ -160,6 +160,7 @@ class Backend:
             capabilities=capabilities or {},
             client_info=info or CLIENT_INFO,
             principal=principal,
+            own_circuit=self.is_per_caller,
             memory=memory,
             limits=replace(server.limits, circuit=self.policy.circuit),  # since a reload, the policy may be another
             verdict_rules=server.verdict_rules,
@@ -208,12 +209,13 @@ class Backend:
 
     def link_failed(self, error: HoldfastError, session: str | None, caller: Principal | None) -> None:
         """A link did not come up. What a server answers to one caller's handshake shows that it is there, and nothing
-        of other callers."""
+        of other callers. Where a caller's headers are passed, they may be why no answer came: only a server that can't
+        be connected to is down for all."""
         answered = isinstance(error, Rejected) or (self.is_per_caller and _is_answer(error.status))
-        if caller is None or not answered:
+        if caller is None or not (answered or (self.is_per_caller and not _could_not_connect(error))):
             self.health.note(error, session)
         else:
-            self.health.note_refusal(error, session, shows_up=self.is_per_caller)
+            self.health.note_refusal(error, session, shows_up=answered and self.is_per_caller)
 
     def answered(self) -> None:
         """A call was answered. That does not show that a server which is checked is up: it may still answer in old
@@ -274,6 +276,13 @@ class Backend:
         """Close the connections, after every link."""
         if self._pool is not None:
             await self._pool.close()
+
+
+def _could_not_connect(error: HoldfastError) -> bool:
+    """Did the server not even take a connection, so that nothing of the caller's reached it?"""
+    if not isinstance(error, ConnectFailed) or error.phase not in ("handshake", "call") or error.status is not None:
+        return False
+    return not isinstance(error.__cause__, OutcomeUnknown)  # else it was sent, and the answer did not come
 
 
 def _is_answer(status: int | None) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, NoBackend, Rejected, RunsElsewhere, StoreDown
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.catalogue import Catalogue, fetch
 from holdfast.gateway.backends.link import BackendLink
@@ -30,6 +30,7 @@ log = logging.getLogger("holdfast.gateway")
 MIB = 1024 * 1024
 BYTES = 32 * MIB  # of lists of all callers: some hundred callers of a large server; the least recently used go
 INCOMPLETE_SECONDS = 5.0  # until lists of which one could not be read are fetched again
+FAILURES = 512  # callers of whom it is kept why their lists could not be read
 TABLES = 64  # callers whose tables are kept; another caller's is built again, in milliseconds
 
 Key: TypeAlias = tuple[str, str, str]
@@ -60,6 +61,8 @@ class CallerLists:
         self._size = 0
         self._fetching: dict[Key, asyncio.Task[Catalogue]] = {}
         self._late: set[asyncio.Task[Catalogue]] = set()
+        self._failures: OrderedDict[Key, HoldfastError] = OrderedDict()
+        """Why a caller's lists could not be read, the last time that they were to be."""
         self._tables: OrderedDict[tuple[int, ...], tuple[Table, tuple[Catalogue, ...]]] = OrderedDict()
         self.needed = False
         """Is there a server whose lists depend on the caller?"""
@@ -69,6 +72,7 @@ class CallerLists:
         self._settings = settings
         self.needed = any(backend.is_per_caller for backend in self._backends.values())
         self._listed.clear()
+        self._failures.clear()
         self._tables.clear()
         self._size = 0
 
@@ -98,11 +102,20 @@ class CallerLists:
         self._tables.move_to_end(key)
         return known[0]
 
+    def why_unknown(self, context: RequestContext, backend: Backend) -> HoldfastError | None:
+        """Why it can't be said what one server offers this caller now; None: it can."""
+        key = _key_of(context, backend, backend.passed(context.headers))
+        error = self._failures.get(key)
+        if error is None and key in self._listed and backend.health.state != "down":
+            return None
+        if isinstance(error, (Rejected, RunsElsewhere, NoBackend, StoreDown)):
+            return error.copied()
+        return backend.health.unavailable(error)
+
     async def _of(self, context: RequestContext, backend: Backend, fresh: bool) -> Catalogue | None:
         """One server's lists for this caller; what it offered before, if it does not answer by the start deadline."""
         passed = backend.passed(context.headers)
-        digest = hashlib.sha256("\0".join(f"{name}:{passed[name]}" for name in sorted(passed)).encode()).hexdigest()
-        key = (backend.name, str(context.principal), digest)
+        key = _key_of(context, backend, passed)
         known = self._listed.get(key)
         if known is not None:
             self._listed.move_to_end(key)
@@ -159,7 +172,11 @@ class CallerLists:
         self._fetching.pop(key, None)
         self._late.discard(task)
         error = None if task.cancelled() else task.exception()
+        self._failures.pop(key, None)
         if isinstance(error, HoldfastError):
+            self._failures[key] = error
+            if len(self._failures) > FAILURES:
+                self._failures.popitem(last=False)
             backend.health.failures.add(error)
         elif error is not None:
             log.error("the lists of %r for a caller could not be fetched", backend.name, exc_info=error)
@@ -171,3 +188,8 @@ class CallerLists:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=5.0)
+
+
+def _key_of(context: RequestContext, backend: Backend, passed: Mapping[str, str]) -> Key:
+    digest = hashlib.sha256("\0".join(f"{name}:{passed[name]}" for name in sorted(passed)).encode()).hexdigest()
+    return backend.name, str(context.principal), digest

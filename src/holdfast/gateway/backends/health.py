@@ -60,8 +60,8 @@ class BackendHealth:
         self._set("down", error.what)
 
     def note_refusal(self, error: HoldfastError, session: str | None, *, shows_up: bool) -> None:
-        """Record that the backend refused one caller, which says nothing of others. `shows_up`: no check will find out
-        that it is there, so the refusal counts as the sign of it."""
+        """Record that the backend refused one caller, or failed at what that caller sent, which says nothing of others.
+        `shows_up`: no check will find out that it is there, so the refusal counts as the sign of it."""
         self._failed(error, session)
         if shows_up:
             self._set("up")
@@ -89,12 +89,14 @@ class BackendHealth:
     def unavailable(self, error: HoldfastError | None = None) -> NoBackend:
         """The error for a call that could not reach the backend."""
         since = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        state = f"is down since {since}" if self.state == "down" else "could not be reached for this call"
         why = error.what if error is not None else self.why
+        rest = error.retry_after if error is not None else None
         left = max(0.0, self.next_try - time.monotonic())
-        if isinstance(error, CircuitOpen) and error.retry_after is not None:
-            left = error.retry_after
+        if rest is not None:  # a circuit that is open knows better than the pause of the checks
+            left = rest if isinstance(error, CircuitOpen) else max(left, rest)
         return NoBackend(
-            f"backend {self._name!r} is {self.state} since {since}" + (f": {why}" if why else ""),
+            f"backend {self._name!r} {state}" + (f": {why}" if why else ""),
             server=self._name,
             phase="call",
             retry_after=round(left, 1),

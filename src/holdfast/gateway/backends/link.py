@@ -124,6 +124,12 @@ class BackendLink:
         if passed is not None:
             self.passed = passed
 
+    def pass_next(self, passed: Mapping[str, str] | None) -> None:
+        """Headers of a request for which the link comes up, if it is not up: those of an earlier one may have been
+        wrong."""
+        if passed is not None and not self.is_up:
+            self.passed = passed
+
     async def on_question(self, method: str, params: Params, id: str | int) -> dict[str, Any]:
         """Answer a question that came on no call's own stream: by the client of the latest call that can wait. Callers
         who share a link are asked only where no other call can be meant. Else it is refused, or the server would wait;

@@ -104,6 +104,8 @@ class SharedLinks:
                 stream=True,
                 passed=passed,
             )
+        else:
+            backend_link.pass_next(passed)
         backend_link.mark_used()
         return backend_link
 

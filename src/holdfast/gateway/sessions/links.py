@@ -80,6 +80,7 @@ class SessionLinks(Mapping[str, BackendLink]):
     def _to(self, backend: Backend, passed: Mapping[str, str] | None = None) -> BackendLink:
         known = self._links.get(backend.name)
         if known is not None:
+            known.pass_next(passed)
             return known
         session, name = self._session, backend.name
         record, capabilities = session.record, session.client.capabilities

@@ -162,6 +162,7 @@ def not_started(error: HoldfastError) -> HoldfastError:
     kind = StartTimeout if isinstance(error, AnswerTimeout) else ConnectFailed
     started = kind(error.what)
     started.__dict__.update(error.__dict__)
+    started.__cause__ = error
     started.remedy = "nothing was executed; the server did not complete the handshake: see its log, then try again"
     return started
 

@@ -1,7 +1,8 @@
 """What the links of this process to one server share: the eras that it offers, and its circuit.
 
 There is one entry per target, for as long as a link refers to it; what a URL offers is kept for longer. Sessions and
-preferences belong to each link.
+preferences belong to each link. Where one caller's failures say nothing of others', each caller's links have an entry,
+and so a circuit, of their own.
 """
 
 from collections import OrderedDict
@@ -41,9 +42,9 @@ _offers: OrderedDict[str, Offers] = OrderedDict()
 _peers: WeakValueDictionary[object, Peer] = WeakValueDictionary()
 
 
-def peer_of(target: Target, threshold: int = THRESHOLD) -> Peer:
+def peer_of(target: Target, threshold: int = THRESHOLD, caller: str | None = None) -> Peer:
     """The one peer of a target, for links with that threshold. A target whose URL is found out at run time is its own
-    server."""
+    server. `caller`: the peer for the links of that caller only."""
     match target:
         case HttpTarget(url=str() as url):
             key: object = ("http", url)
@@ -54,7 +55,7 @@ def peer_of(target: Target, threshold: int = THRESHOLD) -> Peer:
             key = ("command", command, args, cwd, named)  # another token makes another server of it
         case _:
             key = ("target", id(target))
-    key = key, threshold
+    key = key, threshold, caller
     peer = _peers.get(key)
     if peer is None:
         url = target.url if isinstance(target, HttpTarget) and isinstance(target.url, str) else None
