@@ -1,6 +1,5 @@
 """A memory that is a JSON document at a URL: ETags, ends, odd documents, headers."""
 
-from collections.abc import AsyncIterator
 from json import loads
 
 import pytest
@@ -11,17 +10,8 @@ from holdfast.links import HttpMemory
 from holdfast.testing import FaultServer
 from tests.links.memory.documents import Documents
 from tests.links.quick_links import link_to, text_of, tool
-from tests.links.web import web_server
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def documents() -> AsyncIterator[Documents]:
-    served = Documents(etags=True)
-    async with web_server(served.handle) as url:
-        served.url = f"{url}/sessions/{{name}}"
-        yield served
 
 
 @pytest.mark.promise("link.memory-http")

@@ -1,6 +1,5 @@
 """A memory that is a bare session id: two functions, or a document."""
 
-from collections.abc import AsyncIterator
 from json import dumps
 from typing import Any
 
@@ -8,40 +7,13 @@ import pytest
 
 import holdfast
 from holdfast import Principal
-from holdfast.links import HttpMemory, Memory, StoreMemory
+from holdfast.links import HttpMemory, StoreMemory
 from holdfast.stores import Record
 from holdfast.testing import FaultServer
 from tests.links.memory.documents import Documents
 from tests.links.quick_links import link_to, text_of, tool
-from tests.links.web import web_server
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def documents() -> AsyncIterator[Documents]:
-    served = Documents(etags=True)
-    async with web_server(served.handle) as url:
-        served.url = f"{url}/sessions/{{name}}"
-        yield served
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[holdfast.Store]:
-    async with holdfast.open_store("memory:") as store:
-        yield store
-
-
-@pytest.fixture(params=["store", "http"])
-def memories(request: pytest.FixtureRequest, store: holdfast.Store, documents: Documents) -> Any:
-    """Makes memories of one and the same session."""
-
-    def make() -> Memory:
-        if request.param == "store":
-            return StoreMemory(store, "one")
-        return HttpMemory(documents.url, name="one")
-
-    return make
 
 
 class SessionInfo:

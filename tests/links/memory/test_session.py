@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from json import dumps
 from typing import Any
@@ -11,41 +10,14 @@ import pytest
 
 import holdfast
 from holdfast import Principal, events
-from holdfast.links import HttpMemory, Limits, Memory, StoreMemory
+from holdfast.links import HttpMemory, Limits, StoreMemory
 from holdfast.stores import Record
 from holdfast.testing import Fault, FaultServer
 from tests.deadlines import patience, until
 from tests.links.memory.documents import Documents
 from tests.links.quick_links import FAST, link_to, text_of, tool
-from tests.links.web import web_server
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def documents() -> AsyncIterator[Documents]:
-    served = Documents(etags=True)
-    async with web_server(served.handle) as url:
-        served.url = f"{url}/sessions/{{name}}"
-        yield served
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[holdfast.Store]:
-    async with holdfast.open_store("memory:") as store:
-        yield store
-
-
-@pytest.fixture(params=["store", "http"])
-def memories(request: pytest.FixtureRequest, store: holdfast.Store, documents: Documents) -> Any:
-    """Makes memories of one and the same session."""
-
-    def make() -> Memory:
-        if request.param == "store":
-            return StoreMemory(store, "one")
-        return HttpMemory(documents.url, name="one")
-
-    return make
 
 
 @pytest.mark.promise("link.memory")
