@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from holdfast.gateway.backends.caller_lists import CallerLists
 from holdfast.gateway.backends.lists import NOTIFICATIONS
 from holdfast.gateway.backends.offers import Offers
-from holdfast.gateway.sessions.session import Session
+from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.links.codec import weight
 
 UPDATE_BYTES = 64 * 1024  # of one update beside its URI: it is kept until the client takes it
@@ -69,7 +69,7 @@ class Listener:
 class Announcements:
     """The announcements of one gateway; a `BackendListener`."""
 
-    def __init__(self, offers: Offers, live: Mapping[str, Session], caller_lists: CallerLists) -> None:
+    def __init__(self, offers: Offers, live: Mapping[str, GatewaySession], caller_lists: CallerLists) -> None:
         self._offers = offers
         self._live = live
         self._caller_lists = caller_lists

@@ -271,7 +271,7 @@ def _handlers(
     keep_up = None if backend.is_child and not reply_channel.is_alone else reply_channel.keep_up
     wants_log = era is Era.Y2025 or LOG_LEVEL in meta
 
-    def heard(method: str, params: Mapping[str, Any] | None) -> None:
+    def on_notice(method: str, params: Mapping[str, Any] | None) -> None:
         if method in LISTS:  # we list anew first, and then the client may
             if session is not None:
                 session.links.on_notification(backend.name, method, params)
@@ -280,17 +280,19 @@ def _handlers(
             return
         if method == "notifications/message" and not wants_log:
             return
-        reply_channel.say({"jsonrpc": "2.0", "method": method, "params": dict(params or {})})
+        reply_channel.send({"jsonrpc": "2.0", "method": method, "params": dict(params or {})})
 
     if session is None or era is Era.Y2026:
         parkable = context.parkable
-        return CallHandlers(parkable.ask if parkable is not None else refused.refuse, heard, keep_up)
-    return CallHandlers(lambda method, params, _: session.questions.ask(method, params, reply_channel), heard, keep_up)
+        return CallHandlers(parkable.ask if parkable is not None else refused.refuse, on_notice, keep_up)
+    return CallHandlers(
+        lambda method, params, _: session.questions.ask(method, params, reply_channel), on_notice, keep_up
+    )
 
 
 def _progress(reply_channel: ReplyChannel, token: Any) -> RawProgress:
     def told(params: Mapping[str, Any]) -> None:
         said = {**params, "progressToken": token}
-        reply_channel.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": said})
+        reply_channel.send({"jsonrpc": "2.0", "method": "notifications/progress", "params": said})
 
     return RawProgress(told)

@@ -8,7 +8,7 @@ from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.sessions.registry import Sessions
-from holdfast.gateway.sessions.session import Session
+from holdfast.gateway.sessions.session import GatewaySession
 
 LISTEN_SECONDS = (
     1.0  # that a link's first call waits for the server's own stream, on which the server may ask something
@@ -59,7 +59,7 @@ class LinkChoice:
             return self._of_principal(context, backend, passed), False
         return backend.new(principal=context.principal, caller=context.principal, passed=passed), True
 
-    async def of_session(self, context: RequestContext, backend: Backend, session: Session) -> BackendLink:
+    async def of_session(self, context: RequestContext, backend: Backend, session: GatewaySession) -> BackendLink:
         """The session's own link."""
         return await session.links.to(backend, backend.passed(context.headers))
 

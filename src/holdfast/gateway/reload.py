@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.config.file import ServerEntry
-from holdfast.gateway.sessions.session import Session
+from holdfast.gateway.sessions.session import GatewaySession
 
 LOOK_SECONDS = 0.05  # between two looks at calls under way
 
@@ -34,7 +34,7 @@ class OutdatedBackends:
         after = self._fresh.get(backend.name)
         return after is None or after.at != backend.at
 
-    def take_links(self, sessions: Iterable[Session]) -> None:
+    def take_links(self, sessions: Iterable[GatewaySession]) -> None:
         """Take the links of live sessions to these backends."""
         for session in sessions:
             for backend in self._backends:

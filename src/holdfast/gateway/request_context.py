@@ -8,7 +8,7 @@ from holdfast.gateway.backends.passed_headers import HasHeaders
 from holdfast.gateway.parking.call import ParkableCall
 from holdfast.gateway.sessions.questions import ReplyChannel
 from holdfast.gateway.sessions.record import Client
-from holdfast.gateway.sessions.session import Session
+from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.links.link import Link
 from holdfast.links.wires.base import Loss
 
@@ -19,7 +19,7 @@ class RequestContext:
 
     principal: Principal
     era: Era
-    session: Session | None = None
+    session: GatewaySession | None = None
     client: Client = field(default_factory=Client)
     headers: HasHeaders | None = None
     """Of the request, by their names in lower case."""
@@ -29,7 +29,7 @@ class RequestContext:
     reporting: tuple[Link, Loss] | None = None
     """A loss that the answer reports."""
 
-    def enter(self, session: Session) -> None:
+    def enter(self, session: GatewaySession) -> None:
         """The request belongs to a session."""
         self.session = session
 

@@ -35,7 +35,7 @@ class Limits:
     """For each step of closing: a server that is gone must not hold up an exit."""
     exit: float = 2.0
     """For a child to end by itself once its stdin is closed, and again once it was told to terminate."""
-    tell: float = 5.0
+    deliver: float = 5.0
     """For a cancellation or an answer of ours to reach the server."""
     message_bytes: int = 64 * MIB
     """One message, in either direction: larger things have URIs."""
@@ -63,7 +63,7 @@ class Limits:
         """All times by a factor, for tests that can't wait for minutes."""
         spans = (
             "resolve", "authorize", "connect", "handshake", "program_handshake", "start", "slow_start", "silence",
-            "close", "exit", "tell", "backoff", "stream_retry",
+            "close", "exit", "deliver", "backoff", "stream_retry",
         )  # fmt: skip
         return replace(self, **{name: getattr(self, name) * factor for name in spans})
 

@@ -66,7 +66,7 @@ class Link:
         reporter = self._reporter = LinkReporter(self.name, options.on_event, options.clock)
         background = self._background = BackgroundTasks(reporter.task_failed)
         phase = LinkPhase()
-        self._inbound = Inbound(background, reporter, options.limits.tell)
+        self._inbound = Inbound(background, reporter, options.limits.deliver)
         self._inbound.handle(options.on_request, options.on_notification)
         self._exchanger = Exchanger(self.name, self._settings, phase, self._inbound, background, options.limits)
         peer = peer_of(where, options.limits.circuit, options.principal if options.own_circuit else None)
@@ -287,7 +287,7 @@ class Link:
             generation = self._lifecycle.generation or await self._lifecycle.ready(method, None)
             if generation.era is Era.Y2026 and not generation.wire.owns_server:
                 return
-            reply = await self._exchanger.tell(generation, message)
+            reply = await self._exchanger.deliver(generation, message)
             if reply.seen is None:
                 return
             # It was turned away, so sending it again in the healed session delivers it once.

@@ -186,7 +186,7 @@ class Bridge:
         if self.link.era is Era.Y2026:
             _schemas[self.link] = _schemas.get(self.link, {}) | schemas
 
-    def heard(self, method: str) -> None:
+    def on_notification(self, method: str) -> None:
         """A notification: what was listed may not hold any more."""
         if method == "notifications/tools/list_changed":
             _safe_tools.pop(self.link, None)
@@ -208,7 +208,7 @@ class Bridge:
             raise MCPError(METHOD_NOT_FOUND, f"{self.link.name!r} speaks {handshake.version}")
         return dict(handshake.result)
 
-    async def tell(self, method: str, params: Params) -> None:
+    async def notify(self, method: str, params: Params) -> None:
         """A session's notification. The link has sent `initialized` itself."""
         if method == "notifications/initialized":
             return
@@ -290,7 +290,7 @@ class LinkDispatcher:
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
         """Send a notification of the session over the link."""
         with suppress(MCPError):  # fire and forget, by the SDK's contract; the link has reported it as an event
-            await self._bridge.tell(method, params)
+            await self._bridge.notify(method, params)
 
     async def run(
         self,
@@ -312,7 +312,7 @@ class LinkDispatcher:
             self._bridge.crossing.ask = answer
 
             def hear(method: str, params: Params) -> None:
-                self._bridge.heard(method)
+                self._bridge.on_notification(method)
                 if not run_notify_intercept(on_notify_intercept, method, params):
                     tasks.start_soon(_heard, on_notify, _Context(self, None), method, params)
 
@@ -426,7 +426,7 @@ class LinkTransport:
 
     async def _tell(self, message: JSONRPCNotification) -> None:
         with suppress(MCPError):
-            await self._bridge.tell(message.method, message.params)
+            await self._bridge.notify(message.method, message.params)
 
     async def _answer(self, message: JSONRPCRequest, metadata: MessageMetadata) -> None:
         hints = metadata if isinstance(metadata, ClientMessageMetadata) else ClientMessageMetadata()
@@ -461,7 +461,7 @@ class LinkTransport:
             await self._to_session.send(SessionMessage(message))
 
     def _hear(self, method: str, params: Params) -> None:
-        self._bridge.heard(method)
+        self._bridge.on_notification(method)
         message = JSONRPCNotification(jsonrpc="2.0", method=method, params=dict(params) if params else None)
         assert self._to_session is not None
         try:

@@ -28,11 +28,11 @@ async def test_a_loss_whose_answer_was_not_written_whole_is_still_to_be_reported
 
     async def answer(methods: Methods, context: RequestContext, method: str, params: dict[str, Any]) -> dict[str, Any]:
         assert context.reply_channel is not None
-        context.reply_channel.say({**SAID, "params": {"level": "info", "data": "begun"}})
+        context.reply_channel.send({**SAID, "params": {"level": "info", "data": "begun"}})
         said.set()
         await go.wait()
         for _ in range(40 if how == "cut off" else 1):
-            context.reply_channel.say(SAID)
+            context.reply_channel.send(SAID)
         context.reporting = cast("Any", (link, "the loss"))
         return {"content": []}
 

@@ -150,7 +150,7 @@ async def test_requests_that_wait_for_answers_are_bounded_in_bytes_whatever_ids_
         return {"roots": []}
 
     class Telling:
-        async def tell(self, generation: Generation, message: Message, seconds: float) -> Reply:
+        async def deliver(self, generation: Generation, message: Message, seconds: float) -> Reply:
             nonlocal answered
             answered += 1
             return Reply()

@@ -156,7 +156,7 @@ class Backend:
         options = Options(
             era=era or server.era,
             prefer="2025" if session_wanted and self.policy.stateful else "2026",
-            stateful=self.policy.stateful and self.policy.on_replaced == "tell",
+            stateful=self.policy.stateful and self.policy.on_replaced == "report",
             capabilities=capabilities or {},
             client_info=info or CLIENT_INFO,
             principal=principal,

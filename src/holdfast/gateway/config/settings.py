@@ -270,9 +270,9 @@ class Policy(Part):
         "its own.",
     )
     stateful: bool = Field(default=True, description="False: the server keeps no state that a later call relies on.")
-    on_replaced: Literal["tell", "continue"] = Field(
-        default="tell",
-        description="After the server lost a session: `tell`, report it to the next call that is not safe to repeat; "
+    on_replaced: Literal["report", "continue"] = Field(
+        default="report",
+        description="After the server lost a session: `report` it to the next call that is not safe to repeat; "
         "`continue`, do not report it.",
     )
     start: Literal["eager", "lazy"] = Field(

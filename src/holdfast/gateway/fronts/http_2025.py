@@ -11,7 +11,7 @@ from holdfast.gateway.fronts.post_reply import Accepts, PostReplyChannel, event_
 from holdfast.gateway.fronts.refusals import SESSION_NOT_FOUND, Refused
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.request_context import RequestContext
-from holdfast.gateway.sessions.session import Session
+from holdfast.gateway.sessions.session import GatewaySession
 
 
 class Front2025:
@@ -49,7 +49,7 @@ class Front2025:
             await request.chunk(event_of(answer))
             await request.end_stream()
 
-    async def _session(self, request: Request, principal: Principal) -> Session:
+    async def _session(self, request: Request, principal: Principal) -> GatewaySession:
         """The caller's session, or 400 if the request names none, 404 if there is none of that name."""
         id = request.header(b"mcp-session-id")
         if id is None:
@@ -59,13 +59,13 @@ class Front2025:
             raise Refused(404, "Session not found", code=SESSION_NOT_FOUND)
         return session
 
-    def _answered(self, session: Session, body: dict[str, Any]) -> None:
+    def _answered(self, session: GatewaySession, body: dict[str, Any]) -> None:
         if ("result" in body) == ("error" in body) or "id" not in body:
             raise Refused(400, "a message has a method, or an id with a result or an error")
         if not session.questions.answer(body):
             raise Refused(400, "no question with this id is open")
 
-    async def _call(self, request: Request, session: Session, message: Message, accepts: Accepts) -> None:
+    async def _call(self, request: Request, session: GatewaySession, message: Message, accepts: Accepts) -> None:
         id, method = message.id, message.method
         assert id is not None
         assert method is not None

@@ -29,7 +29,7 @@ from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.sessions.header_keys import Keys
 from holdfast.gateway.sessions.record import Client
-from holdfast.gateway.sessions.session import Session
+from holdfast.gateway.sessions.session import GatewaySession
 
 log = logging.getLogger("holdfast.gateway")
 
@@ -84,7 +84,7 @@ class Front2026:
         if wrong is not None:
             raise Refused(400, wrong.message, code=wrong.code)
 
-    async def _session(self, headers: Mapping[str, str], principal: Principal, client: Client) -> Session | None:
+    async def _session(self, headers: Mapping[str, str], principal: Principal, client: Client) -> GatewaySession | None:
         """The session that a configured header names, begun when it is named for the first time."""
         name = self._gateway.settings.sessions.header
         value = headers.get(name.lower()) if name is not None else None

@@ -21,7 +21,7 @@ from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.sessions.questions import ReplyChannel
 from holdfast.gateway.sessions.record import Client
-from holdfast.gateway.sessions.session import Session
+from holdfast.gateway.sessions.session import GatewaySession
 
 REQUEST_CANCELLED: Mapping[str, Any] = {"code": CANCELLED, "message": "Request cancelled"}
 
@@ -62,7 +62,7 @@ class Pipeline:
         if self._gateway.draining:
             raise Refused.for_now("the gateway is going down")
 
-    async def initialize(self, principal: Principal, params: dict[str, Any]) -> tuple[Session, dict[str, Any]]:
+    async def initialize(self, principal: Principal, params: dict[str, Any]) -> tuple[GatewaySession, dict[str, Any]]:
         """Begin a 2025 session. Returns it, and the result of `initialize`."""
         try:
             client = client_of(params)
@@ -89,7 +89,9 @@ class Pipeline:
             raise Refused(400, message, code=UNSUPPORTED_VERSION, data=supported)
         return discovery(self._gateway)
 
-    def notify(self, session: Session | None, calls: Mapping[str | int, "asyncio.Task[Any]"], message: Message) -> None:
+    def notify(
+        self, session: GatewaySession | None, calls: Mapping[str | int, "asyncio.Task[Any]"], message: Message
+    ) -> None:
         """A notification from the client of these calls under way. Unknown ones are dropped."""
         if message.method == "notifications/cancelled":
             id = message.params.get("requestId")

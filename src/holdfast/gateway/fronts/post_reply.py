@@ -50,7 +50,7 @@ class PostReplyChannel:
         self._written = 0
         self.can_ask = accepts.sse and (request.streams or not accepts.json)
 
-    def say(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         if not self.can_ask:
             return  # a client that accepts no stream gets the result only
         self._begun().add(message)

@@ -27,7 +27,7 @@ from holdfast.gateway.fronts.streams import Streams
 from holdfast.gateway.gateway import CUT_SECONDS, Gateway
 from holdfast.gateway.place import make_room
 from holdfast.gateway.request_context import RequestContext
-from holdfast.gateway.sessions.session import Session
+from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.links.codec import decode_exactly, encode_known
 from holdfast.links.target import CommandTarget
 from holdfast.links.wires.stdio.child import ID_WITHIN, ids_in
@@ -54,13 +54,13 @@ class StdioFront:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._out = OutPipe(out, gateway.settings.clients, self.stop)
-        self._session: Session | None = None
+        self._session: GatewaySession | None = None
         self._calls: dict[Any, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._pushing: asyncio.Task[None] | None = None
         self._initializing: asyncio.Task[None] | None = None
 
-    def say(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         self._out.put(encode_known(dict(message)) + b"\n")
 
     async def keep_up(self) -> None:
@@ -72,7 +72,7 @@ class StdioFront:
         return REQUEST_CANCELLED
 
     async def finish(self, message: dict[str, Any], status: int = 200) -> None:
-        self.say(message)
+        self.send(message)
 
     async def was_read(self) -> bool:
         return await self._out.flush()
@@ -155,7 +155,7 @@ class StdioFront:
             task.add_done_callback(self._tasks.discard)
 
     def _refuse(self, id: str | int | None, code: int, message: str) -> None:
-        self.say({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
+        self.send({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
 
     async def _call(self, id: str | int, message: Message) -> None:
         era = Era.Y2026 if message.has_2026_envelope else Era.Y2025
@@ -218,7 +218,7 @@ class StdioFront:
         """Send what the session has to say outside of calls."""
         async for event in streams.own.after(0):
             data = event.partition(b"data: ")[2].rstrip(b"\n")
-            self.say(decode_exactly(data))
+            self.send(decode_exactly(data))
 
     async def _close(self) -> None:
         self.closing = True

@@ -44,14 +44,14 @@ class LatestChannel:
         """What comes now goes to another request, or to nobody."""
         self._channel, self._token, self._is_first = channel, progress_token, False
 
-    def say(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         if self._channel is None:
             return
         if not self._is_first and message.get("method") == "notifications/progress":
             if self._token is None:
                 return
             message = {**message, "params": {**message["params"], "progressToken": self._token}}
-        self._channel.say(message)
+        self._channel.send(message)
 
     async def keep_up(self) -> None:
         if self._channel is not None:

@@ -11,7 +11,7 @@ from holdfast.core.models import Principal
 from holdfast.gateway.config.settings import Sessions as Settings
 from holdfast.gateway.sessions.record import Client
 from holdfast.gateway.sessions.registry import Sessions
-from holdfast.gateway.sessions.session import Session
+from holdfast.gateway.sessions.session import GatewaySession
 
 OPEN, END = "holdfast__open_session", "holdfast__end_session"
 NAMES = frozenset({OPEN, END})
@@ -58,7 +58,7 @@ def with_handle(item: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**item, "inputSchema": {**known, "properties": {**inner, ARGUMENT: _HANDLE}}}
 
 
-async def find(sessions: Sessions, principal: Principal, handle: object) -> Session | None:
+async def find(sessions: Sessions, principal: Principal, handle: object) -> GatewaySession | None:
     """The caller's session by its handle."""
     if not isinstance(handle, str):
         return None

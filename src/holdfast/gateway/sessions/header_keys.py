@@ -16,7 +16,7 @@ from holdfast.errors import Busy, HoldfastError
 from holdfast.gateway.backends.memories import GRACE
 from holdfast.gateway.sessions.record import Client
 from holdfast.gateway.sessions.registry import Sessions
-from holdfast.gateway.sessions.session import Session
+from holdfast.gateway.sessions.session import GatewaySession
 
 KIND = "key"  # the kind of the record that counts the lives of a key's session
 CLAIM = 60.0  # seconds to begin a session
@@ -29,7 +29,7 @@ KNOWN = 100  # keys beyond twice the live sessions: then those of sessions that 
 class _Finding:
     """The search for a key's session, or its beginning, for all requests that wait for it."""
 
-    task: "asyncio.Task[Session]"
+    task: "asyncio.Task[GatewaySession]"
     waiting: int = 0
 
 
@@ -43,7 +43,7 @@ class Keys:
         """The live sessions of keys, by digest."""
         self._finding: dict[str, _Finding] = {}
 
-    async def session(self, principal: Principal, value: str, client: Client) -> Session:
+    async def session(self, principal: Principal, value: str, client: Client) -> GatewaySession:
         """The key's session, begun if there is none or if the last one has ended. One request begins it for all."""
         digest = hashlib.sha256(f"{principal}\0{value}".encode()).hexdigest()
         known = self._known.get(digest)
@@ -65,7 +65,7 @@ class Keys:
             if not finding.waiting:
                 finding.task.cancel()
 
-    def _found(self, digest: str, task: "asyncio.Task[Session]") -> None:
+    def _found(self, digest: str, task: "asyncio.Task[GatewaySession]") -> None:
         del self._finding[digest]
         if task.cancelled() or task.exception() is not None:
             self._known.pop(digest, None)
@@ -75,7 +75,7 @@ class Keys:
             self._known = {each: id for each, id in self._known.items() if id in live}
         self._known[digest] = task.result().id
 
-    async def _find_or_begin(self, principal: Principal, digest: str, client: Client) -> Session:
+    async def _find_or_begin(self, principal: Principal, digest: str, client: Client) -> GatewaySession:
         until = asyncio.get_running_loop().time() + self._sessions.settings.start + WAIT
         while True:
             life, rev = await self._life(digest)
@@ -101,7 +101,7 @@ class Keys:
         life = members(record.data).get("life") if record is not None else None
         return (life if isinstance(life, int) else 0), (record.rev if record is not None else 0)
 
-    async def _begin(self, principal: Principal, client: Client, digest: str, life: int, rev: int) -> Session:
+    async def _begin(self, principal: Principal, client: Client, digest: str, life: int, rev: int) -> GatewaySession:
         """The session first, then the life that names it: a request that sees the life finds the session."""
         session = await self._sessions.begin(principal, client, Era.Y2026, _id(digest, life + 1))
         idle, max_age = self._sessions.settings.idle, self._sessions.settings.max_age

@@ -25,7 +25,7 @@ class ReplyChannel(Protocol):
     is_alone: bool
     """No other client is served: a program may wait for this one."""
 
-    def say(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         """Send a notification or a request on the call's own stream, in order."""
         ...
 
@@ -96,7 +96,7 @@ class Questions:
         try:
             channel = self._channel(reply_channel)
             if channel is not None:
-                channel.say(message)
+                channel.send(message)
             elif (stream := session.read_stream) is not None:
                 stream.add(message)
                 number = stream.last

@@ -15,7 +15,7 @@ from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.parking.record import KIND as PARKED
 from holdfast.gateway.sessions.record import KIND
 from holdfast.gateway.sessions.registry import Sessions
-from holdfast.gateway.sessions.session import Session
+from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.links.memory.store import KIND as LINKS
 
 log = logging.getLogger("holdfast.gateway")
@@ -53,7 +53,7 @@ class Reaper:
 
     async def _reap_live(self) -> int:
         """End what is over here, and touch what is in use: its record must not expire."""
-        due: list[Session] = []
+        due: list[GatewaySession] = []
         ended = 0
         for session in list(self._sessions.live.values()):
             if self._sessions.is_over(session):

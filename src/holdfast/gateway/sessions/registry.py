@@ -24,7 +24,7 @@ from holdfast.gateway.fronts.streams import Streams
 from holdfast.gateway.sessions.admission import Admission
 from holdfast.gateway.sessions.lifetimes import Lifetimes
 from holdfast.gateway.sessions.record import KIND, Client, era_of, new_id, record_id
-from holdfast.gateway.sessions.session import Session
+from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.gateway.sessions.start import start_backends
 from holdfast.gateway.sessions.stored import TOPIC, StoredSessions
 from holdfast.stores.contract import Store
@@ -56,13 +56,13 @@ class Sessions:
         self.owner = owner
         self.new_streams = new_streams
         self.clock = clock
-        self.live: OrderedDict[str, Session] = OrderedDict()
+        self.live: OrderedDict[str, GatewaySession] = OrderedDict()
         """By id. The one used last stands last."""
         self.lifetimes = Lifetimes(settings, clock)
         self.stored = StoredSessions(store, owner, backends, self.lifetimes, sink)
         self._admission = Admission(store, settings, clock)
         self._sink = sink
-        self._finding: dict[str, asyncio.Task[Session | None]] = {}
+        self._finding: dict[str, asyncio.Task[GatewaySession | None]] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._resting: set[asyncio.Task[None]] = set()
 
@@ -80,10 +80,10 @@ class Sessions:
 
     async def begin(
         self, principal: Principal, client: Client, era: Era = Era.Y2025, id: FrontSessionId | None = None
-    ) -> Session:
+    ) -> GatewaySession:
         """A new session with its backends starting; returns at the latest when the start deadline has passed."""
         async with self._admission.admitted(principal):
-            session = Session(self, id or new_id(), principal, client, era)
+            session = GatewaySession(self, id or new_id(), principal, client, era)
             try:
                 await start_backends(session, self.backends.values(), self.settings.start)
                 await session.record.commit_first()
@@ -98,7 +98,7 @@ class Sessions:
         self._rest_some(session)
         return session
 
-    async def _close_outdated(self, session: Session) -> None:
+    async def _close_outdated(self, session: GatewaySession) -> None:
         """A reload while the session began: close links to servers that are no longer configured."""
         for name, backend_link in list(session.links.items()):
             if self.backends.get(name) is not backend_link.backend:
@@ -106,7 +106,7 @@ class Sessions:
                 session.lists.rebuild()
                 await backend_link.close("reconfigured", end=True, leaves_loss=True)
 
-    async def find(self, id: str, principal: Principal) -> Session | None:
+    async def find(self, id: str, principal: Principal) -> GatewaySession | None:
         """The caller's live session, here or as the store has it."""
         session = self.live.get(id)
         while session is None or session.state is GatewaySessionState.DETACHED:  # put to rest before it could be used
@@ -124,7 +124,7 @@ class Sessions:
         self.live.move_to_end(id)
         return session
 
-    async def _find(self, id: str) -> Session | None:
+    async def _find(self, id: str) -> GatewaySession | None:
         """One read of the store for all requests that look for a session at once."""
         if len(id) > ID_LENGTH:
             return None
@@ -135,7 +135,7 @@ class Sessions:
             finding.add_done_callback(lambda _: self._finding.pop(id, None))
         return await asyncio.shield(finding)
 
-    async def _load(self, id: str) -> Session | None:
+    async def _load(self, id: str) -> GatewaySession | None:
         if id in self._ending:
             return None
         record = await self.store.get(KIND, record_id(id))
@@ -145,7 +145,7 @@ class Sessions:
             await self.end_stored(record, "expired")
             return None
         client = Client.from_json(record.data.get("client"))
-        session = Session(self, FrontSessionId(id), record.principal, client, era_of(record))
+        session = GatewaySession(self, FrontSessionId(id), record.principal, client, era_of(record))
         session.record.take(record)
         session.usage.restore(self.clock.monotonic(), *self.lifetimes.ages(record))
         session.step(GatewaySessionEvent.STARTED)
@@ -153,7 +153,7 @@ class Sessions:
         self._rest_some(session)
         return session
 
-    def live_by_key(self, key: str) -> Session | None:
+    def live_by_key(self, key: str) -> GatewaySession | None:
         """The live session whose record has this name."""
         return next((session for session in self.live.values() if session.key == key), None)
 
@@ -165,15 +165,15 @@ class Sessions:
 
     # Time
 
-    def is_over(self, session: Session) -> bool:
+    def is_over(self, session: GatewaySession) -> bool:
         """Has a live session expired?"""
         return self.lifetimes.is_over(session.usage, in_use=session.in_use)
 
-    def must_touch(self, session: Session) -> bool:
+    def must_touch(self, session: GatewaySession) -> bool:
         """Is it time to touch the record? Then it counts as touched."""
         return session.usage.take_touch(self.clock.monotonic(), self.lifetimes.touch_every)
 
-    async def touch(self, session: Session) -> None:
+    async def touch(self, session: GatewaySession) -> None:
         """Keep the record of a session in use from expiring."""
         try:
             await self.store.touch(KIND, session.key)
@@ -182,7 +182,7 @@ class Sessions:
 
     # Rest
 
-    def _rest_some(self, newest: Session) -> None:
+    def _rest_some(self, newest: GatewaySession) -> None:
         """More live sessions than a process should hold: those used longest ago rest in the store."""
         extra = len(self.live) - self.settings.live
         if extra <= 0:
@@ -190,7 +190,7 @@ class Sessions:
         for session in [each for each in self.live.values() if each.may_rest and each is not newest][:extra]:
             self._rest(session, "at rest")
 
-    def _rest(self, session: Session, reason: str) -> None:
+    def _rest(self, session: GatewaySession, reason: str) -> None:
         del self.live[session.id]
         session.step(GatewaySessionEvent.HANDED_OVER)
         task = asyncio.get_running_loop().create_task(session.close(reason, end=False), name="rest session")
@@ -199,14 +199,14 @@ class Sessions:
 
     # The end of one session
 
-    async def end(self, session: Session, reason: str) -> None:
+    async def end(self, session: GatewaySession, reason: str) -> None:
         """End it at every backend and in the store. The caller may be cancelled, the ending goes on."""
         await self._end_here(session, reason, announce=True)
 
-    async def _end_here(self, session: Session, reason: str, *, announce: bool) -> None:
+    async def _end_here(self, session: GatewaySession, reason: str, *, announce: bool) -> None:
         await asyncio.shield(self._end_soon(session, reason, announce=announce))
 
-    def _end_soon(self, session: Session, reason: str, *, announce: bool) -> "asyncio.Task[None]":
+    def _end_soon(self, session: GatewaySession, reason: str, *, announce: bool) -> "asyncio.Task[None]":
         """`announce=False`: another process has ended it, also at the servers."""
         ending = self._ending.get(session.id)
         if ending is None:
@@ -215,12 +215,12 @@ class Sessions:
             ending.add_done_callback(lambda task: self._ended(session, task))
         return ending
 
-    def _ended(self, session: Session, task: "asyncio.Task[None]") -> None:
+    def _ended(self, session: GatewaySession, task: "asyncio.Task[None]") -> None:
         self._ending.pop(session.id, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("session %s could not be ended: %s", session.key[:8], error)
 
-    async def _end(self, session: Session, reason: str, announce: bool) -> None:
+    async def _end(self, session: GatewaySession, reason: str, announce: bool) -> None:
         if session.state not in (GatewaySessionState.OPEN, GatewaySessionState.STARTING):
             return
         await self.store.end(KIND, session.key)  # first: no call begins on it any more

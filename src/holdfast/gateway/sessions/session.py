@@ -53,7 +53,7 @@ class SessionHost(Protocol):
     def new_streams(self) -> Streams: ...
 
 
-class Session:
+class GatewaySession:
     """A session that this process holds live."""
 
     __slots__ = (
@@ -100,7 +100,9 @@ class Session:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def __repr__(self) -> str:
-        return f"<Session {self.key[:8]} {self.state.name} backends={sorted(self.links)} calls={len(self.calls)}>"
+        return (
+            f"<GatewaySession {self.key[:8]} {self.state.name} backends={sorted(self.links)} calls={len(self.calls)}>"
+        )
 
     # State
 

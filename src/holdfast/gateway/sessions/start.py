@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from holdfast.errors import HoldfastError
 from holdfast.gateway.backends.backend import Backend
-from holdfast.gateway.sessions.session import Session
+from holdfast.gateway.sessions.session import GatewaySession
 
 log = logging.getLogger("holdfast.gateway")
 
@@ -21,7 +21,7 @@ def starts_with_session(backend: Backend) -> bool:
     return backend.policy.reuse == "session" or backend.catalogue is None
 
 
-async def start_backends(session: Session, backends: Iterable[Backend], seconds: float) -> None:
+async def start_backends(session: GatewaySession, backends: Iterable[Backend], seconds: float) -> None:
     """Start the eager backends; late ones go on starting when the time is over."""
     starting = [
         session.start(_start(session, backend), f"start {backend.name}")
@@ -32,7 +32,7 @@ async def start_backends(session: Session, backends: Iterable[Backend], seconds:
         await asyncio.wait(starting, timeout=seconds)
 
 
-async def _start(session: Session, backend: Backend) -> None:
+async def _start(session: GatewaySession, backend: Backend) -> None:
     try:
         if backend.policy.reuse != "session":
             await backend.check()

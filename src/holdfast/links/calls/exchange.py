@@ -101,8 +101,8 @@ class Exchanger:
         assert reply.message is not None
         return reply.message["result"]
 
-    async def tell(self, generation: Generation, message: Message) -> Reply:
-        return await generation.wire.tell(generation, message, self._limits.tell)
+    async def deliver(self, generation: Generation, message: Message) -> Reply:
+        return await generation.wire.deliver(generation, message, self._limits.deliver)
 
     def _message(self, generation: Generation, id: str | int, method: str, params: Params, progress: bool) -> Message:
         if generation.era is Era.Y2026:
@@ -128,7 +128,7 @@ class Exchanger:
             return
         params = {"requestId": id, "reason": reason}
         message: Message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
-        task = self._background.start(self.tell(generation, message), f"cancel {self._name}", finish=True)
+        task = self._background.start(self.deliver(generation, message), f"cancel {self._name}", finish=True)
         if generation.wire.owns_server:  # HTTP keeps no order between requests
             self._cancellations.add(task)
             task.add_done_callback(self._cancellations.discard)

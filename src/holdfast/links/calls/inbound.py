@@ -27,10 +27,10 @@ ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 class Inbound:
     """The receiving side of one link."""
 
-    def __init__(self, background: BackgroundTasks, reporter: LinkReporter, tell_seconds: float) -> None:
+    def __init__(self, background: BackgroundTasks, reporter: LinkReporter, deliver_seconds: float) -> None:
         self._background = background
         self._reporter = reporter
-        self._tell_seconds = tell_seconds
+        self._deliver_seconds = deliver_seconds
         self._on_request: OnRequest | None = None
         self._on_notification: OnNotification | None = None
         self._progress: dict[str | int, OnProgress] = {}
@@ -238,12 +238,12 @@ class Inbound:
                 self._reporter.handler_failed(f"the handler of {method!r:.80}", error)
                 answer["error"] = {"code": INTERNAL_ERROR, "message": "Internal error"}
         try:
-            reply = await generation.wire.tell(generation, answer, self._tell_seconds)
+            reply = await generation.wire.deliver(generation, answer, self._deliver_seconds)
         except HoldfastError as error:  # what the handler returned is not JSON, or too large
             self._reporter.strayed(f"the handler of {method!r:.80} returned what can't be sent: {error.what}")
             said = {"code": INTERNAL_ERROR, "message": "Internal error"}
-            reply = await generation.wire.tell(
-                generation, {"jsonrpc": "2.0", "id": id, "error": said}, self._tell_seconds
+            reply = await generation.wire.deliver(
+                generation, {"jsonrpc": "2.0", "id": id, "error": said}, self._deliver_seconds
             )
         if reply.seen is not None:
             self._reporter.strayed(f"our answer to {method!r:.80} did not arrive: {reply.what}")

@@ -49,7 +49,7 @@ class Handshaker:
         resolved: Resolved,
         ours: Ours,
         seconds: float,
-        tell_seconds: float,
+        deliver_seconds: float,
         inbound: Inbound,
         number: int,
         begun: Callable[[Generation], None],
@@ -59,18 +59,18 @@ class Handshaker:
         self._resolved = resolved
         self._ours = ours
         self._seconds = seconds
-        self._tell_seconds = tell_seconds
-        self._receive = inbound.during_handshake(self.tell)
+        self._deliver_seconds = deliver_seconds
+        self._receive = inbound.during_handshake(self.deliver)
         self._number = number
         self._begun = begun
         self._asked = 0
 
-    async def tell(self, message: Message) -> Reply:
+    async def deliver(self, message: Message) -> Reply:
         """Answer a ping that comes before the handshake is done."""
         version = VERSIONS[Era.Y2025][0]
         provisional = Generation(0, Era.Y2025, version, Handshake(Era.Y2025, version, {}), self._wire)
         self._wire.apply_credentials(provisional, self._resolved)
-        return await self._wire.tell(provisional, message, self._tell_seconds)
+        return await self._wire.deliver(provisional, message, self._deliver_seconds)
 
     async def handshake(self, pinned: Era | None, prefers: Era, offers: Offers) -> Generation:
         """A generation that is ready: in the pinned era, else in the preferred one where the server has it."""
@@ -183,7 +183,7 @@ class Handshaker:
             return better
         generation = self._ready(Handshake(Era.Y2025, str(version), plain(result)), session)
         self._begun(generation)  # from here on it has to be ended, whatever happens
-        told = await self._wire.tell(
+        told = await self._wire.deliver(
             generation, {"jsonrpc": "2.0", "method": "notifications/initialized"}, self._seconds
         )
         if told.seen is not None:

@@ -192,7 +192,7 @@ class Startup:
                 self.resolved,
                 self._settings.now.ours,
                 self._handshake_seconds,
-                self._limits.tell,
+                self._limits.deliver,
                 self._inbound,
                 number,
                 self._begins,

@@ -243,7 +243,7 @@ class Wire(Protocol):
         """Send a request and wait for its answer. Raises nothing but the caller's own cancellation."""
         ...
 
-    async def tell(self, generation: Generation, message: Message, seconds: float) -> Reply:
+    async def deliver(self, generation: Generation, message: Message, seconds: float) -> Reply:
         """Send a notification, or an answer of ours."""
         ...
 

@@ -146,7 +146,7 @@ class DuplexWire:
             return Reply(answer)
         return self._broken(generation, Broke.NOT_AN_ANSWER, Ending("the answer has neither result nor error"))
 
-    async def tell(self, generation: Generation, message: Message, seconds: float) -> Reply:
+    async def deliver(self, generation: Generation, message: Message, seconds: float) -> Reply:
         if not self._open:
             return self._broken(generation, Broke.CONNECT, await self._channel.last_words())
         try:

@@ -114,7 +114,9 @@ async def test_a_resumption_that_fails_is_an_unknown_outcome() -> None:
 async def test_a_stream_may_last_longer_than_every_default_timeout() -> None:
     # Silence at a three-hundredth of its default: five minutes become one second, and the stream lasts longer.
     limits = holdfast.links.Limits().scaled(1 / 300)
-    limits = type(limits)(silence=limits.silence, connect=2, handshake=2, start=5, close=2, tell=2, stream_retry=0.02)
+    limits = type(limits)(
+        silence=limits.silence, connect=2, handshake=2, start=5, close=2, deliver=2, stream_retry=0.02
+    )
     handlers = CallHandlers()
     async with FaultServer(era="2026") as server, link_to(server.url, limits=limits, on_notification=handlers) as link:
         answers = asyncio.ensure_future(link.request("subscriptions/listen", {"notifications": {}}))

@@ -8,7 +8,7 @@ from holdfast import events
 from holdfast.links import CommandTarget, Limits
 
 QUICK = Limits(
-    connect=2, program_handshake=5, start=20, silence=5, close=2, exit=0.5, tell=2, backoff=0.01, stream_retry=0.02,
+    connect=2, program_handshake=5, start=20, silence=5, close=2, exit=0.5, deliver=2, backoff=0.01, stream_retry=0.02,
     message_bytes=1_000_000,
 )  # fmt: skip
 

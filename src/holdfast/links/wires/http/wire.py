@@ -74,7 +74,7 @@ class HttpWire:
         call = _Call(self, generation, message, patience, receive, resumption)
         return await call.run(headers)
 
-    async def tell(self, generation: Generation, message: Message, seconds: float) -> Reply:
+    async def deliver(self, generation: Generation, message: Message, seconds: float) -> Reply:
         body = Body(self.endpoint.encode(message))
         try:
             async with asyncio.timeout(seconds):
