@@ -15,8 +15,8 @@ from holdfast.core.eras import VERSIONS, Era
 from holdfast.core.handshake import Handshake, Ours, includes
 from holdfast.core.lifecycle import LinkState
 from holdfast.core.models import Principal
-from holdfast.core.outcome import judge
 from holdfast.core.retry import is_safe
+from holdfast.core.verdicts import judge
 from holdfast.errors import Busy, UsageError
 from holdfast.links.background import BackgroundTasks, cancelling
 from holdfast.links.calls.call import Call, CallContext, pass_circuit

@@ -158,7 +158,7 @@ async def test_requests_that_wait_for_answers_are_bounded_in_bytes_whatever_ids_
     generation = cast("Generation", SimpleNamespace(wire=Telling()))
     inbound = Inbound(BackgroundTasks(lambda what, error: None), LinkReporter("it", None, SYSTEM), 1.0)
     inbound.handle(ask, None)
-    receive = inbound.of(generation)
+    receive = inbound.receiver(generation)
     asked = {"jsonrpc": "2.0", "id": "same", "method": "roots/list", "params": {"text": "x" * 900_000}}
     reading = [asyncio.ensure_future(receive(asked)) for _ in range(200)]
     for _ in range(10):

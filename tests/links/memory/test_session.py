@@ -331,7 +331,7 @@ async def test_a_new_program_where_one_was_saved_is_told_as_a_replacement(store:
         assert text_of(await second.request("tools/call", tool("write", text="b"))) == "noted, 1 so far"
         assert second.statistics().replacements == 1
         await second.close(end=True)
-    assert sum(isinstance(event, events.SessionWasReplaced) for event in heard) == 1
+    assert sum(isinstance(event, events.LinkSessionReplaced) for event in heard) == 1
     async with link() as third:  # the second was ended, so nothing is missed
         assert text_of(await third.request("tools/call", tool("write", text="c"))) == "noted, 1 so far"
         await third.close(end=True)

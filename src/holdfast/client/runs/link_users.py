@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from holdfast.client.callbacks import Callbacks
 from holdfast.client.declaration import ServerDeclaration
-from holdfast.events import Event, SessionWasReplaced
+from holdfast.events import Event, LinkSessionReplaced
 from holdfast.links.link import Link
 
 
@@ -24,7 +24,7 @@ class LinkUsers:
         self._server = server
         self._kept = kept
         self._now: list[LinkUser] = []
-        self._missed: SessionWasReplaced | None = None
+        self._missed: LinkSessionReplaced | None = None
         """What happened to a kept link while no run used it."""
 
     def join(self, user: LinkUser, link: Link) -> None:
@@ -55,7 +55,7 @@ class LinkUsers:
         self._callbacks().notify(method, params)
 
     def on_event(self, event: Event) -> None:
-        if not self._now and isinstance(event, SessionWasReplaced):
+        if not self._now and isinstance(event, LinkSessionReplaced):
             self._missed = event
         for user in tuple(self._now):
             user.on_event(self._server, event)

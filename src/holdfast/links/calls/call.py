@@ -10,8 +10,8 @@ from typing import Any
 
 from holdfast.core.eras import INPUT_METHODS
 from holdfast.core.lifecycle import CircuitState, LinkEvent
-from holdfast.core.outcome import Broke, Seen, Verdict, is_transport_fault, judge
-from holdfast.core.retry import Circumstances, Replacement, RetryStep, decide, decide_replacement, wait_for
+from holdfast.core.retry import AfterReplacement, Circumstances, RetryStep, decide, decide_replacement, wait_for
+from holdfast.core.verdicts import Broke, Seen, Verdict, is_transport_fault, judge
 from holdfast.errors import CircuitOpen, HoldfastError
 from holdfast.events import CallReplayed, CircuitChanged
 from holdfast.links.calls.errors import TimeSpent, answered, closed, error_for, replaced
@@ -320,7 +320,7 @@ class Call:
             reseeded=generation.reseeded or generation.reported_elsewhere,
             tries_left=self._attempts <= context.options.limits.replays,
         )
-        if decision is Replacement.TELL:
+        if decision is AfterReplacement.RAISE:
             if not self._safe:
                 loss, own = context.lifecycle.losses.pending, context.lifecycle.losses.sharers.loss_of(self._sharer)
                 if loss is not None and loss.generation == generation.number:

@@ -9,8 +9,8 @@ import random
 from contextvars import Context
 
 from holdfast.core.lifecycle import LinkEvent, LinkState
-from holdfast.core.outcome import Seen, Verdict
 from holdfast.core.retry import backoff
+from holdfast.core.verdicts import Seen, Verdict
 from holdfast.errors import ConnectFailed, HoldfastError, LeaseClosed, StartTimeout, UsageError
 from holdfast.events import LinkClosed, LinkFailed, LinkOpened
 from holdfast.links.background import BackgroundTasks

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from holdfast.core.eras import Era
-from holdfast.core.outcome import Seen, Verdict
+from holdfast.core.verdicts import Seen, Verdict
 from holdfast.errors import HoldfastError
 from holdfast.events import StreamDropped
 from holdfast.links.background import BackgroundTasks
@@ -94,7 +94,7 @@ class ServerStream:
             self._reporter.event(StreamDropped, why=why, resumable=resumable)
 
         async def read() -> None:
-            await generation.wire.listen(generation, self._inbound.of(generation), lost, dropped)
+            await generation.wire.listen(generation, self._inbound.receiver(generation), lost, dropped)
 
         memory = self._memory()
         if memory is None or generation.wire.owns_server:
