@@ -32,7 +32,6 @@ from mcp_types import (
     CONNECTION_CLOSED,
     INTERNAL_ERROR,
     INVALID_PARAMS,
-    METHOD_NOT_FOUND,
     REQUEST_TIMEOUT,
     ErrorData,
     JSONRPCError,
@@ -46,11 +45,10 @@ from holdfast.core.eras import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
     PROTOCOL_VERSION,
-    VERSIONS,
+    UNSUPPORTED_VERSION,
     Era,
     result_in,
 )
-from holdfast.core.handshake import Handshake
 from holdfast.core.retry import HINT_SECONDS
 from holdfast.errors import (
     AnswerTimeout,
@@ -63,7 +61,8 @@ from holdfast.errors import (
 )
 from holdfast.links.calls.call import LISTEN
 from holdfast.links.calls.handlers import OnProgress, OnResumeToken, Params
-from holdfast.links.crossing import NOT_FOUND_2025, Crossing
+from holdfast.links.crossing.crossing import Crossing
+from holdfast.links.crossing.shapes import discover_result, initialize_result
 from holdfast.links.link import Link
 
 CANCELLED = "notifications/cancelled"
@@ -87,7 +86,7 @@ class Bridge:
         self.link = link
         self._probes = probes
         self._sharer = sharer
-        self.crossing = Crossing(link, self._learn, self._param_headers)
+        self.crossing = Crossing(link, self._learn, self.on_notification, self._param_headers)
 
     async def call(
         self,
@@ -109,29 +108,31 @@ class Bridge:
                 return await self._initialize(params or {}, timeout)
             if method == "server/discover":
                 return await self._discover(params or {}, timeout)
-            if self.link.generation == 0 and is_2026:
-                self.link.assume(str(meta[PROTOCOL_VERSION]))  # a client with a pinned era, which makes no handshake
+            if self.link.generation == 0 and is_2026:  # a client with a pinned era, which makes no handshake
+                self.link.introduce(_members(meta.get(CLIENT_INFO)), _members(meta.get(CLIENT_CAPABILITIES)))
+                self.link.assume(str(meta[PROTOCOL_VERSION]))
             safe, timeout = await self._is_safe(method, params, timeout)
             extra = {name: value for name, value in (headers or {}).items() if name.lower() not in _OURS}
             sharer = self._sharer() if self._sharer is not None else None
-            if not is_2026 and self.link.era is Era.Y2026:
-                return await self.crossing.request(method, params or {}, safe, extra, timeout, on_progress, id, sharer)
-            result = await self.link.request(
-                method,
-                params,
-                safe=safe,
-                headers=extra,
-                timeout=timeout,
-                on_progress=on_progress,
-                id=id,
-                sharer=sharer,
-                resume=resume,
-                on_resume_token=on_resume_token,
-            )
-        except ErrorAnswer as error:
-            if is_2026 and (error.code, method) == (NOT_FOUND_2025, "resources/read"):
-                raise MCPError(INVALID_PARAMS, error.message, error.data) from error
-            raise as_mcp_error(error) from error
+            hints = (safe, extra, timeout, on_progress, id, sharer, resume, on_resume_token)
+            crosses = self.crossing.is_needed(is_2026)
+            if crosses:
+                result = await self.crossing.request(method, params or {}, *hints)
+            else:
+                result = await self.link.request(
+                    method,
+                    params,
+                    safe=safe,
+                    headers=extra,
+                    timeout=timeout,
+                    on_progress=on_progress,
+                    id=id,
+                    sharer=sharer,
+                    resume=resume,
+                    on_resume_token=on_resume_token,
+                )
+                if self.crossing.is_needed(is_2026):  # the server came back in the other era
+                    crosses, result = True, await self.crossing.crossed(method, params or {}, result, *hints)
         except HoldfastError as error:
             raise as_mcp_error(error) from error
         except (TypeError, ValueError, AttributeError, KeyError) as error:  # a handshake that is not what it should be
@@ -139,9 +140,14 @@ class Bridge:
                 f"the handshake with {self.link.name!r} can't be read: {error!r:.200}", server=self.link.name
             )
             raise as_mcp_error(bad) from error
+        if crosses and (not is_2026 or result.get("resultType") == "input_required"):
+            return result
         if method == "tools/list":
             self._learn(result)
-        return result_in(Era.Y2026, method, result) if is_2026 else result
+        if is_2026:
+            return result_in(Era.Y2026, method, result)
+        self.crossing.answered(method, params)
+        return result
 
     def _param_headers(self, method: str, params: Mapping[str, Any]) -> dict[str, str]:
         schema = _schemas.get(self.link, {}).get(str(params.get("name"))) if method == "tools/call" else None
@@ -196,7 +202,10 @@ class Bridge:
         self.link.introduce(params.get("clientInfo") or {}, params.get("capabilities") or {})
         self.link.prefer(Era.Y2025)
         handshake = await self.link.open(timeout=timeout)
-        return dict(handshake.result) if handshake.era is Era.Y2025 else _as_2025(handshake, self.link.name)
+        await self.crossing.began(Era.Y2025)
+        if handshake.era is Era.Y2025:
+            return dict(handshake.result)
+        return initialize_result(handshake, self.link.name, params.get("protocolVersion"))
 
     async def _discover(self, params: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
         meta = cast("Mapping[str, Any]", params.get("_meta") or {})
@@ -204,9 +213,14 @@ class Bridge:
         if not self._probes:
             self.link.prefer(Era.Y2026)
         handshake = await self.link.open(timeout=timeout)
-        if handshake.era is Era.Y2025:
-            raise MCPError(METHOD_NOT_FOUND, f"{self.link.name!r} speaks {handshake.version}")
-        return dict(handshake.result)
+        if self._probes and handshake.era is Era.Y2025 and self.crossing.era is None:
+            raise MCPError(  # which takes either era: in the server's own, nothing has to be crossed
+                UNSUPPORTED_VERSION,
+                f"{self.link.name!r} speaks {handshake.version}: begin with initialize, or pin a version of 2026",
+                {"supported": [handshake.version], "requested": str(meta.get(PROTOCOL_VERSION))},
+            )
+        await self.crossing.began(Era.Y2026)
+        return discover_result(handshake) if handshake.era is Era.Y2025 else dict(handshake.result)
 
     async def notify(self, method: str, params: Params) -> None:
         """A session's notification. The link has sent `initialized` itself."""
@@ -220,18 +234,6 @@ class Bridge:
 
 def _members(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _as_2025(handshake: Handshake, name: str) -> dict[str, Any]:
-    """A 2026 server's handshake for a session that asked for a handshake."""
-    result = {
-        "protocolVersion": VERSIONS[Era.Y2025][0],
-        "capabilities": dict(handshake.capabilities),
-        "serverInfo": dict(handshake.server_info or {"name": name, "version": ""}),
-    }
-    if handshake.instructions is not None:
-        result["instructions"] = handshake.instructions
-    return result
 
 
 def as_mcp_error(error: HoldfastError) -> MCPError:
@@ -309,20 +311,17 @@ class LinkDispatcher:
                 except MCPError as error:
                     raise ErrorAnswer(error.message, message=error.message, data=error.data, code=error.code) from error
 
-            self._bridge.crossing.on_question = answer
-
-            def on_notification(method: str, params: Params) -> None:
-                self._bridge.on_notification(method)
+            def deliver(method: str, params: Params) -> None:
                 if not run_notify_intercept(on_notify_intercept, method, params):
                     tasks.start_soon(_pass_on, on_notify, _Context(self, None), method, params)
 
-            self._link.handle(answer, on_notification)
+            self._bridge.crossing.attach(deliver, answer)
             try:
                 task_status.started()
                 await anyio.sleep_forever()
             finally:
-                self._bridge.crossing.on_question = None
-                self._link.handle(None, None)
+                with anyio.CancelScope(shield=True):
+                    await self._bridge.crossing.detach()
 
 
 async def _pass_on(on_notify: OnNotify, context: "_Context", method: str, params: Params) -> None:
@@ -376,15 +375,14 @@ class LinkTransport:
         from_session, written = anyio.create_memory_object_stream[SessionMessage](BACKLOG)
         self._to_session = to_session
         self._streams = (to_session, for_session, from_session, written)
-        self._link.handle(self._on_question, self._on_notification)
-        self._bridge.crossing.on_question = self._on_question
+        self._bridge.crossing.attach(self._on_notification, self._on_question)
         self._start(self._read(written))
         return for_session, from_session
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self._link.handle(None, None)
+        await self._bridge.crossing.detach()
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -461,7 +459,6 @@ class LinkTransport:
             await self._to_session.send(SessionMessage(message))
 
     def _on_notification(self, method: str, params: Params) -> None:
-        self._bridge.on_notification(method)
         message = JSONRPCNotification(jsonrpc="2.0", method=method, params=dict(params) if params else None)
         assert self._to_session is not None
         try:

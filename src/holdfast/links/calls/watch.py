@@ -76,6 +76,16 @@ class Watch:
         if self._task is not None:
             self._task.cancel()
 
+    @property
+    def is_over(self) -> bool:
+        """It was closed, or its link was, or the server has refused it."""
+        return self._task is None or self._task.done()
+
+    async def wait_over(self) -> None:
+        """Until it is over."""
+        if self._task is not None:
+            await asyncio.wait((self._task,))
+
     async def run(self) -> None:
         """Until cancelled, or refused, or not agreed to within the time that a link has to come up."""
         failures = 0
