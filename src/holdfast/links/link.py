@@ -17,7 +17,7 @@ from holdfast.core.lifecycle import LinkState
 from holdfast.core.models import Principal
 from holdfast.core.retry import is_safe
 from holdfast.core.verdicts import judge
-from holdfast.errors import Busy, UsageError
+from holdfast.errors import Busy, ErrorAnswer, UsageError
 from holdfast.links.background import BackgroundTasks, cancelling
 from holdfast.links.calls.call import Call, CallContext, pass_circuit
 from holdfast.links.calls.errors import closed, error_for
@@ -197,7 +197,11 @@ class Link:
             raise
         if generation.assumed:
             left = None if until is None else max(0.0, until - asyncio.get_running_loop().time())
-            generation.discovered(await self.request("server/discover", timeout=left))
+            try:
+                generation.discovered(await self.request("server/discover", timeout=left))
+            except ErrorAnswer:
+                if self.era is not Era.Y2025:  # else it was assumed wrongly, and the handshake of 2025 stands
+                    raise
             generation = self._lifecycle.generation or generation
         return generation.handshake
 
@@ -396,7 +400,10 @@ class Link:
 
     def assume(self, version: str) -> None:
         """The server speaks this version of 2026, as far as the user knows: over HTTP, the first use needs no
-        handshake. If it turns out not to, one is made. Without effect after the first handshake."""
+        handshake. If it turns out not to, one is made. Without effect after the first handshake, and where 2025 is
+        pinned."""
+        if self._settings.now.pinned is Era.Y2025:
+            return
         self.prefer(Era.Y2026)
         if not self._lifecycle.numbers and version in VERSIONS[Era.Y2026]:
             self._settings.change(replace(self._settings.now, assumed=version))
