@@ -201,7 +201,9 @@ def asking() -> MCPServer:
     @server.tool()
     async def book(ctx: Context) -> str:
         first = await ctx.elicit("Which row?", Row)
+        await ctx.report_progress(1, 2)
         second = await ctx.elicit("And then?", Row)
+        await ctx.report_progress(2, 2)
         assert first.action == second.action == "accept"
         return f"rows {first.data.row} and {second.data.row}"
 
@@ -211,12 +213,20 @@ def asking() -> MCPServer:
 @pytest.mark.promise("link.sdk-eras")
 @pytest.mark.parametrize("kind", ["object", "http"])
 async def test_questions_of_a_real_2025_server_are_answered_in_rounds(kind: str) -> None:
+    steps: list[float] = []
+
     async def roots(context: Any) -> types.ListRootsResult:
         return types.ListRootsResult(roots=[types.Root(uri="file:///here")])
 
+    async def progress(done: float, total: float | None, message: str | None) -> None:
+        steps.append(done)
+
     if kind == "object":
         async with link_to(asking(), era="2025") as link, pinned(link, elicitation_callback=accept) as client:
-            assert said(await client.call_tool("book", {})) == "rows 7 and 7"
+            assert said(await client.call_tool("book", {}, progress_callback=progress)) == "rows 7 and 7"
+            await until(lambda: steps == [1, 2])  # of the requests that go on with the call
+            two = await asyncio.gather(*(client.call_tool("book", {}) for _ in range(2)))
+            assert [said(each) for each in two] == ["rows 7 and 7"] * 2
         return
     async with RealServer("fastmcp") as server, link_to(server.url, era="2025") as link:
         async with pinned(link, elicitation_callback=accept, list_roots_callback=roots) as client:

@@ -162,9 +162,12 @@ class ParkedCalls:
         return await self._go_on(known.call, method, params, timeout)
 
     async def ask(self, method: str, params: Params) -> dict[str, Any]:
-        """Answer a question that came on no call's own stream: by the latest call, since only a call can be answered by
-        questions."""
-        call = next((call for call in reversed(self._running) if call.task is not None and not call.task.done()), None)
+        """Answer a question that came on no call's own stream: it goes with the latest call that its session waits for,
+        else with the latest that waits for the session. Whichever call it belongs to goes on once it is answered."""
+        waiting = {id(known.call) for known in self._parked.values()}
+        call = next((call for call in reversed(self._running) if id(call) not in waiting), None)
+        if call is None and self._running:
+            call = self._running[-1]
         if call is None:
             raise _not_asked(method, "no call is under way in which this client can be asked")
         return await call.ask(method, params)

@@ -78,10 +78,7 @@ class Session2026:
                     on_progress=on_progress,
                     id=id,
                     sharer=sharer,
-                    handlers=CallHandlers(
-                        on_request=lambda asked, params, _: self._ask(call, asked, params),
-                        on_notification=lambda method, params: self._take(method, params, level),
-                    ),
+                    handlers=self._handlers(call, level),
                     resume=resume,
                     on_resume_token=on_resume_token,
                 )
@@ -93,7 +90,7 @@ class Session2026:
             return await send(call, None if on_progress is None else call.progress, None)
 
         try:
-            if method not in INPUT_METHODS:
+            if method not in INPUT_METHODS or self.deliver is None:
                 return await send(None, on_progress, timeout)
             if "requestState" in params:
                 return await self.parked.resume(method, params, capabilities, timeout, on_progress)
@@ -114,6 +111,14 @@ class Session2026:
         if self._link.era is Era.Y2026:
             return await self._link.request(LISTEN, params, id=id)
         return await self.listens.listen(id, params)
+
+    def _handlers(self, call: WaitingCall | None, level: str | None) -> CallHandlers | None:
+        if self.deliver is None:  # somebody else takes what the server sends
+            return None
+        return CallHandlers(
+            on_request=lambda method, params, _: self._ask(call, method, params),
+            on_notification=lambda method, params: self._take(method, params, level),
+        )
 
     async def _ask(self, call: WaitingCall | None, method: str, params: Params) -> dict[str, Any]:
         return await (self.parked.ask(method, params) if call is None else call.ask(method, params))
