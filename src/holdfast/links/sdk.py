@@ -110,7 +110,7 @@ class Bridge:
             if method == "server/discover":
                 return await self._discover(params or {}, timeout)
             if self.link.generation == 0 and is_2026:
-                self.link.assume(str(meta[PROTOCOL_VERSION]))  # a client with a pinned era, which makes no handshake
+                self.link.introduction.assume(str(meta[PROTOCOL_VERSION]))  # its era is pinned: no handshake
             safe, timeout = await self._is_safe(method, params, timeout)
             extra = {name: value for name, value in (headers or {}).items() if name.lower() not in _OURS}
             sharer = self._sharer() if self._sharer is not None else None
@@ -193,16 +193,16 @@ class Bridge:
             _schemas.pop(self.link, None)
 
     async def _initialize(self, params: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
-        self.link.introduce(params.get("clientInfo") or {}, params.get("capabilities") or {})
-        self.link.prefer(Era.Y2025)
+        self.link.introduction.introduce(params.get("clientInfo") or {}, params.get("capabilities") or {})
+        self.link.introduction.prefer(Era.Y2025)
         handshake = await self.link.open(timeout=timeout)
         return dict(handshake.result) if handshake.era is Era.Y2025 else _as_2025(handshake, self.link.name)
 
     async def _discover(self, params: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
         meta = cast("Mapping[str, Any]", params.get("_meta") or {})
-        self.link.introduce(meta.get(CLIENT_INFO) or {}, meta.get(CLIENT_CAPABILITIES) or {})
+        self.link.introduction.introduce(meta.get(CLIENT_INFO) or {}, meta.get(CLIENT_CAPABILITIES) or {})
         if not self._probes:
-            self.link.prefer(Era.Y2026)
+            self.link.introduction.prefer(Era.Y2026)
         handshake = await self.link.open(timeout=timeout)
         if handshake.era is Era.Y2025:
             raise MCPError(METHOD_NOT_FOUND, f"{self.link.name!r} speaks {handshake.version}")
@@ -316,13 +316,13 @@ class LinkDispatcher:
                 if not run_notify_intercept(on_notify_intercept, method, params):
                     tasks.start_soon(_pass_on, on_notify, _Context(self, None), method, params)
 
-            self._link.handle(answer, on_notification)
+            self._link.inbound.handle(answer, on_notification)
             try:
                 task_status.started()
                 await anyio.sleep_forever()
             finally:
                 self._bridge.crossing.on_question = None
-                self._link.handle(None, None)
+                self._link.inbound.handle(None, None)
 
 
 async def _pass_on(on_notify: OnNotify, context: "_Context", method: str, params: Params) -> None:
@@ -376,7 +376,7 @@ class LinkTransport:
         from_session, written = anyio.create_memory_object_stream[SessionMessage](BACKLOG)
         self._to_session = to_session
         self._streams = (to_session, for_session, from_session, written)
-        self._link.handle(self._on_question, self._on_notification)
+        self._link.inbound.handle(self._on_question, self._on_notification)
         self._bridge.crossing.on_question = self._on_question
         self._start(self._read(written))
         return for_session, from_session
@@ -384,7 +384,7 @@ class LinkTransport:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self._link.handle(None, None)
+        self._link.inbound.handle(None, None)
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()

@@ -69,7 +69,7 @@ async def test_a_handler_that_fails_or_is_absent_answers_with_an_error_and_the_c
         failed = text_of(await link.request("tools/call", tool("ask", params={"how": "bug"})))
         assert "-32603" in failed
         assert "a bug of ours" not in failed
-        link.handle(None, None)
+        link.inbound.handle(None, None)
         assert "-32601" in text_of(await link.request("tools/call", tool("ask", params={})))
         assert text_of(await link.request("tools/call", tool("ask", method="ping"))) == "{}"
 
