@@ -59,13 +59,13 @@ async def test_where_links_are_capped_runs_take_turns_in_the_order_they_came() -
         await until(lambda: order)
         for number in range(1, 8):
             agents.append(asyncio.ensure_future(agent(number)))
-            await until(lambda number=number: len(pool._queue) == number)
+            await until(lambda number=number: len(pool.slots.queue) == number)
         agents[3].cancel()  # who gives up is in nobody's way
         go.set()
         late = asyncio.ensure_future(agent(8))  # and who comes now waits behind them
         await asyncio.gather(*agents, late, return_exceptions=True)
         assert order == [0, 1, 2, 4, 5, 6, 7, 8]
-        assert not pool._queue
+        assert not pool.slots.queue
 
 
 @pytest.mark.promise("pool.fair")
@@ -84,7 +84,7 @@ async def test_a_call_waits_for_room_within_its_own_deadline() -> None:
                 await asyncio.create_task(waits(0.1))
             assert time.monotonic() - began < 4
             patient = asyncio.create_task(waits(30))
-            await until(lambda: pool._queue)
+            await until(lambda: pool.slots.queue)
         assert not (await patient).is_error
 
 
@@ -318,7 +318,7 @@ async def test_a_cancelled_first_caller_harms_no_sibling(monkeypatch: pytest.Mon
         await until(lambda: http.sessions.sessions)
         async with holdfast.run():
             first, second = (asyncio.ensure_future(count(server)) for _ in range(2))
-            await until(lambda: pool._queue)  # it waits for room
+            await until(lambda: pool.slots.queue)  # it waits for room
             first.cancel()
             release.set()
             assert await second == 1
@@ -343,7 +343,7 @@ async def test_a_link_given_back_in_another_loop_is_noticed(monkeypatch: pytest.
         await until(held.is_set)
         async with holdfast.run():
             waiting = asyncio.ensure_future(count(server))
-            await until(lambda: pool._queue)
+            await until(lambda: pool.slots.queue)
             go.set()
             assert await asyncio.wait_for(waiting, 4) == 1
         await until(lambda: not thread.is_alive())
