@@ -24,6 +24,13 @@ from tests.links.quick_links import FAST
 pytestmark = pytest.mark.anyio
 
 
+async def hold(server: holdfast.Server, release: asyncio.Event) -> None:
+    """A run that has the server's link until it is released."""
+    async with holdfast.run():
+        await count(server)
+        await release.wait()
+
+
 @pytest.mark.promise("pool.limits")
 async def test_over_http_any_number_of_runs_use_one_server_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "max_links", 20)  # of programs
@@ -92,13 +99,7 @@ async def test_a_call_waits_for_room_within_its_own_deadline() -> None:
 async def test_of_two_calls_of_one_run_that_wait_each_keeps_its_own_deadline() -> None:
     async with FaultServer() as http:
         server, release = at(http, max_links=1), asyncio.Event()
-
-        async def hold() -> None:
-            async with holdfast.run():
-                await count(server)
-                await release.wait()
-
-        holder = asyncio.ensure_future(hold())
+        holder = asyncio.ensure_future(hold(server, release))
         await until(lambda: http.sessions.sessions)
         async with holdfast.run():
             patient = asyncio.ensure_future(server.call_tool("count", timeout=30))
@@ -308,13 +309,7 @@ def test_links_kept_for_a_closed_loop_do_not_fill_the_pool() -> None:
 async def test_a_cancelled_first_caller_harms_no_sibling(monkeypatch: pytest.MonkeyPatch) -> None:
     async with FaultServer() as http:
         server, release = at(http, max_links=1), asyncio.Event()
-
-        async def hold() -> None:
-            async with holdfast.run():
-                await count(server)
-                await release.wait()
-
-        holder = asyncio.ensure_future(hold())
+        holder = asyncio.ensure_future(hold(server, release))
         await until(lambda: http.sessions.sessions)
         async with holdfast.run():
             first, second = (asyncio.ensure_future(count(server)) for _ in range(2))
