@@ -64,7 +64,7 @@ class Options:
     on_event: Sink | None = None
     reseed: Reseed | None = None
     confirm_losses: bool = False
-    """True: a loss stays to be reported until `Link.loss_reported()` says that a caller has read of it. A gateway's
+    """True: a loss stays to be reported until `Losses.reported()` says that a caller has read of it. A gateway's
     case, whose answer has still to reach the client; else raising `SessionReplaced` is the report."""
     clock: Clock = SYSTEM
 

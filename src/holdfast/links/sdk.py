@@ -109,8 +109,10 @@ class Bridge:
             if method == "server/discover":
                 return await self._discover(params or {}, timeout)
             if self.link.generation == 0 and is_2026:  # a client with a pinned era, which makes no handshake
-                self.link.introduce(_members(meta.get(CLIENT_INFO)), _members(meta.get(CLIENT_CAPABILITIES)))
-                self.link.assume(str(meta[PROTOCOL_VERSION]))
+                self.link.introduction.introduce(
+                    _members(meta.get(CLIENT_INFO)), _members(meta.get(CLIENT_CAPABILITIES))
+                )
+                self.link.introduction.assume(str(meta[PROTOCOL_VERSION]))
             safe, timeout = await self._is_safe(method, params, timeout)
             extra = {name: value for name, value in (headers or {}).items() if name.lower() not in _OURS}
             sharer = self._sharer() if self._sharer is not None else None
@@ -199,8 +201,8 @@ class Bridge:
             _schemas.pop(self.link, None)
 
     async def _initialize(self, params: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
-        self.link.introduce(params.get("clientInfo") or {}, params.get("capabilities") or {})
-        self.link.prefer(Era.Y2025)
+        self.link.introduction.introduce(params.get("clientInfo") or {}, params.get("capabilities") or {})
+        self.link.introduction.prefer(Era.Y2025)
         handshake = await self.link.open(timeout=timeout)
         await self.crossing.began(Era.Y2025)
         if handshake.era is Era.Y2025:
@@ -209,9 +211,9 @@ class Bridge:
 
     async def _discover(self, params: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
         meta = cast("Mapping[str, Any]", params.get("_meta") or {})
-        self.link.introduce(meta.get(CLIENT_INFO) or {}, meta.get(CLIENT_CAPABILITIES) or {})
+        self.link.introduction.introduce(meta.get(CLIENT_INFO) or {}, meta.get(CLIENT_CAPABILITIES) or {})
         if not self._probes:
-            self.link.prefer(Era.Y2026)
+            self.link.introduction.prefer(Era.Y2026)
         handshake = await self.link.open(timeout=timeout)
         if self._probes and handshake.era is Era.Y2025 and self.crossing.era is None:
             raise MCPError(  # which takes either era: in the server's own, nothing has to be crossed

@@ -153,10 +153,10 @@ def call_handlers_of(server: ServerDeclaration, link: Link, callbacks: Callbacks
 def _state_capabilities(scope: Scope, server: ServerDeclaration, link: Link, callbacks: Callbacks) -> None:
     """What a server may ask is stated once for a 2025 session, when it begins, and by every call in 2026."""
     wanted = callbacks.capabilities
-    if link.era is Era.Y2026 or includes(link.ours.capabilities, wanted):
+    if link.era is Era.Y2026 or includes(link.introduction.ours.capabilities, wanted):
         return
     if link.phase is LinkState.CLOSED:
-        link.introduce(link.ours.info, wanted)
+        link.introduction.introduce(link.introduction.ours.info, wanted)
         return
     if id(link) not in scope.warned:
         scope.warned.add(id(link))
@@ -164,5 +164,5 @@ def _state_capabilities(scope: Scope, server: ServerDeclaration, link: Link, cal
             "%s: its session began before this nested run, so the server does not know that it may ask for %s; give "
             "those callbacks to the outer run, or to the server",
             server.name,
-            ", ".join(sorted(set(wanted) - set(link.ours.capabilities))) or "as much",
+            ", ".join(sorted(set(wanted) - set(link.introduction.ours.capabilities))) or "as much",
         )

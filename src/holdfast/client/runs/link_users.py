@@ -30,7 +30,7 @@ class LinkUsers:
     def join(self, user: LinkUser, link: Link) -> None:
         self._now.append(user)
         if self._kept:
-            link.sharers.add(user)
+            link.losses.sharers.add(user)
         missed, self._missed = self._missed, None
         if missed is not None:
             user.on_event(self._server, missed)
@@ -39,7 +39,7 @@ class LinkUsers:
         """Of a link that is kept; one of the run's own still reports to it while it closes."""
         if self._kept and user in self._now:
             self._now.remove(user)
-            link.sharers.remove(user)
+            link.losses.sharers.remove(user)
 
     def _callbacks(self) -> Callbacks:
         merged = self._server.callbacks or Callbacks()

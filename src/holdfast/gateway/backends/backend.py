@@ -178,7 +178,7 @@ class Backend:
         link = Link(target, options, name=self.name)
         backend_link = BackendLink(self, link, session, memory, program, caller, passed)
         if on_request is None:
-            link.handle(backend_link.on_question, on_notification)
+            link.inbound.handle(backend_link.on_question, on_notification)
         return backend_link
 
     def _on_event(self, event: Event, backend_link: BackendLink) -> None:

@@ -37,11 +37,11 @@ class Crossing:
         self._deliver = self._of_2026.deliver = self._of_2026.listens.deliver = deliver
         self._ask = self._of_2025.on_question = ask
         self._of_2025.changes.is_open = True
-        self._link.handle(self._on_request, self._on_notification)
+        self._link.inbound.handle(self._on_request, self._on_notification)
 
     async def detach(self) -> None:
         """The session has ended: nothing of it stays."""
-        self._link.handle(None, None)
+        self._link.inbound.handle(None, None)
         self._deliver = self._of_2026.deliver = self._of_2026.listens.deliver = None
         self._ask = self._of_2025.on_question = None
         self._of_2025.changes.close()

@@ -72,8 +72,8 @@ class Listens:
         self._open.append(listen)
         watch: Watch | None = None
         try:
-            self._link.listen()
-            await self._link.wait_listening(OPEN_SECONDS)
+            self._link.stream.want()
+            await self._link.stream.wait_listening(OPEN_SECONDS)
             watch = await self._watch(listen)
             self._acknowledge(listen)
             await watch.wait_over()

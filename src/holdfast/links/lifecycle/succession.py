@@ -100,7 +100,7 @@ class Succession:
         if new.unreported_loss:
             self._losses.add(Loss(old.session, old.number))
         else:
-            self._losses.reported()
+            self._losses.settle()
 
     async def _replaced(self, old: Generation | None, new: Generation) -> None:
         """A session that kept something, here or in an earlier life, is over."""

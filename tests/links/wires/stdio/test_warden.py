@@ -113,7 +113,7 @@ async def test_a_start_cancelled_while_the_warden_dies_signals_nobody(monkeypatc
         if not last_word:
             keeper.shutdown(socket.SHUT_WR)
         starting.cancel()
-        program._heard()  # in the same turn of the loop
+        program._read_leash()  # in the same turn of the loop
         with pytest.raises(asyncio.CancelledError):
             await starting
         program.close()
