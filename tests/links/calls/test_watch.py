@@ -4,7 +4,9 @@ import asyncio
 import dataclasses
 from typing import Any
 
+import mcp_types as types
 import pytest
+from mcp.server import Server
 
 import holdfast
 from holdfast.links import HttpTarget, Limits
@@ -119,3 +121,30 @@ async def test_a_watch_gives_up_when_its_link_should_have_come_up(how: str) -> N
         assert 0.9 <= loop.time() - began < 6
         assert caught.value.phase is not None
         http.lift()
+
+
+@pytest.mark.promise("link.watch")
+async def test_a_watch_whose_server_ends_it_by_a_notification_alone_begins_again() -> None:
+    """Over a pipe, the stream of a listen has no other end than its result, or this."""
+    listens: list[Any] = []
+
+    async def listen(ctx: Any, params: Any) -> Any:
+        id = ctx.request_id
+        listens.append(id)
+        meta = {"io.modelcontextprotocol/subscriptionId": id}
+        honored = types.SubscriptionsAcknowledgedNotificationParams(notifications=params.notifications, _meta=meta)
+        await ctx.session.send_notification(
+            types.SubscriptionsAcknowledgedNotification(params=honored), related_request_id=id
+        )
+        if len(listens) == 1:
+            cancelled = types.CancelledNotification(params=types.CancelledNotificationParams(request_id=id))
+            await ctx.session.send_notification(cancelled, related_request_id=id)
+        await asyncio.Event().wait()
+
+    handlers = Notifications()
+    server = Server("ends", on_subscriptions_listen=listen)
+    async with link_to(server, era="2026", on_notification=handlers) as link:
+        await link.watch(tools=True)
+        await until(lambda: len(listens) == 2)
+        await until(lambda: handlers.count("notifications/tools/list_changed") == 1)  # of the gap
+        assert handlers.count("notifications/cancelled") == 0

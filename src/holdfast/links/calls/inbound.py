@@ -34,7 +34,7 @@ class Inbound:
         self._on_request: OnRequest | None = None
         self._on_notification: OnNotification | None = None
         self._progress: dict[str | int, OnProgress] = {}
-        self._acknowledged: dict[str | int, Callable[[Mapping[str, Any]], None]] = {}
+        self._acknowledged: dict[str | int, tuple[Callable[[Mapping[str, Any]], None], Patience]] = {}
         self._answering: dict[str | int, asyncio.Task[None]] = {}
         self._tasks: dict[asyncio.Task[None], int] = {}  # a server may give many requests one id
         self._bytes = 0
@@ -59,9 +59,12 @@ class Inbound:
         self._progress.pop(id, None)
 
     @contextmanager
-    def acknowledging(self, id: str, acknowledged: Callable[[Mapping[str, Any]], None]) -> Generator[None, None, None]:
-        """Inside, the acknowledgement of the subscription of request `id` goes to `acknowledged`."""
-        self._acknowledged[id] = acknowledged
+    def acknowledging(
+        self, id: str, acknowledged: Callable[[Mapping[str, Any]], None], patience: Patience
+    ) -> Generator[None, None, None]:
+        """Inside, the acknowledgement of the subscription of request `id` goes to `acknowledged`, and the server may
+        end it by a notification alone."""
+        self._acknowledged[id] = acknowledged, patience
         try:
             yield
         finally:
@@ -140,6 +143,9 @@ class Inbound:
             if task is not None:
                 task.cancel()
                 return
+            if isinstance(id, str | int) and id in self._acknowledged:
+                self._acknowledged[id][1].end()
+                return
         if method == ACKNOWLEDGED and params is not None and self._acknowledge(params):
             return
         self.hand_on(method, params, handlers.on_notification if handlers is not None else None)
@@ -164,7 +170,7 @@ class Inbound:
         waiting = self._acknowledged.get(id) if isinstance(id, str | int) else None
         if waiting is None:
             return False
-        waiting(params)
+        waiting[0](params)
         return True
 
     async def _progressed(self, params: Mapping[str, Any]) -> bool:

@@ -172,7 +172,7 @@ class Watch:
             patience.lift()  # from now on it may be silent for days
             self._began()
 
-        with self._inbound.acknowledging(id, acknowledged):
+        with self._inbound.acknowledging(id, acknowledged, patience):
             reply = await self._exchanger.exchange(
                 generation, "subscriptions/listen", {"notifications": wanted}, NO_HEADERS, patience, id=id
             )

@@ -207,6 +207,12 @@ class Patience:
         """There is no total any more."""
         self.until = None
 
+    def end(self) -> None:
+        """No answer will come: give up now."""
+        self.until = asyncio.get_running_loop().time()
+        if self.timer is not None and not self.timer.expired():
+            self.timer.reschedule(self.until)
+
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
