@@ -226,7 +226,7 @@ class Bridge:
 
     async def notify(self, method: str, params: Params) -> None:
         """A session's notification. The link has sent `initialized` itself."""
-        if method == "notifications/initialized":
+        if method == "notifications/initialized" or not self.crossing.has_notification(method):
             return
         try:
             await self.link.notify(method, params)

@@ -301,3 +301,21 @@ async def test_a_session_whose_server_comes_back_in_2026_keeps_its_subscriptions
             await until(lambda: server.streams == 1)
             server.push({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "x://a"}})
             await until(lambda: inbox.count("resources/updated") == 1)
+
+
+@pytest.mark.promise("link.sdk-eras")
+async def test_notifications_that_2026_does_not_have_are_not_sent_to_its_servers() -> None:
+    sent: list[str] = []
+    async with link_to(both_eras(), era="2026") as link, session_over("dispatcher", link) as entered:
+        session = await begin(entered)
+        link_notify = link.notify
+
+        async def notify(method: str, params: Any = None) -> None:
+            sent.append(method)
+            await link_notify(method, params)
+
+        link.notify = notify  # type: ignore[method-assign]
+        await session.send_roots_list_changed()
+        await session.send_progress_notification("token", 1.0)
+        await session._dispatcher.notify("vendor/said", {"a": 1})
+        assert sent == ["vendor/said"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.core.eras import Era
 from holdfast.links.calls.handlers import OnNotification, OnProgress, OnRequest, OnResumeToken, Params
-from holdfast.links.crossing.session_2025 import ParamHeaders, Session2025
+from holdfast.links.crossing.session_2025 import OF_2025_SESSIONS, ParamHeaders, Session2025
 from holdfast.links.crossing.session_2026 import Session2026
 from holdfast.links.link import Link
 
@@ -88,6 +88,10 @@ class Crossing:
         if result.get("resultType") == "input_required":  # nothing was executed yet
             return await self.request(method, params, *hints)
         return self._of_2025.result(method, result)
+
+    def has_notification(self, method: str) -> bool:
+        """May a notification of the session be sent to the server?"""
+        return not (self._link.era is Era.Y2026 and method in OF_2025_SESSIONS)
 
     def answered(self, method: str, params: Params) -> None:
         """A 2025 server has answered a request of a 2025 session."""

@@ -202,6 +202,9 @@ class Session2025:
         return method, params if params is None else without_subscription(params)
 
 
+OF_2025_SESSIONS = frozenset({"notifications/roots/list_changed", "notifications/progress"})
+"""Notifications of clients that 2026 does not have."""
+
 _ONLY_2026 = frozenset({ACKNOWLEDGED, "notifications/cancelled"})
 """`cancelled` names a listen there: the server has no requests of its own to take back."""
 
