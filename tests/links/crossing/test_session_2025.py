@@ -256,6 +256,25 @@ async def test_two_questions_at_once_are_put_at_once(over: str, kind: str) -> No
 
 @pytest.mark.promise("link.sdk-eras")
 @OVER
+@pytest.mark.parametrize("how", ["raises", "refuses"])
+async def test_a_callback_that_fails_costs_its_call_and_not_the_session(over: str, how: str) -> None:
+    async def fail(context: Any, params: Any) -> Any:
+        if how == "raises":
+            raise RuntimeError("a bug of the caller")
+        return types.ErrorData(code=-32099, message="not now")
+
+    async with link_to(both_eras(), era="2026") as link:
+        async with session_over(over, link, elicitation_callback=fail) as entered:
+            session = await begin(entered)
+            with pytest.raises(MCPError) as caught:
+                await session.call_tool("book", {})
+            if how == "refuses":
+                assert (caught.value.code, caught.value.message) == (-32099, "not now")
+            assert (await session.list_tools()).tools
+
+
+@pytest.mark.promise("link.sdk-eras")
+@OVER
 async def test_a_call_that_is_given_up_takes_its_questions_back(over: str) -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 

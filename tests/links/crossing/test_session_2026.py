@@ -169,6 +169,22 @@ async def test_a_listen_ends_as_lost_when_its_link_is_closed() -> None:
 
 
 @pytest.mark.promise("link.sdk-eras")
+async def test_a_listen_ends_as_lost_when_its_server_comes_back_in_2026_and_the_next_goes_there() -> None:
+    async with FaultServer() as server, link_to(server.url, stateful=False) as link, pinned(link) as client:
+        async with asyncio.timeout(patience(20)):
+            await client.list_tools()
+            async with client.listen(tools_list_changed=True) as subscription:
+                server.plan(Fault.CHANGE_ERA, method="tools/call")
+                await client.call_tool("echo", {})
+                with pytest.raises(SubscriptionLost):
+                    await anext(subscription)
+            async with client.listen(tools_list_changed=True) as subscription:
+                server.push(TOOLS_CHANGED)
+                assert type(await anext(subscription)).__name__ == "ToolsListChanged"
+                assert any(request.method == "subscriptions/listen" for request in server.requests)
+
+
+@pytest.mark.promise("link.sdk-eras")
 async def test_a_session_that_does_not_listen_is_not_notified_of_changes() -> None:
     messages: list[Any] = []
 

@@ -3,6 +3,7 @@
 It owns which listen gets which notification, and the server's subscriptions that listens need.
 """
 
+import asyncio
 import itertools
 from collections.abc import Coroutine, Mapping
 from typing import Any, cast
@@ -63,7 +64,8 @@ class Listens:
         return len(self._open)
 
     async def listen(self, id: str | int | None, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Serve one listen until its session cancels it, or the link is closed."""
+        """Serve one listen until its session cancels it, the link is closed, or the server comes back in 2026: then the
+        session listens to the server itself."""
         if len(self._open) >= LISTENS:
             raise LimitReached(
                 f"{len(self._open)} listens to {self._link.name!r} are open", limit=LISTENS, server=self._link.name
@@ -76,13 +78,25 @@ class Listens:
             await self._link.stream.wait_listening(OPEN_SECONDS)
             watch = await self._watch(listen)
             self._acknowledge(listen)
-            await watch.wait_over()
+            await self._wait_over(watch)
             raise closed(self._link.name, "subscriptions/listen", True)
         finally:
             self._open.remove(listen)
             if watch is not None:
                 watch.close()
             self._end(listen.uris)
+
+    async def _wait_over(self, watch: Watch) -> None:
+        over = asyncio.ensure_future(watch.wait_over())
+        try:
+            while not over.done() and self._link.era is not Era.Y2026:
+                changed = asyncio.ensure_future(self._link.lifecycle.changed.wait())
+                try:
+                    await asyncio.wait((over, changed), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    changed.cancel()
+        finally:
+            over.cancel()
 
     def _honored(self, id: str | int, params: Mapping[str, Any]) -> Listen:
         """What the server can notify of, of what is wanted."""

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from holdfast.core.eras import HEADER_MISMATCH, METHOD_NOT_FOUND, without_subscription
 from holdfast.core.values import members
-from holdfast.errors import AnswerTimeout, ErrorAnswer, LimitReached
+from holdfast.errors import AnswerTimeout, ErrorAnswer, HoldfastError, LimitReached
 from holdfast.links.calls.handlers import OnProgress, OnRequest, Params
 from holdfast.links.calls.inbound import ACKNOWLEDGED, INTERNAL_ERROR
 from holdfast.links.crossing.changes import ChangeFeed
@@ -181,7 +181,16 @@ class Session2025:
             raise ErrorAnswer("no session", message="nobody answers requests", code=METHOD_NOT_FOUND)
         method, id = str(question.get("method")), f"input-{next(_questions)}"
         params = question.get("params")
-        return await self.on_question(method, question_for_2025(method, members(params), id) if params else None, id)
+        try:
+            return await self.on_question(
+                method, question_for_2025(method, members(params), id) if params else None, id
+            )
+        except HoldfastError:
+            raise
+        except Exception as error:  # as the answer to a request, it would be no more
+            raise ErrorAnswer(
+                f"the handler of {method!r:.80} failed: {error!r:.200}", message="Internal error", code=INTERNAL_ERROR
+            ) from error
 
     async def _list_tools(self, until: float | None) -> None:
         cursor: str | None = None
