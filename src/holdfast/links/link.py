@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from holdfast.core.clock import Clock
-from holdfast.core.eras import VERSIONS, Era
+from holdfast.core.eras import NAMED_BY, VERSIONS, Era
 from holdfast.core.handshake import Handshake, Ours, includes
 from holdfast.core.lifecycle import LinkState
 from holdfast.core.models import Principal
@@ -390,9 +390,10 @@ class Link:
         self._lifecycle.loss_reported(loss)
 
     def prefer(self, era: Era) -> None:
-        """Which era to take where the server offers both; without effect after the first handshake."""
+        """Which era to take where the server offers both, whether it holds a session there or not; without effect
+        after the first handshake."""
         if not self._lifecycle.numbers:
-            self._settings.change(replace(self._settings.now, prefers=era))
+            self._settings.change(replace(self._settings.now, prefers=era, asked=True))
 
     def assume(self, version: str) -> None:
         """The server speaks this version of 2026, as far as the user knows: over HTTP, the first use needs no
@@ -455,4 +456,5 @@ def _check(method: object, params: object, headers: Mapping[str, str] | None, se
     if what is not None:
         raise UsageError(what, server=server, phase="call", remedy="see docs/links.md")
     if headers:
-        check_headers(headers)
+        named = {name: value for name, value in headers.items() if name.lower() != "mcp-name" or method in NAMED_BY}
+        check_headers(named)

@@ -45,6 +45,7 @@ from mcp_types import (
 from holdfast.core.eras import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
+    NAMED_BY,
     PROTOCOL_VERSION,
     VERSIONS,
     Era,
@@ -68,7 +69,7 @@ from holdfast.links.link import Link
 
 CANCELLED = "notifications/cancelled"
 BACKLOG = 256  # messages for the session that it has not read yet
-_OURS = frozenset({"mcp-protocol-version", "mcp-method", "mcp-name", "mcp-session-id"})
+_OURS = frozenset({"mcp-protocol-version", "mcp-method", "mcp-session-id"})
 
 
 _safe_tools: WeakKeyDictionary[Link, dict[str, tuple[object, float]]] = WeakKeyDictionary()
@@ -112,7 +113,9 @@ class Bridge:
             if self.link.generation == 0 and is_2026:
                 self.link.assume(str(meta[PROTOCOL_VERSION]))  # a client with a pinned era, which makes no handshake
             safe, timeout = await self._is_safe(method, params, timeout)
-            extra = {name: value for name, value in (headers or {}).items() if name.lower() not in _OURS}
+            # The name of a vendor's request is known to the session alone.
+            ours = _OURS | {"mcp-name"} if method in NAMED_BY else _OURS
+            extra = {name: value for name, value in (headers or {}).items() if name.lower() not in ours}
             sharer = self._sharer() if self._sharer is not None else None
             if not is_2026 and self.link.era is Era.Y2026:
                 return await self.crossing.request(method, params or {}, safe, extra, timeout, on_progress, id, sharer)
@@ -129,7 +132,8 @@ class Bridge:
                 on_resume_token=on_resume_token,
             )
         except ErrorAnswer as error:
-            if is_2026 and (error.code, method) == (NOT_FOUND_2025, "resources/read"):
+            crossed = is_2026 and self.link.era is Era.Y2025
+            if crossed and (error.code, method) == (NOT_FOUND_2025, "resources/read"):
                 raise MCPError(INVALID_PARAMS, error.message, error.data) from error
             raise as_mcp_error(error) from error
         except HoldfastError as error:
@@ -421,7 +425,9 @@ class LinkTransport:
             task = self._calls.get((message.params or {}).get("requestId", ""))
             if task is not None:
                 task.cancel()  # the link notifies the server in the way of its era
-            return
+                return
+            if self._link.era is not Era.Y2025:
+                return  # 2026 has no such notification over HTTP
         self._start(self._tell(message))
 
     async def _tell(self, message: JSONRPCNotification) -> None:
@@ -477,8 +483,9 @@ class LinkTransport:
             request = JSONRPCRequest(jsonrpc="2.0", id=id, method=method, params=dict(params) if params else None)
             await self._send(request)
             answer = await waiting
-        except asyncio.CancelledError:
-            self._hear(CANCELLED, {"requestId": id, "reason": "the server takes it back"})
+        except asyncio.CancelledError as cancelled:
+            reason = cancelled.args[0] if cancelled.args else "the server cancelled its request"
+            self._hear(CANCELLED, {"requestId": id, "reason": reason})
             raise
         finally:
             self._asked.pop(id, None)

@@ -138,7 +138,8 @@ class Inbound:
             id = params.get("requestId")
             task = self._answering.get(id) if isinstance(id, str | int) else None
             if task is not None:
-                task.cancel()
+                reason = params.get("reason")
+                task.cancel(reason if isinstance(reason, str) else None)
                 return
         if method == ACKNOWLEDGED and params is not None and self._acknowledge(params):
             return
