@@ -9,7 +9,7 @@ import pytest
 from mcp import Client, ClientSession
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
-from mcp.shared.message import ClientMessageMetadata
+from mcp.shared.message import ClientMessageMetadata, SessionMessage
 
 import holdfast
 from holdfast.links import LinkDispatcher, LinkTransport, sdk
@@ -368,10 +368,51 @@ async def test_a_question_that_the_server_takes_back_is_taken_from_the_sessions_
             await until(lambda: server.streams == 1)
             server.push({"jsonrpc": "2.0", "id": 7, "method": "elicitation/create", **ASK})
             await asyncio.wait_for(begun.wait(), patience(5))
-            server.push({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}})
+            taken_back = {"requestId": 7, "reason": "too late"}
+            server.push({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": taken_back})
             await asyncio.wait_for(ended.wait(), patience(5))
             assert said(await client.call_tool("echo", {"text": "alive"})) == "alive"
             assert not any((request.message or {}).get("id") == 7 for request in server.requests)  # nor answered
+
+
+@pytest.mark.promise("link.reverse")
+async def test_the_reason_of_a_servers_cancellation_reaches_the_transports_session() -> None:
+    async with FaultServer() as server, link_to(server.url) as link:
+        async with LinkTransport(link) as (for_session, from_session):
+            hello = {"protocolVersion": "2025-11-25", "capabilities": {"elicitation": {}}, "clientInfo": {"name": "c"}}
+            start = types.JSONRPCRequest(jsonrpc="2.0", id=1, method="initialize", params=hello)
+            await from_session.send(SessionMessage(start))
+            await for_session.receive()
+            await until(lambda: server.streams == 1)
+            server.push({"jsonrpc": "2.0", "id": 7, "method": "elicitation/create", **ASK})
+            question = (await for_session.receive()).message
+            taken_back = {"requestId": 7, "reason": "too late"}
+            server.push({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": taken_back})
+            cancelled = (await for_session.receive()).message
+            assert cancelled.params == {"requestId": question.id, "reason": "too late"}
+
+
+@pytest.mark.promise("link.sdk")
+@pytest.mark.parametrize("over", ["dispatcher", "transport"])
+async def test_a_cancellation_of_an_id_that_the_session_has_not_used_goes_to_the_server(over: str) -> None:
+    async with FaultServer() as server, link_to(server.url) as link:
+        if over == "dispatcher":
+            context: Any = ClientSession(dispatcher=LinkDispatcher(link))
+        else:
+            context = Client(LinkTransport(link), mode="legacy")
+        async with context as client:
+            session = client if over == "dispatcher" else client.session
+            if over == "dispatcher":
+                await session.initialize()
+            params = types.CancelledNotificationParams(request_id="of-the-server", reason="aborted")
+            await session.send_notification(types.CancelledNotification(params=params))
+
+            def cancelled() -> list[Any]:
+                sent = (request.message or {} for request in server.requests)
+                return [each["params"] for each in sent if each.get("method") == "notifications/cancelled"]
+
+            await until(lambda: bool(cancelled()))
+            assert cancelled() == [{"requestId": "of-the-server", "reason": "aborted"}]
 
 
 @pytest.mark.promise("link.sdk")

@@ -107,6 +107,58 @@ async def test_a_2025_session_over_a_2026_server_sees_2025_alone(over: str) -> N
 
 
 @pytest.mark.promise("link.sdk")
+@pytest.mark.parametrize("over", ["dispatcher", "transport"])
+async def test_a_2025_session_gets_2025_from_a_server_of_both_that_holds_no_session(over: str) -> None:
+    """A link alone takes 2026 there. A session that asked for 2025 gets its server's own 2025."""
+    async with FaultServer(era="both") as server:
+        server.sessions.gives_sessions = False
+        async with link_to(server.url) as alone:
+            await alone.request("tools/list")
+            assert alone.statistics().era == "2026"
+        server.requests.clear()
+        async with link_to(server.url) as link:
+            if over == "dispatcher":
+                async with ClientSession(dispatcher=LinkDispatcher(link)) as session:
+                    await session.initialize()
+                    await session.list_tools()
+            else:
+                async with Client(LinkTransport(link, close=False), mode="legacy") as client:
+                    await client.list_tools()
+            assert (link.statistics().era, link.statistics().why) == ("2025", "its user asked for it")
+        assert [each.method for each in server.requests] == ["initialize", "notifications/initialized", "tools/list"]
+
+
+@pytest.mark.promise("link.sdk")
+async def test_a_2026_session_gets_the_error_that_its_2026_server_gave() -> None:
+    async with FaultServer(era="2026") as server, link_to(server.url) as link:
+        async with Client(LinkTransport(link), mode="2026-07-28") as client:
+            missing = {"jsonrpc": "2.0", "id": None, "error": {"code": -32002, "message": "Resource not found"}}
+            server.plan(Fault.STATUS, method="resources/read", status=200, body=dumps(missing).encode())
+            with pytest.raises(MCPError) as caught:
+                await client.read_resource("x://y")
+            assert caught.value.code == -32002
+
+
+@pytest.mark.promise("link.sdk")
+async def test_the_name_of_a_vendors_request_goes_into_its_header() -> None:
+    """The session knows which parameter names it; for methods that the link knows, the link's word stands."""
+    seen = dict[str, str | None]()
+
+    def handle(request: WebRequest) -> WebAnswer:
+        message = loads(request.body)
+        seen[message["method"]] = request.headers.get("mcp-name")
+        return json_answer({"jsonrpc": "2.0", "id": message["id"], "result": {"resultType": "complete"}})
+
+    async with web_server(handle) as url, link_to(f"{url}/mcp") as link:
+        link.introduction.assume("2026-07-28")
+        dispatcher = LinkDispatcher(link)
+        await dispatcher.send_raw_request("com.example/jobs", {"job": "j7"}, {"headers": {"Mcp-Name": "j7"}})
+        await dispatcher.send_raw_request("tools/call", {"name": "t"}, {"headers": {"Mcp-Name": "another"}})
+        await dispatcher.send_raw_request("com.example/none", {}, {"headers": {"mcp-method": "x"}})
+    assert seen == {"com.example/jobs": "j7", "tools/call": "t", "com.example/none": None}
+
+
+@pytest.mark.promise("link.sdk")
 async def test_a_2026_session_over_a_2025_server_gets_the_code_of_2026() -> None:
     missing = {"jsonrpc": "2.0", "id": None, "error": {"code": -32002, "message": "Resource not found"}}
     async with FaultServer() as server, link_to(server.url) as link:

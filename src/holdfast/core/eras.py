@@ -149,6 +149,7 @@ class Why(Enum):
     NO_SESSION_GIVEN = "the server speaks 2025 too, and gives no session there"
     SAVED = "it was saved so"
     KNOWN = "the client knows the server"
+    ASKED = "its user asked for it"
 
 
 PASSED_SECONDS = 600.0  # for which a server's refusal of an era is believed: after that a link that comes up asks again

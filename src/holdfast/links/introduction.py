@@ -44,9 +44,10 @@ class Introduction:
         self._settings.change(self._settings.now.introduced(info, capabilities))
 
     def prefer(self, era: Era) -> None:
-        """Which era to take where the server offers both; without effect after the first handshake."""
+        """Which era to take where the server offers both, whether it holds a session there or not; without effect
+        after the first handshake."""
         if not self._lifecycle.bring_up.numbers:
-            self._settings.change(replace(self._settings.now, prefers=era))
+            self._settings.change(replace(self._settings.now, prefers=era, asked=True))
 
     def assume(self, version: str) -> None:
         """The server speaks this version of 2026, as far as the user knows: over HTTP, the first use needs no

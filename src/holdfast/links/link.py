@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, cast
 
-from holdfast.core.eras import Era
+from holdfast.core.eras import NAMED_BY, Era
 from holdfast.core.handshake import Handshake, Ours
 from holdfast.core.lifecycle import LinkState
 from holdfast.core.retry import is_safe
@@ -368,4 +368,5 @@ def _check(method: object, params: object, headers: Mapping[str, str] | None, se
     if what is not None:
         raise UsageError(what, server=server, phase="call", remedy="see docs/links.md")
     if headers:
-        check_headers(headers)
+        named = {name: value for name, value in headers.items() if name.lower() != "mcp-name" or method in NAMED_BY}
+        check_headers(named)

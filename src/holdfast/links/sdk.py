@@ -44,6 +44,7 @@ from mcp_types import (
 from holdfast.core.eras import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
+    NAMED_BY,
     PROTOCOL_VERSION,
     UNSUPPORTED_VERSION,
     Era,
@@ -67,7 +68,7 @@ from holdfast.links.link import Link
 
 CANCELLED = "notifications/cancelled"
 BACKLOG = 256  # messages for the session that it has not read yet
-_OURS = frozenset({"mcp-protocol-version", "mcp-method", "mcp-name", "mcp-session-id"})
+_OURS = frozenset({"mcp-protocol-version", "mcp-method", "mcp-session-id"})
 
 
 _safe_tools: WeakKeyDictionary[Link, dict[str, tuple[object, float]]] = WeakKeyDictionary()
@@ -114,7 +115,9 @@ class Bridge:
                 )
                 self.link.introduction.assume(str(meta[PROTOCOL_VERSION]))
             safe, timeout = await self._is_safe(method, params, timeout)
-            extra = {name: value for name, value in (headers or {}).items() if name.lower() not in _OURS}
+            # The name of a vendor's request is known to the session alone.
+            ours = _OURS | {"mcp-name"} if method in NAMED_BY else _OURS
+            extra = {name: value for name, value in (headers or {}).items() if name.lower() not in ours}
             sharer = self._sharer() if self._sharer is not None else None
             hints = (safe, extra, timeout, on_progress, id, sharer, resume, on_resume_token)
             crosses = self.crossing.is_needed(is_2026)
@@ -421,7 +424,9 @@ class LinkTransport:
             task = self._calls.get((message.params or {}).get("requestId", ""))
             if task is not None:
                 task.cancel()  # the link notifies the server in the way of its era
-            return
+                return
+            if self._link.era is not Era.Y2025:
+                return  # 2026 has no such notification over HTTP
         self._start(self._notify(message))
 
     async def _notify(self, message: JSONRPCNotification) -> None:
@@ -476,8 +481,9 @@ class LinkTransport:
             request = JSONRPCRequest(jsonrpc="2.0", id=id, method=method, params=dict(params) if params else None)
             await self._send(request)
             answer = await waiting
-        except asyncio.CancelledError:
-            self._on_notification(CANCELLED, {"requestId": id, "reason": "the server takes it back"})
+        except asyncio.CancelledError as cancelled:
+            reason = cancelled.args[0] if cancelled.args else "the server cancelled its request"
+            self._on_notification(CANCELLED, {"requestId": id, "reason": reason})
             raise
         finally:
             self._asked.pop(id, None)

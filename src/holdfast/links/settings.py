@@ -32,6 +32,8 @@ class SessionSettings:
     subscriptions: tuple[str, ...] = ()
     assumed: str | None = None
     """A version of 2026 that the user knows the server to speak: the first session needs no handshake."""
+    asked: bool = False
+    """The user asked for the era in `prefers`: it is taken also where the server holds no session in it."""
 
     def fits(self, saved: Saved) -> bool:
         """A saved session can be used for these."""

@@ -141,7 +141,8 @@ class Inbound:
             id = params.get("requestId")
             task = self._answering.get(id) if isinstance(id, str | int) else None
             if task is not None:
-                task.cancel()
+                reason = params.get("reason")
+                task.cancel(reason if isinstance(reason, str) else None)
                 return
             if isinstance(id, str | int) and id in self._acknowledged:
                 self._acknowledged[id][1].end()

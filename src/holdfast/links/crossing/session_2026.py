@@ -96,6 +96,8 @@ class Session2026:
                 return await self.parked.resume(method, params, capabilities, timeout, on_progress)
             return await self.parked.run(method, params, capabilities, timeout, on_progress, work)
         except ErrorAnswer as error:
+            if self._link.era is Era.Y2026:  # after all
+                raise
             asked = asked_by_error(error.code, error.data)
             if asked is None or method not in INPUT_METHODS:
                 raise error_for_2026(method, error, params) from error

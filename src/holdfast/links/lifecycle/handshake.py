@@ -72,15 +72,21 @@ class Handshaker:
         self._wire.apply_credentials(provisional, self._resolved)
         return await self._wire.deliver(provisional, message, self._deliver_seconds)
 
-    async def handshake(self, pinned: Era | None, prefers: Era, offers: Offers) -> Generation:
-        """A generation that is ready: in the pinned era, else in the preferred one where the server has it."""
+    async def handshake(self, pinned: Era | None, prefers: Era, offers: Offers, *, asked: bool = False) -> Generation:
+        """A generation that is ready: in the pinned era, else in the preferred one where the server has it. `asked`:
+        also where 2025 holds no session."""
         if pinned is not None:
             try:
                 return await (self._initialize() if pinned is Era.Y2025 else self._discover())
             except _OtherEra as error:
                 raise error.refusal from None
-        first = offers.first(prefers, time.monotonic())
-        generation = await (self._2025_first(offers) if first is Era.Y2025 else self._2026_first(offers))
+        passed = offers.passed.get(prefers)
+        has_it = asked and passed is not None and passed[1] is Why.NO_SESSION_GIVEN
+        first = prefers if has_it else offers.first(prefers, time.monotonic())
+        generation = await (self._2025_first(offers, asked) if first is Era.Y2025 else self._2026_first(offers))
+        if asked and generation.era is prefers:
+            generation.choose(Why.ASKED)  # says nothing of what links that did not ask would take
+            return generation
         offers.took(generation.era)
         generation.choose(offers.why(prefers, generation.era))
         return generation
@@ -92,9 +98,9 @@ class Handshaker:
         generation.choose(Why.KNOWN)
         return generation
 
-    async def _2025_first(self, offers: Offers) -> Generation:
-        """`initialize`, and a probe only where that is refused, or gives no session."""
-        asks_2026 = not offers.has_passed(Era.Y2026, time.monotonic())
+    async def _2025_first(self, offers: Offers, asked: bool) -> Generation:
+        """`initialize`, and a probe only where that is refused, or gives no session and none was asked for."""
+        asks_2026 = not asked and not offers.has_passed(Era.Y2026, time.monotonic())
         try:
             return await self._initialize(offers if asks_2026 else None)
         except _OtherEra as refused:

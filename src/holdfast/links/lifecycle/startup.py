@@ -201,7 +201,10 @@ class Startup:
             if assumed is not None and number == 1 and self._saved.memory is None and not self.wire.owns_server:
                 return handshaker.assume(assumed)
             try:
-                generation = await handshaker.handshake(self._settings.now.pinned, self._first(), self.peer.offers)
+                settings = self._settings.now
+                generation = await handshaker.handshake(
+                    settings.pinned, self._first(), self.peer.offers, asked=settings.asked
+                )
             except HandshakeFailed as failure:
                 verdict = judge(failure.seen)
                 fault = verdict in (Verdict.NOT_SENT, Verdict.UNKNOWN) and is_transport_fault(failure.seen, False)

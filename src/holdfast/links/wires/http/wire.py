@@ -146,6 +146,8 @@ class _Call:
             headers |= headers_2026(message["method"], message["params"], generation.version)
         if extra:
             headers |= {name.lower(): value for name, value in extra.items()}
+            if generation.era is Era.Y2025:
+                headers.pop("mcp-name", None)
         now = asyncio.get_running_loop().time
         response: Response | None = None
         try:
