@@ -11,22 +11,22 @@ from typing import Any, cast
 
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, validate_mcp_param_headers
 
-from holdfast.core.eras import METHOD_NOT_FOUND, SERVER_INFO, SUBSCRIPTION_ID, Era
+from holdfast.core.eras import INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_INFO, SUBSCRIPTION_ID, Era
 from holdfast.core.exact import is_unicode, plain
 from holdfast.core.models import Principal
 from holdfast.core.values import members
 from holdfast.errors import HoldfastError
 from holdfast.gateway.announcements import Listener
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS, Subscriptions
-from holdfast.gateway.dispatch import LONGEST_URI
 from holdfast.gateway.fronts.asgi import Request
 from holdfast.gateway.fronts.handshake import INFO
 from holdfast.gateway.fronts.messages import Message
 from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Answer, Pipeline
 from holdfast.gateway.fronts.post_reply import Accepts, PostReplyChannel, event_of
-from holdfast.gateway.fronts.refusals import INVALID_PARAMS, Refused
+from holdfast.gateway.fronts.refusals import Refused
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.request_context import RequestContext
+from holdfast.gateway.seen_uris import LONGEST_URI
 from holdfast.gateway.sessions.header_keys import Keys
 from holdfast.gateway.sessions.record import Client
 from holdfast.gateway.sessions.session import GatewaySession

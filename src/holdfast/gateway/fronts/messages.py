@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, cast
 
-from holdfast.core.eras import PROTOCOL_VERSION
-from holdfast.gateway.fronts.refusals import INVALID_PARAMS, PARSE_ERROR, Malformed
+from holdfast.core.eras import INVALID_PARAMS, PROTOCOL_VERSION
+from holdfast.gateway.fronts.refusals import PARSE_ERROR, Malformed
 from holdfast.links.codec import decode_exactly
 
 

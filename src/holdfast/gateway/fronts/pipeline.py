@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, Protocol, cast
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, InboundLadderRejection, classify_inbound_request
 
 from holdfast.core.disclosure import rpc_error
-from holdfast.core.eras import UNSUPPORTED_VERSION
+from holdfast.core.eras import INVALID_PARAMS, UNSUPPORTED_VERSION
 from holdfast.core.models import Principal
 from holdfast.errors import HoldfastError
 from holdfast.gateway.dispatch import Methods
 from holdfast.gateway.fronts.handshake import BadHandshake, client_of, discovery, handshake
 from holdfast.gateway.fronts.messages import Message
-from holdfast.gateway.fronts.refusals import CANCELLED, INVALID_PARAMS, Refused
+from holdfast.gateway.fronts.refusals import CANCELLED, Refused
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.sessions.questions import ReplyChannel

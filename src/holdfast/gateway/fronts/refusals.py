@@ -8,7 +8,6 @@ from holdfast.errors import HoldfastError, LimitReached, OutcomeUnknown, Unavail
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
-INVALID_PARAMS = -32602
 UNAVAILABLE = -32000
 SESSION_NOT_FOUND = -32001
 CANCELLED = -32800

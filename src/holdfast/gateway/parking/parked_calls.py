@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, cast
 
+from holdfast.core.eras import INVALID_PARAMS
 from holdfast.core.models import Principal
 from holdfast.core.questions import request_digest
 from holdfast.core.values import members
@@ -25,7 +26,6 @@ from holdfast.stores.contract import Store
 log = logging.getLogger("holdfast.gateway")
 
 CANCEL_SECONDS = 5.0  # for a call at a server to take its cancellation
-INVALID_PARAMS = -32602
 Params: TypeAlias = dict[str, Any]
 Work: TypeAlias = Callable[[RequestContext, Params], Awaitable[dict[str, Any]]]
 
