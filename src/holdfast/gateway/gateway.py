@@ -4,7 +4,6 @@ It wires the parts, starts and stops them, and takes over another configuration.
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 from collections.abc import AsyncGenerator, Coroutine, Mapping
@@ -26,10 +25,10 @@ from holdfast.gateway.backends.ownership import Programs, whereabouts
 from holdfast.gateway.backends.routing import Table
 from holdfast.gateway.config.file import Config, ServerEntry
 from holdfast.gateway.config.settings import Settings
-from holdfast.gateway.drain import CallsInProgress
 from holdfast.gateway.failure_log import FailureLog
 from holdfast.gateway.fronts.steering import Steering
 from holdfast.gateway.fronts.streams import Room, Stream, Streams
+from holdfast.gateway.lifecycle import GatewayLifecycle
 from holdfast.gateway.link_choice import LinkChoice
 from holdfast.gateway.orphans import Orphans
 from holdfast.gateway.parking.parked_calls import ParkedCalls
@@ -45,7 +44,6 @@ from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.gateway")
 
-CUT_SECONDS = 2.0  # for calls that were cut to answer so
 STOP_SECONDS = 5.0  # for background tasks to take their cancellation
 REAP_SECONDS = 30.0  # between two rounds of the reaper, at most
 LISTEN_AGAIN = 1.0  # seconds before the store is listened to again, after it failed
@@ -59,12 +57,9 @@ class Gateway:
         self.config = config
         self.store = store
         self.address = ""
-        self.leaving = False
-        self.draining = False
         self._sink = sink
         self._clock = clock
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._hurry = asyncio.Event()
         self._programs = Programs(store)
         self._children = Children(settings.sessions.children, settings.children_per_caller)
         self.backends: dict[str, Backend] = {}
@@ -85,8 +80,8 @@ class Gateway:
         self.caller_lists = CallerLists(self.backends, self.offers, self.link_choice, settings.sessions)
         self.announcements = Announcements(self.offers, self.sessions.live, self.caller_lists)
         self.checks = HealthChecks(self.backends)
-        self.calls = CallsInProgress()
-        self.parked = ParkedCalls(store, self._programs.owner, settings.sessions, self.calls)
+        self.lifecycle = GatewayLifecycle()
+        self.parked = ParkedCalls(store, self._programs.owner, settings.sessions, self.lifecycle)
         self._seen = SeenByCallers()
         self.failures = FailureLog("the gateway")
         self._process = ProcessRecord(store, self._programs.owner, self.failures, self.describe)
@@ -241,25 +236,7 @@ class Gateway:
 
     async def drain(self) -> None:
         """No new sessions; calls get their time, and those that need longer are answered as of unknown outcome."""
-        if self._hurry.is_set():
-            return
-        listen, sessions = self.settings.listen, self.settings.sessions
-        self.leaving = True
-        if listen.linger:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), listen.linger)
-        self.draining = True
-        if not self._hurry.is_set():
-            await self.calls.wait(sessions.drain)
-        if len(self.calls):
-            log.warning("%d calls are cut: they need more than sessions.drain, %g s", len(self.calls), sessions.drain)
-        self.hurry()
-        await self.calls.wait(CUT_SECONDS)
-
-    def hurry(self) -> None:
-        """Wait for no call any longer."""
-        self._hurry.set()
-        self.calls.cut()
+        await self.lifecycle.drain(self.settings.listen.linger, self.settings.sessions.drain)
 
     def end_streams(self) -> None:
         """Clients that listen see that it is over in this process."""
