@@ -11,8 +11,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast.core.clock import SYSTEM, Clock
-from holdfast.core.models import Gap
-from holdfast.core.values import members
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.events import Sink
 from holdfast.gateway.announcements import Announcements
@@ -39,14 +37,11 @@ from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.seen_uris import SeenByCallers, SeenUris
 from holdfast.gateway.sessions.reaper import Reaper
 from holdfast.gateway.sessions.registry import Sessions
-from holdfast.gateway.sessions.stored import TOPIC
 from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.gateway")
 
 STOP_SECONDS = 5.0  # for background tasks to take their cancellation
-REAP_SECONDS = 30.0  # between two rounds of the reaper, at most
-LISTEN_AGAIN = 1.0  # seconds before the store is listened to again, after it failed
 
 
 class Gateway:
@@ -183,8 +178,8 @@ class Gateway:
             self._run(Orphans().watch(), "orphans")
         self._run(self.checks.keep_checking(lambda: self.settings.health.every), "health")
         self._run(self._process.keep_writing(self.announcements.states), "process record")
-        self._run(self._keep_reaping(), "reap")
-        self._run(self._hear(), "hear")
+        self._run(self.reaper.keep_reaping(), "reap")
+        self._run(self.sessions.endings.follow_other_processes(), "endings")
         await self._first_check()
 
     async def _first_check(self) -> None:
@@ -206,32 +201,6 @@ class Gateway:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _keep_reaping(self) -> None:
-        every = min(REAP_SECONDS, max(0.2, self.settings.sessions.idle / 10))
-        while True:
-            await asyncio.sleep(every)
-            try:
-                await self.reaper.reap()
-            except HoldfastError as error:
-                log.warning("expired sessions were not all ended: %s", error)
-            except Exception:
-                log.exception("expired sessions were not all ended")
-
-    async def _hear(self) -> None:
-        """Sessions that other processes have ended."""
-        while True:
-            try:
-                async with self.store.listen(TOPIC) as notices:
-                    async for notice in notices:
-                        if isinstance(notice, Gap):
-                            continue  # each session's next touch finds out
-                        key = members(notice.data).get("ended")
-                        if isinstance(key, str):
-                            self.sessions.ended_elsewhere(key)
-            except HoldfastError as error:
-                log.warning("sessions that other processes end are not noticed at once: %s", error)
-            await asyncio.sleep(LISTEN_AGAIN)
-
     # Stop
 
     async def drain(self) -> None:
@@ -240,7 +209,7 @@ class Gateway:
 
     def end_streams(self) -> None:
         """Clients that listen see that it is over in this process."""
-        self.sessions.end_streams()
+        self.sessions.live.end_streams()
         self.announcements.end()
 
     async def stop(self) -> None:

@@ -234,7 +234,7 @@ class StdioFront:
             task.cancel()
         await self._settled(CUT_SECONDS, hurried=True)
         if self._session is not None:
-            await self._gateway.sessions.end(self._session, "ended by its client")
+            await self._gateway.sessions.endings.end(self._session, "ended by its client")
         if self._pushing is not None:
             self._pushing.cancel()
             await asyncio.wait((self._pushing,), timeout=1.0)
