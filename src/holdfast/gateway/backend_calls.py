@@ -165,7 +165,7 @@ class BackendCalls:
             if parkable is not None:
                 backend_link.parkable.remove(parkable)
             if request.method == "tools/call":  # what the server offers may be other things from now on
-                backend.lists.looks.changes += 1
+                backend.lists.looks.mark_changed()
                 if session is not None and backend_link.session is not None:
                     session.lists.may_have_changed(backend.name)
         if backend.health.state != "up":

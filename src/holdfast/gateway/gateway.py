@@ -170,7 +170,7 @@ class Gateway:
     async def start(self) -> None:
         await check_sealing(self.store)
         for backend in self.backends.values():
-            await backend.lists.recall()
+            await backend.known_lists.recall()
         await self._process.end_dead()
         self.announcements.lists_changed()
         await self._process.write()
@@ -238,9 +238,9 @@ class Gateway:
             backend = self.backends.get(name)
             if backend is None or not goes_on(backend, entry):
                 old, backend = backend, self._new_backend(name, entry)
-                await backend.lists.recall()
+                await backend.known_lists.recall()
                 if old is not None:
-                    backend.lists.take_over(old.lists)
+                    backend.known_lists.take_over(old.known_lists)
             fresh[name] = backend
         # No await until the table is made: calls must not see half of the change.
         outdated = OutdatedBackends(self.backends, fresh)
