@@ -291,8 +291,11 @@ def end(
     if json:
         print_json({"ended": [each for each in done if each not in absent], "absent": absent})
     else:
-        for each, why in absent.items():
-            reason = "it was ended before" if why == "ended" else "it is unknown here"
-            out.print(f"there was no session {printable(each)} to end: {reason}")
+        for each, why in done.items():
+            if why is None:
+                out.print(f"ended session {each}")
+            else:
+                reason = "it was ended before" if why == "ended" else "it is unknown here"
+                out.print(f"there was no session {printable(each)} to end: {reason}")
     if absent:
         raise typer.Exit(1)
