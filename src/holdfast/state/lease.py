@@ -27,7 +27,7 @@ class Lease:
 
     async def take(self) -> int:
         """The fence that a write must carry. A caller cancelled while the store makes the claim leaves none behind."""
-        store = await self._record.table.opened()
+        store = await self._record.table.store.open()
         owner = f"lease-{secrets.token_hex(8)}"
         claiming = asyncio.ensure_future(store.claim(KIND, self._record.handle, owner=owner, ttl=self._ttl))
         try:

@@ -239,7 +239,7 @@ class Session(Generic[S]):
             parent: dict[str, JSON] = {"handle": self.handle, "rev": number}
             table = self.record.table
             child = await table.begin(self.principal, state, title=title or self.title, parent=parent)
-            await records.fork_companions(await table.opened(), self.record.base[0], number, child[0].id)
+            await records.fork_companions(await table.store.open(), self.record.base[0], number, child[0].id)
         return Session(SessionRecord(table, *child), also=self._also)
 
     # Its log
@@ -248,14 +248,14 @@ class Session(Generic[S]):
         """The log as the store has it."""
         with self._showing():
             self._not_changed("the log")
-            store = await self.record.table.opened()
+            store = await self.record.table.store.open()
             return await store.log(KIND, self.handle, after=after, limit=limit, newest_first=newest_first)
 
     async def newest(self) -> AsyncGenerator[LogEntry]:
         """The log backwards, a page at a time."""
         with self._showing():
             self._not_changed("the log")
-            async for entry in records.newest(await self.record.table.opened(), self.handle):
+            async for entry in records.newest(await self.record.table.store.open(), self.handle):
                 yield entry
 
     async def append(self, label: str, data: JSON) -> None:

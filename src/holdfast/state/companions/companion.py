@@ -114,7 +114,7 @@ class Companion(Generic[S, O]):
         self._entries: tuple[int, list[HistoryEntry]] | None = None
         self.log = Log(session)
 
-    def is_of(self, context: CompanionContext) -> bool:
+    def belongs_to(self, context: CompanionContext) -> bool:
         """Does it belong to these companions?"""
         return self._context is context
 
@@ -200,7 +200,7 @@ class Companion(Generic[S, O]):
 
     async def _is_free(self) -> None:
         """`Busy` while another caller has a long turn."""
-        store = await self._context.sessions.opened()
+        store = await self._context.sessions.store.open()
         holder = await store.holder(KIND, self.handle)
         if holder is not None:
             raise self._shown(
@@ -214,7 +214,7 @@ class Companion(Generic[S, O]):
     async def _use_session(self) -> None:
         """A step counts as use of the session, and is refused once the session has ended."""
         try:
-            await (await self._context.sessions.opened()).touch(KIND, self.handle.rpartition(".")[0])
+            await (await self._context.sessions.store.open()).touch(KIND, self.handle.rpartition(".")[0])
         except HoldfastError as error:
             error.remedy = self._context.sessions.begin_hint
             raise self._shown(error) from error.__cause__
@@ -327,7 +327,7 @@ class Companion(Generic[S, O]):
 
     async def tree(self) -> genealogy.Node:
         """Every step as a tree: undos are branches, and so are the companions that were forked from it."""
-        store = await self._context.sessions.opened()
+        store = await self._context.sessions.store.open()
         return await genealogy.tree(store, self.handle, self._session.principal)
 
     async def undo(self) -> S:

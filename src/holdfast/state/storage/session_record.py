@@ -72,7 +72,7 @@ class SessionRecord(Generic[S]):
                 id=self.handle,
                 remedy=f"ask for one from {max(1, newest - history)} to {newest}",
             )
-        stored = await records.at(await self.table.opened(), self._record, rev)
+        stored = await records.at(await self.table.store.open(), self._record, rev)
         return cast("S", self.table.kind.read(cast("JSON", stored), self.handle))
 
     # Writing
@@ -139,7 +139,7 @@ class SessionRecord(Generic[S]):
         await self._write(self.data, [_note(label, data)], None, self._record)
 
     async def _write(self, data: dict[str, Any], entries: list[JSON], fence: int | None, over: Record) -> None:
-        store = await self.table.opened()
+        store = await self.table.store.open()
         record = over.with_data(cast("JSON", data))
         try:
             self._record = await store.commit(record, expect=over.rev, entries=entries, fence=fence)
