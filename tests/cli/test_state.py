@@ -18,8 +18,8 @@ from holdfast.cli import app
 from holdfast.core.values import members
 from holdfast.errors import NotFound
 from holdfast.state import migrate
-from holdfast.state.log import KIND
 from holdfast.state.storage import records
+from holdfast.state.storage.entries import KIND
 from holdfast.stores import ManualClock, Record
 from holdfast.stores.sealing import new_key
 from holdfast.stores.sqlite.store import SqliteStore

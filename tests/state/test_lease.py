@@ -8,8 +8,8 @@ import pytest
 
 import holdfast
 from holdfast.core.models import Principal
-from holdfast.state.log import KIND
 from holdfast.state.sessions import Sessions
+from holdfast.state.storage.entries import KIND
 from holdfast.stores import open_store
 from tests.deadlines import patience
 from tests.state.turns import lasts

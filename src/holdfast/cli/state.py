@@ -15,8 +15,8 @@ from holdfast.cli.output import JsonFlag, err, moment, out, print_json, printabl
 from holdfast.core.models import LogEntry, Record
 from holdfast.core.values import members
 from holdfast.errors import CorruptRecord
-from holdfast.state.log import KIND
 from holdfast.state.storage import records
+from holdfast.state.storage.entries import KIND
 from holdfast.stores import open_store
 
 app = typer.Typer(help="Sessions of a server's callers: list, show, fork, end.", no_args_is_help=True)

@@ -10,10 +10,10 @@ from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.core.values import JSON
 from holdfast.errors import CorruptRecord, HoldfastError, NotFound, UsageError
 from holdfast.state.identity import Chain, Found, Identity, Key, Named
-from holdfast.state.log import COMPANIONS, KIND, POINTERS
 from holdfast.state.model import SessionState
 from holdfast.state.session import Session
 from holdfast.state.storage import records
+from holdfast.state.storage.entries import COMPANIONS, KIND, POINTERS
 from holdfast.state.storage.pointers import DAY, Pointers
 from holdfast.state.storage.session_record import SessionRecord
 from holdfast.state.storage.table import SessionTable

@@ -15,7 +15,7 @@ from pydantic import Field, SecretStr
 import holdfast
 from holdfast.core.models import Principal
 from holdfast.state.companions.insight import Convergence
-from holdfast.state.log import KIND
+from holdfast.state.storage.entries import KIND
 from holdfast.stores.archive import archive_of
 from tests.state.companions.writing import ALICE, Draft, Reader, Studio, Style, Writer, drafted, round_of
 from tests.state.turns import lasts

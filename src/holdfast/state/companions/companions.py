@@ -23,11 +23,11 @@ from holdfast.state.companions.reporter import CompanionReporter
 from holdfast.state.frameworks.injection import Context, current_identity
 from holdfast.state.frameworks.middleware import GuardMiddleware
 from holdfast.state.identity import Identity
-from holdfast.state.log import KIND
 from holdfast.state.scopes import RequestScope
 from holdfast.state.session import Session
 from holdfast.state.sessions import Sessions
 from holdfast.state.storage import records
+from holdfast.state.storage.entries import KIND
 from holdfast.state.storage.session_record import SessionRecord
 from holdfast.state.storage.table import SessionTable
 from holdfast.state.tool_errors import showing, shown
@@ -113,14 +113,14 @@ class Companions(Generic[C]):
                     id=id,
                     remedy="leave the options out, or begin another session",
                 ),
-                session.shows_as,
+                session.in_call.shows_as,
             )
         own.record.just_read()
         return self.companion(self._context, own)
 
     async def _find(self, id: str, session: Session[Any]) -> Session[Any]:
         found = await self._own.load(id, session.principal)
-        return Session(SessionRecord(self._own, *found), also=session.shows_as)
+        return Session(SessionRecord(self._own, *found), also=session.in_call.shows_as)
 
     async def _make(self, session: Session[Any], id: str, options: dict[str, Any] | None) -> Session[Any]:
         if options is None:

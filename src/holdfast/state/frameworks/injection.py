@@ -72,7 +72,7 @@ class Injectable(SessionRegistry[S]):
             loaded = call.loaded(found) if call is not None else None
             session = cast("Session[S]", loaded) if loaded is not None else await self.find_for(caller, found)
             session.record.just_read()
-            session.show_errors_as(also)
+            session.in_call.show_errors_as(also)
             return cast("Session[S]", call.take(session)) if call is not None else session
 
     @property

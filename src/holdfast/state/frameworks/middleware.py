@@ -241,7 +241,7 @@ class _Call:
         once: dict[str, JSON] | None = None
         if self.key is not None and call.named is not None:
             whole = {name: value for name, value in plain(result).items() if name != "resultType"}
-            once = {call.named.key_name(self.key): {"call": self.digest, "result": cast("JSON", whole)}}
+            once = {call.named.in_call.key_name(self.key): {"call": self.digest, "result": cast("JSON", whole)}}
         try:
             await call.save(self.name, once)
         except Conflict:
@@ -273,9 +273,9 @@ class _Call:
             except NotFound:
                 return None  # not this caller's: the error comes when the tool takes it
             call.keep_key_in(session)
-            session.show_errors_as(self.also)
+            session.in_call.show_errors_as(self.also)
             try:
-                kept = session.kept_answer(key)
+                kept = session.in_call.kept_answer(key)
             except UsageError as error:  # raised when the tool takes it, if it does
                 call.refuse_key(error)
                 return None

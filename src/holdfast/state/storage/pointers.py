@@ -7,9 +7,9 @@ from holdfast.core.models import Handle, Record
 from holdfast.core.values import members
 from holdfast.errors import Conflict, Ended, NotFound, SessionExpired
 from holdfast.state.identity import Key
-from holdfast.state.log import POINTERS
 from holdfast.state.model import SessionState
 from holdfast.state.storage import records
+from holdfast.state.storage.entries import POINTERS
 from holdfast.state.storage.table import SessionTable
 
 S = TypeVar("S", bound=SessionState)

@@ -15,9 +15,9 @@ from holdfast.errors import Ended, LimitReached, NotFound, SessionExpired, Unsto
 from holdfast.state import model
 from holdfast.state.calls.call_state import call_state_of, drop_draft, end_beside, will_stand
 from holdfast.state.calls.request import ENDS_SO, known_as
-from holdfast.state.log import KIND, POINTERS
 from holdfast.state.model import SessionState
 from holdfast.state.storage import records
+from holdfast.state.storage.entries import KIND, POINTERS
 from holdfast.state.storage.store_handle import StoreHandle
 from holdfast.state.turns import Turns
 from holdfast.stores.update import UPDATE_SECONDS
