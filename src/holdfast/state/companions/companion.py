@@ -8,7 +8,7 @@ import inspect
 import json
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Generic, TypeVar, cast, get_args, get_origin
 
@@ -22,9 +22,11 @@ from holdfast.state.companions.insight import COUNTED, Convergence, Insight, def
 from holdfast.state.companions.needs import ToolNeeds
 from holdfast.state.companions.record import CompanionOptions, CompanionRecord, read_options, record_type
 from holdfast.state.companions.reporter import CompanionReporter
-from holdfast.state.log import KIND, UNDO, HistoryEntry, Log
+from holdfast.state.lease import long_turn
+from holdfast.state.log import HistoryEntry
 from holdfast.state.model import SessionState
 from holdfast.state.session import Session
+from holdfast.state.storage.entries import KIND, UNDO
 from holdfast.state.storage.table import SessionTable
 from holdfast.state.tool_errors import showing, shown
 
@@ -112,9 +114,9 @@ class Companion(Generic[S, O]):
         self._turn: Turn[S] | None = None
         self._known: tuple[int, Insight] | None = None
         self._entries: tuple[int, list[HistoryEntry]] | None = None
-        self.log = Log(session)
+        self.log = session.log
 
-    def is_of(self, context: CompanionContext) -> bool:
+    def belongs_to(self, context: CompanionContext) -> bool:
         """Does it belong to these companions?"""
         return self._context is context
 
@@ -167,7 +169,7 @@ class Companion(Generic[S, O]):
     async def step(self, label: str, *, to: str | None = None) -> AsyncGenerator[Turn[S]]:
         """One step and, with `to`, a change of phase: written whole at the end of the block, or not at all."""
         self._write_beside()
-        with showing(self._session.shows_as):
+        with showing(self._session.in_call.shows_as):
             await self._session.record.current()
         await self._is_free()
         await self._use_session()
@@ -186,7 +188,7 @@ class Companion(Generic[S, O]):
         self._write_beside()
         await self._is_free()
         await self._use_session()
-        async with self._session.holding(ttl, self._use_session) as fence:
+        async with long_turn(self._session.in_call, ttl, self._use_session) as fence:
             base, turn = self._session.record.base, await self._begin(label, to)
             try:
                 yield turn
@@ -195,12 +197,12 @@ class Companion(Generic[S, O]):
             await self._finish(turn, label, to, base, fence)
 
     def _write_beside(self) -> None:
-        with showing(self._session.shows_as):
+        with showing(self._session.in_call.shows_as):
             write_beside(f"a step of the {self.kind}")
 
     async def _is_free(self) -> None:
         """`Busy` while another caller has a long turn."""
-        store = await self._context.sessions.opened()
+        store = await self._context.sessions.store.open()
         holder = await store.holder(KIND, self.handle)
         if holder is not None:
             raise self._shown(
@@ -214,14 +216,14 @@ class Companion(Generic[S, O]):
     async def _use_session(self) -> None:
         """A step counts as use of the session, and is refused once the session has ended."""
         try:
-            await (await self._context.sessions.opened()).touch(KIND, self.handle.rpartition(".")[0])
+            await (await self._context.sessions.store.open()).touch(KIND, self.handle.rpartition(".")[0])
         except HoldfastError as error:
             error.remedy = self._context.sessions.begin_hint
             raise self._shown(error) from error.__cause__
 
     async def _begin(self, label: str, to: str | None) -> Turn[S]:
         if to is not None:
-            with showing(self._session.shows_as):
+            with showing(self._session.in_call.shows_as):
                 self.table.check(to)
             self.check_phase()
             if not self.table.allows(self.phase, to):
@@ -250,7 +252,7 @@ class Companion(Generic[S, O]):
         judged = self._judged(after, [*await self._recent(), *new])
         after.converged = judged.convergence.reached
         try:
-            with showing(self._session.shows_as):
+            with showing(self._session.in_call.shows_as):
                 await self._session.record.commit(
                     after, label, base=base, fence=fence, notes=turn.notes, data=turn.made
                 )
@@ -274,7 +276,7 @@ class Companion(Generic[S, O]):
         self._write_beside()
         await self._is_free()
         await self._use_session()
-        await self._session.append(label, data)
+        await self._session.log.add(label, data)
 
     # What it knows
 
@@ -303,12 +305,13 @@ class Companion(Generic[S, O]):
             return self._entries[1]
         found: list[HistoryEntry] = []
         looked = 0
-        async for each in self._session.newest():
-            entry, looked = HistoryEntry.of(each), looked + 1
-            if entry.undone_to is not None or entry.label in (*COUNTED, *self.begins):
-                found.append(entry)
-            if len(found) == RECENT or looked == LOOKED:
-                break
+        async with aclosing(self.log.newest_first()) as entries:
+            async for entry in entries:
+                looked += 1
+                if entry.undone_to is not None or entry.label in (*COUNTED, *self.begins):
+                    found.append(entry)
+                if len(found) == RECENT or looked == LOOKED:
+                    break
         self._entries = self.rev, genealogy.lineage(found[::-1])
         return self._entries[1]
 
@@ -327,7 +330,7 @@ class Companion(Generic[S, O]):
 
     async def tree(self) -> genealogy.Node:
         """Every step as a tree: undos are branches, and so are the companions that were forked from it."""
-        store = await self._context.sessions.opened()
+        store = await self._context.sessions.store.open()
         return await genealogy.tree(store, self.handle, self._session.principal)
 
     async def undo(self) -> S:
@@ -370,4 +373,4 @@ class Companion(Generic[S, O]):
         return self._shown(WrongPhase(what, phase=self.phase, id=self.handle, remedy=remedy))
 
     def _shown(self, error: Any) -> Any:
-        return shown(error, self._session.shows_as)
+        return shown(error, self._session.in_call.shows_as)

@@ -23,11 +23,11 @@ from holdfast.state.companions.reporter import CompanionReporter
 from holdfast.state.frameworks.injection import Context, current_identity
 from holdfast.state.frameworks.middleware import GuardMiddleware
 from holdfast.state.identity import Identity
-from holdfast.state.log import KIND
 from holdfast.state.scopes import RequestScope
 from holdfast.state.session import Session
 from holdfast.state.sessions import Sessions
 from holdfast.state.storage import records
+from holdfast.state.storage.entries import KIND
 from holdfast.state.storage.session_record import SessionRecord
 from holdfast.state.storage.table import SessionTable
 from holdfast.state.tool_errors import showing, shown
@@ -88,9 +88,11 @@ class Companions(Generic[C]):
         """The companion of a call's session."""
         session = await self.sessions.for_call(caller, also)
         with showing(also):
-            return await self.of(session)
+            return await self.for_session(session)
 
-    async def of(self, session: Session[Any], options: CompanionOptions | Mapping[str, Any] | None = None) -> C:
+    async def for_session(
+        self, session: Session[Any], options: CompanionOptions | Mapping[str, Any] | None = None
+    ) -> C:
         """The session's companion of this kind; made if there is none. Its options stay: others are a `Conflict`."""
         kind, owner = self.companion.options_type, self.companion.__name__
         if session.record.table is not self.sessions.table:
@@ -111,19 +113,19 @@ class Companions(Generic[C]):
                     id=id,
                     remedy="leave the options out, or begin another session",
                 ),
-                session.shows_as,
+                session.in_call.shows_as,
             )
         own.record.just_read()
         return self.companion(self._context, own)
 
     async def _find(self, id: str, session: Session[Any]) -> Session[Any]:
         found = await self._own.load(id, session.principal)
-        return Session(SessionRecord(self._own, *found), also=session.shows_as)
+        return Session(SessionRecord(self._own, *found), also=session.in_call.shows_as)
 
     async def _make(self, session: Session[Any], id: str, options: dict[str, Any] | None) -> Session[Any]:
         if options is None:
             options = check_options(self.companion.options_type, None, self.companion.__name__)
-        store = await self.sessions.opened()
+        store = await self.sessions.open()
         owner, _ = await self.sessions.table.load(session.handle, session.principal)  # refused if it has ended
         stored = self.companion.stored_type(options=options, entered=time.time())
         data: dict[str, Any] = {"t": self._own.name, "v": stored.version, "state": stored.to_data()}
@@ -170,7 +172,7 @@ class Companions(Generic[C]):
 
     def _given(self, values: tuple[object, ...]) -> C | None:
         for value in values:
-            if isinstance(value, Companion) and cast("Companion[Any, Any]", value).is_of(self._context):
+            if isinstance(value, Companion) and cast("Companion[Any, Any]", value).belongs_to(self._context):
                 return cast("C", value)
         return None
 
@@ -182,12 +184,12 @@ class Companions(Generic[C]):
 
     async def guard(self, tool: str, caller: Identity, also: type[Exception]) -> None:
         """Refuse a call that its tool's needs forbid."""
-        if self._needs.of(tool) is not None:
+        if self._needs.get(tool) is not None:
             await self.check(await self.for_call(caller, also), tool)
 
     async def check(self, companion: C, tool: str) -> None:
         """Refuse a tool whose needs the companion does not meet."""
-        needs = self._needs.of(tool)
+        needs = self._needs.get(tool)
         if needs is None:
             return
         companion.check_phase()
