@@ -161,7 +161,7 @@ class Offers:
 
     passed: dict[Era, tuple[float, Why]] = field(default_factory=dict[Era, tuple[float, Why]])
     """Eras that were not available, since when, and why."""
-    told: bool = False
+    reported_sessionless: bool = False
     """It was reported that it offers no session."""
 
     def has_passed(self, era: Era, now: float) -> bool:

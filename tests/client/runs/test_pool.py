@@ -194,7 +194,7 @@ async def _told(found: list[int | str], server: holdfast.Server) -> None:
 async def test_a_loss_that_the_check_of_a_kept_link_finds_is_told_to_the_run_that_had_it_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock, replaced = ManualClock(), list[holdfast.Replaced]()
+    clock, replaced = ManualClock(), list[holdfast.Replacement]()
     monkeypatch.setattr(pool, "clock", clock)
     async with FaultServer() as http:
         server = at(http, reuse="process", idle=1000)
@@ -336,8 +336,7 @@ async def test_a_link_given_back_in_another_loop_is_noticed(monkeypatch: pytest.
             async with holdfast.run():
                 await count(server)
                 held.set()
-                while not go.is_set():
-                    await asyncio.sleep(0.01)
+                await until(go.is_set, 30)
 
         thread = threading.Thread(target=lambda: asyncio.run(elsewhere()))
         thread.start()

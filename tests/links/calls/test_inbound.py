@@ -69,7 +69,7 @@ async def test_a_handler_that_fails_or_is_absent_answers_with_an_error_and_the_c
         failed = text_of(await link.request("tools/call", tool("ask", params={"how": "bug"})))
         assert "-32603" in failed
         assert "a bug of ours" not in failed
-        link.handle(None, None)
+        link.inbound.handle(None, None)
         assert "-32601" in text_of(await link.request("tools/call", tool("ask", params={})))
         assert text_of(await link.request("tools/call", tool("ask", method="ping"))) == "{}"
 
@@ -158,7 +158,7 @@ async def test_requests_that_wait_for_answers_are_bounded_in_bytes_whatever_ids_
     generation = cast("Generation", SimpleNamespace(wire=Telling()))
     inbound = Inbound(BackgroundTasks(lambda what, error: None), LinkReporter("it", None, SYSTEM), 1.0)
     inbound.handle(ask, None)
-    receive = inbound.of(generation)
+    receive = inbound.receiver(generation)
     asked = {"jsonrpc": "2.0", "id": "same", "method": "roots/list", "params": {"text": "x" * 900_000}}
     reading = [asyncio.ensure_future(receive(asked)) for _ in range(200)]
     for _ in range(10):

@@ -341,7 +341,7 @@ class Pool:
 
     async def _close(self, slot: Slot, end: bool | None) -> None:
         try:
-            slot.link.retire()  # the SDK's session over it may still be in use
+            slot.link.lifecycle.retire()  # the SDK's session over it may still be in use
             await slot.link.close(end=end)
         except Exception:
             log.exception("a link to %s was not closed", slot.server.name)

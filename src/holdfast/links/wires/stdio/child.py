@@ -39,8 +39,8 @@ class Child(asyncio.SubprocessProtocol):
         self,
         cap: int,
         cookie: str,
-        said: Callable[[str], None],
-        stray: Callable[[str], None],
+        on_stderr: Callable[[str], None],
+        on_stray: Callable[[str], None],
         decode: Decode = decode,
         answered: Callable[[Message], bool] | None = None,
     ) -> None:
@@ -52,8 +52,8 @@ class Child(asyncio.SubprocessProtocol):
         self._cap = cap
         self._answered = answered
         self._decode = decode
-        self._said = said
-        self._stray = stray
+        self._on_stderr = on_stderr
+        self._on_stray = on_stray
         self._transport: asyncio.SubprocessTransport | Program | None = None
         self._stdin: asyncio.WriteTransport | None = None
         self._stdout: asyncio.ReadTransport | None = None
@@ -172,7 +172,7 @@ class Child(asyncio.SubprocessProtocol):
         text = line[:LINE_SHOWN].decode("utf-8", "replace").strip()
         self._printed.append(text)
         if self.strays == 1:
-            self._stray(f"the program writes to stdout what is not a message; it is skipped: {text!r:.200}")
+            self._on_stray(f"the program writes to stdout what is not a message; it is skipped: {text!r:.200}")
 
     def _take_message(self, message: Message, size: int) -> None:
         # An answer goes straight to its call if nothing that came before it waits to be read.
@@ -214,7 +214,7 @@ class Child(asyncio.SubprocessProtocol):
             text = line[:LINE_SHOWN].decode("utf-8", "replace").rstrip()
             if text:
                 self._stderr.append(text)
-                self._said(text)
+                self._on_stderr(text)
 
     # Writing
 
