@@ -169,7 +169,7 @@ class BackendCalls:
                 if session is not None and backend_link.session is not None:
                     session.lists.may_have_changed(backend.name)
         if backend.health.state != "up":
-            backend.answered()
+            backend.answered(backend_link.caller)
         if request.method in SHOWS_URIS and (uris := uris_in(request.method, result)):
             self._seen_by(context).add(uris, backend.name)
         if (

@@ -10,8 +10,9 @@ import pytest
 
 from holdfast.core.clock import SYSTEM, ManualClock
 from holdfast.core.lifecycle import CircuitState
+from holdfast.core.models import Principal
 from holdfast.core.values import members
-from holdfast.errors import CircuitOpen, ConnectFailed
+from holdfast.errors import CircuitOpen, ConnectFailed, Rejected
 from holdfast.events import BackendChanged, BackendFailed, Event
 from holdfast.gateway.auth import new_token
 from holdfast.gateway.backends.health import BackendHealth
@@ -181,6 +182,27 @@ def test_health_moves_by_what_calls_and_checks_have_shown() -> None:
     assert (health.state, health.why, health.resting) == ("up", None, False)
     assert len(changes) == 2
     assert [type(event) for event in events] == [BackendFailed, BackendChanged, BackendFailed, BackendChanged]
+
+
+@pytest.mark.promise("gateway.backend-state")
+def test_a_callers_failure_is_logged_once_until_that_caller_succeeds(caplog: pytest.LogCaptureFixture) -> None:
+    health = BackendHealth("b", ManualClock(), emit=lambda _: None, on_change=lambda: None)
+    refused = Rejected("no such user", server="b", status=401)
+    alice, bob = Principal("alice"), Principal("bob")
+
+    def fail() -> int:
+        health.note_refusal(refused, None, alice, shows_up=True)
+        health.failures.add(refused, alice)  # as the answer to the call is reported
+        return len([record for record in caplog.records if "no such user" in record.getMessage()])
+
+    assert fail() == 1
+    for _ in range(3):
+        health.note(None, caller=bob)
+        assert fail() == 1
+    health.note(None, caller=alice)
+    assert fail() == 2
+    health.note_refusal(refused, None, bob, shows_up=True)
+    assert fail() == 3  # bob's is logged, too, and alice's not again
 
 
 COUNT = {"name": "t__count", "arguments": {}}

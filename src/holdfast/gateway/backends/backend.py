@@ -216,13 +216,13 @@ class Backend:
         if caller is None or not (answered or (self.is_per_caller and not _could_not_connect(error))):
             self.health.note(error, session)
         else:
-            self.health.note_refusal(error, session, shows_up=answered and self.is_per_caller)
+            self.health.note_refusal(error, session, caller, shows_up=answered and self.is_per_caller)
 
-    def answered(self) -> None:
+    def answered(self, caller: Principal | None) -> None:
         """A call was answered. That does not show that a server which is checked is up: it may still answer in old
         sessions and begin no new ones."""
         if self.is_per_caller or self.is_child:
-            self.health.note(None)
+            self.health.note(None, caller=caller)
 
     # Checks
 

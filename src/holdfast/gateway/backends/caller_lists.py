@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from holdfast.core.models import Principal
 from holdfast.errors import HoldfastError, NoBackend, Rejected, RunsElsewhere, StoreDown
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.catalogue import Catalogue, fetch
@@ -177,7 +178,7 @@ class CallerLists:
             self._failures[key] = error
             if len(self._failures) > FAILURES:
                 self._failures.popitem(last=False)
-            backend.health.failures.add(error)
+            backend.health.failures.add(error, Principal(key[1]))
         elif error is not None:
             log.error("the lists of %r for a caller could not be fetched", backend.name, exc_info=error)
 

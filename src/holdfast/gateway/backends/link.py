@@ -230,7 +230,7 @@ class BackendLink:
         except HoldfastError as error:
             backend.link_failed(error, self.session, self.caller)
             raise
-        backend.health.note(None, self.session)
+        backend.health.note(None, self.session, caller=self.caller)
         await backend.link_came_up(self.link, handshake)
         backend.emit(
             BackendStarted(
