@@ -12,7 +12,7 @@ from holdfast.gateway.backends.routing import BadCursor, Offer, Pattern, build, 
 from holdfast.gateway.config.settings import Naming, Policy
 from holdfast.testing import FaultServer
 from tests.deadlines import until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 from tests.gateway.raw_backend import raw_program
 
@@ -106,7 +106,7 @@ async def test_a_clash_is_refused_at_start_where_nobody_said_who_wins(tmp_path: 
         with pytest.raises(holdfast.errors.ConfigError, match="is offered by 'one' and by 'other'"):
             async with gateway(tmp_path, servers, naming={"mode": "none"}, store=store, sessions={"start": 20}):
                 pass
-        async with gateway(tmp_path, servers, naming={"mode": "priority"}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, naming={"mode": "priority"}) as program, RawClient(program.url) as client:
             await client.initialize()
             assert "count" in await client.tools()
             assert (await client.call("count")).text == "1"
