@@ -225,13 +225,13 @@ def test_what_was_seen_is_bounded_in_bytes_and_callers() -> None:
     seen = SeenUris()
     seen.add((f"x://{n}/" + "y" * 1000 for n in range(2_000)), "b")
     assert 0 < len(seen) <= SEEN_BYTES // (1000 + PER_ENTRY)
-    assert seen.of("x://0/" + "y" * 1000) == ()
-    assert seen.of("x://1999/" + "y" * 1000) == ("b",)
+    assert seen.backends("x://0/" + "y" * 1000) == ()
+    assert seen.backends("x://1999/" + "y" * 1000) == ("b",)
     callers = SeenByCallers()
-    callers.of("first").add(["x://1"], "b")
+    callers.for_caller("first").add(["x://1"], "b")
     for n in range(300):
-        callers.of(f"caller {n}")
-    assert callers.of("first").of("x://1") == ()
+        callers.for_caller(f"caller {n}")
+    assert callers.for_caller("first").backends("x://1") == ()
 
 
 @pytest.mark.promise("gateway.unlisted-uris")

@@ -291,8 +291,8 @@ def _handlers(
 
 
 def _progress(reply_channel: ReplyChannel, token: Any) -> RawProgress:
-    def told(params: Mapping[str, Any]) -> None:
-        said = {**params, "progressToken": token}
-        reply_channel.send({"jsonrpc": "2.0", "method": "notifications/progress", "params": said})
+    def pass_on(params: Mapping[str, Any]) -> None:
+        own = {**params, "progressToken": token}
+        reply_channel.send({"jsonrpc": "2.0", "method": "notifications/progress", "params": own})
 
-    return RawProgress(told)
+    return RawProgress(pass_on)

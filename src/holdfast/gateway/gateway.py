@@ -127,7 +127,7 @@ class Gateway:
 
     def seen_by(self, context: RequestContext) -> SeenUris:
         """The URIs that servers have shown to a session, or to a caller who has none."""
-        return context.session.seen if context.session is not None else self._seen.of(context.principal)
+        return context.session.seen if context.session is not None else self._seen.for_caller(context.principal)
 
     def answer_stream(self) -> Stream:
         """A stream for one answer that can't be resumed."""

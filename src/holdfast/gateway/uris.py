@@ -46,7 +46,7 @@ class UriRouting:
         backends = self._gateway.backends
         route = table.resources.get(uri) or table.templates.get(uri)
         name = route.backend if route is not None else table.configured_backend(uri)
-        if name is None and (seen := self._gateway.seen_by(context).of(uri)):
+        if name is None and (seen := self._gateway.seen_by(context).backends(uri)):
             name = next((each for each in backends if each in seen), None)
         return name or table.backend_of_uri(uri)
 
@@ -89,11 +89,11 @@ class UriRouting:
 
     async def locate(self, context: RequestContext, uri: str, table: Table) -> Backend | None:
         """The backend of a URI, found by reading it if nothing else tells; None: nobody has it."""
-        found = await self.find(context, uri, table)
-        if found is None:
+        backend = await self.find(context, uri, table)
+        if backend is None:
             answered = await self.ask(context, uri, "resources/read", {"uri": uri})
-            found = answered[0] if answered is not None else None
-        return found
+            backend = answered[0] if answered is not None else None
+        return backend
 
     async def ask(
         self, context: RequestContext, uri: str, method: str, params: Mapping[str, Any]

@@ -196,7 +196,7 @@ async def test_a_principals_session_lives_while_it_works_and_its_expiry_is_told(
             await until(lambda: {"mine", "other"} <= {route.backend for route in gate.table.tools.values()}, 20)
             await client.initialize()
             assert (await client.call(tool, **arguments)).text == first
-            used = gate.backends["mine"].links.of_principal(Principal("alice"), idle)
+            used = gate.backends["mine"].links.for_principal(Principal("alice"), idle)
             used.used -= idle + 1  # it works elsewhere for longer than a session may idle
             await gate.reaper.reap()
             assert (await client.call(tool, **arguments)).text == second

@@ -17,7 +17,7 @@ from holdfast.core.handshake import Handshake
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import ConnectFailed, HoldfastError, NoBackend, OutcomeUnknown, Rejected, RunsElsewhere
 from holdfast.events import BackendItemLeftOut, BackendReplaced, Event, HandshakeDone, SessionWasReplaced, Sink
-from holdfast.gateway.backends.catalogue import Catalogue, told_in
+from holdfast.gateway.backends.catalogue import Catalogue, server_digest
 from holdfast.gateway.backends.children import Children
 from holdfast.gateway.backends.health import BackendHealth
 from holdfast.gateway.backends.known_lists import KnownLists
@@ -72,7 +72,7 @@ class Backend:
         self.known_lists = KnownLists(name, self.at, store, listener, self.note_left_out)
         self.lists = BackendLists(self, self.known_lists, self.links, listener)
         self.spares = Spares(name, self.policy.warm, children, lambda capabilities: self.new(capabilities=capabilities))
-        self._told: str | None = None
+        self._server: str | None = None
         """What the server said of itself at the latest handshake, where its lists depend on the caller."""
         self._fetch_due = False
         """Its lists are to be fetched in any case, as soon as there is a place for its program."""
@@ -118,9 +118,9 @@ class Backend:
         """Those of a request's headers that go on to this server."""
         return passed(headers, self.policy.pass_headers)
 
-    def note_left_out(self, found: Catalogue, known: Collection[str]) -> None:
+    def note_left_out(self, catalogue: Catalogue, known: Collection[str]) -> None:
         """Report what can't be offered of these lists. `known` was reported before."""
-        for what in found.left_out:
+        for what in catalogue.left_out:
             if what not in known:
                 log.warning("backend %r: left out of its lists: %s", self.name, what)
                 self.emit(BackendItemLeftOut(time.time(), self.name, what))
@@ -204,8 +204,8 @@ class Backend:
         if not self.is_per_caller:
             await self.lists.check_handshake(link, handshake)
             return
-        told, self._told = self._told, told_in(handshake)
-        if told not in (None, self._told):
+        before, self._server = self._server, server_digest(handshake)
+        if before not in (None, self._server):
             self._listener.server_replaced(self.name)
 
     def link_failed(self, error: HoldfastError, session: str | None, caller: Principal | None) -> None:

@@ -107,8 +107,8 @@ class Ownership:
             return None
         record = await self._store.get(PROCESSES, holder.owner, dead=True)
         data = members(record.data) if record is not None else {}
-        said = record is not None and record.ended is not None and not record.expired
-        if said or has_ended(data):
+        says_so = record is not None and record.ended is not None and not record.expired
+        if says_so or has_ended(data):
             await self._store.release(holder)
             return None
         address = data.get("address")

@@ -154,14 +154,14 @@ class Front2026:
         if len(listed) > LISTEN_URIS or any(isinstance(uri, str) and len(uri) > LONGEST_URI for uri in listed):
             what = f"resourceSubscriptions has at most {LISTEN_URIS} URIs of at most {LONGEST_URI} characters each"
             raise Refused(400, f"{what}; here are {len(listed)}", code=INVALID_PARAMS)
-        found: dict[str, list[str]] = {}
+        by_backend: dict[str, list[str]] = {}
         wanted = [uri for uri in listed if isinstance(uri, str) and is_unicode(uri)]
         for uri, name in zip(
             wanted, await asyncio.gather(*(self._locate(context, uri) for uri in wanted)), strict=True
         ):
             if name is not None:
-                found.setdefault(name, []).append(uri)
-        return found
+                by_backend.setdefault(name, []).append(uri)
+        return by_backend
 
     async def _locate(self, context: RequestContext, uri: str) -> str | None:
         table = self._gateway.table
