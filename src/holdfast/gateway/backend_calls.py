@@ -1,4 +1,4 @@
-"""Calls on their way to backends: their headers, what a backend says and asks meanwhile, and what an error becomes."""
+"""Calls on their way to backends: their headers, what a backend sends and asks meanwhile, and what an error becomes."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -202,7 +202,7 @@ class BackendCalls:
             if isinstance(asked, dict) and asked:
                 if session is None:
                     raise ErrorAnswer(
-                        "input is needed", message="Input is needed, and nobody can be asked", code=-32603
+                        "input is needed", message="Input is needed, and the client can't be asked", code=-32603
                     )
                 for key, question in cast("dict[str, Any]", asked).items():
                     known = cast("dict[str, Any]", question) if isinstance(question, dict) else {}

@@ -111,7 +111,7 @@ class Backend:
 
     @property
     def is_per_caller(self) -> bool:
-        """Does the server want headers of the caller's requests, so that only with them it says what it offers?"""
+        """Does the server want headers of the caller's requests, so that it lists what it offers only with them?"""
         return bool(self.policy.pass_headers) and not self.is_child and self.policy.reuse != "shared"
 
     def passed(self, headers: HasHeaders | None) -> dict[str, str]:
@@ -256,7 +256,7 @@ class Backend:
         except RunsElsewhere:
             await self.known_lists.recall_from_owner()
             self.health.note(None)
-        except NoBackend as error:  # every place for programs is taken, which says nothing of this one
+        except NoBackend as error:  # every place for programs is taken: this one may be up
             self.health.failures.add(error)
             self.health.end_pause()
             self._fetch_due = fetch

@@ -52,7 +52,7 @@ class Catalogue:
     left_out: tuple[str, ...] = ()
     """What the backend sent and no client is offered, each with the reason."""
     digest: str | None = None
-    """What the server said of itself when these lists were fetched, as a digest: another one may offer other things."""
+    """Of the server when these lists were fetched, see `server_digest`: another one may offer other things."""
     incomplete: bool = field(default=False, compare=False)
     """A list could not be read this time, so that all should be fetched again soon."""
     about: Mapping[str, ListMembers] = field(default_factory=dict[str, ListMembers], compare=False)

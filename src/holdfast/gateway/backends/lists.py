@@ -76,7 +76,7 @@ class BackendLists:
         """Fetch the lists again if a link's first handshake shows another server than the one that was listed."""
         known = self._known.catalogue
         if known is None or known.digest == server_digest(handshake) or link.statistics().adoptions:
-            return  # lists that are needed are fetched anyway; an adopted session says nothing new
+            return  # lists that are needed are fetched anyway; an adopted session shows nothing new
         if not self._backend.is_child:
             self._redeployed.soon()
             return
@@ -91,7 +91,7 @@ class BackendLists:
         self._redeployed.soon()
 
     def announced(self, method: str) -> None:
-        """The server says that a list has changed, on a link of no session."""
+        """The server announced a change of a list, on a link of no session."""
         self.looks.mark_changed()
         if self._links.has_common:
             self._announced.soon(LISTS[method])

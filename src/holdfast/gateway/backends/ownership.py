@@ -219,7 +219,7 @@ def _is_running(pid: object) -> bool:
 
 
 def _is_zombie(pid: int) -> bool:
-    """It has ended, and its parent has not asked how: in containers often nobody does."""
+    """It has ended, and its parent has not collected its exit status, which in containers often no process does."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1] == [b"Z"]
     except OSError:
