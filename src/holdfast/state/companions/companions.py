@@ -15,7 +15,8 @@ from holdfast.core.values import JSON
 from holdfast.errors import Conflict, HoldfastError, NotFound, UsageError
 from holdfast.events import Sink
 from holdfast.state.calls.request import SCOPE
-from holdfast.state.companions.companion import Companion, CompanionContext
+from holdfast.state.companions.companion import Companion
+from holdfast.state.companions.gate import CompanionContext
 from holdfast.state.companions.insight import Insight
 from holdfast.state.companions.needs import Needs, ToolNeeds
 from holdfast.state.companions.record import CompanionOptions, CompanionRecord, check_options, read_options
@@ -192,10 +193,10 @@ class Companions(Generic[C]):
         needs = self._needs.get(tool)
         if needs is None:
             return
-        companion.check_phase()
+        companion.gate.check_phase()
         if needs.phases and companion.phase not in needs.phases:
             wanted = " or ".join(repr(phase) for phase in needs.phases)
-            raise await companion.refusal(tool, needs.say.rstrip(".") or f"{tool!r} needs {wanted}")
+            raise await companion.gate.refusal(tool, needs.say.rstrip(".") or f"{tool!r} needs {wanted}")
         if needs.when is not None:
             try:
                 holds = needs.when(companion)
@@ -204,7 +205,9 @@ class Companions(Generic[C]):
             except (IndexError, KeyError, TypeError, ValueError):
                 holds = False  # nothing is there yet that it could look at
             if not holds:
-                raise await companion.refusal(tool, needs.say.rstrip(".") or f"what {tool!r} needs is not there yet")
+                raise await companion.gate.refusal(
+                    tool, needs.say.rstrip(".") or f"what {tool!r} needs is not there yet"
+                )
 
 
 class InsightScope(RequestScope[Insight]):
