@@ -54,7 +54,10 @@ class Turn(Generic[S]):
 
 
 class Companion(Generic[S, O]):
-    """`class Writer(Companion[Draft, Style]): phases = {"empty": ["drafted"], …}`."""
+    """A stateful object beside a session: `class Writer(Companion[Draft, Style]): phases = {"empty": ["drafted"], …}`.
+
+    `Companions` makes them, with the `session` of their own record and the `context` of their kind.
+    """
 
     kind: ClassVar[str]
     phases: ClassVar[Mapping[str, Sequence[str]]]
@@ -103,14 +106,15 @@ class Companion(Generic[S, O]):
         self.log = session.log
 
     def belongs_to(self, context: CompanionContext) -> bool:
-        """Does it belong to these companions?"""
+        """Whether it was made by the `Companions` with this context."""
         return self._context is context
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.phase} of {self.handle[:8]}…>"
 
     def converged(self, signs: Convergence) -> bool:
-        """Whether the work is done. Override it with a rule of your own, which must accept an empty log."""
+        """Whether the work is done, by its signs. Override it with a rule of your own, which must accept an empty
+        log."""
         return default_judge(signs)
 
     # What it is
@@ -153,7 +157,8 @@ class Companion(Generic[S, O]):
 
     @asynccontextmanager
     async def step(self, label: str, *, to: str | None = None) -> AsyncGenerator[Turn[S]]:
-        """One step and, with `to`, a change of phase: written whole at the end of the block, or not at all."""
+        """One step and, with `to`, a change of phase: written whole at the end of the block, or not at all. `label`
+        names it in the log."""
         self.gate.check_beside()
         with self._session.in_call.showing():
             await self._session.record.current()
@@ -165,8 +170,8 @@ class Companion(Generic[S, O]):
 
     @asynccontextmanager
     async def turn(self, label: str, *, to: str | None = None, ttl: float = 120.0) -> AsyncGenerator[Turn[S]]:
-        """A long step: other callers' steps are refused (`Busy`) until it ends. If the process dies in it, the step is
-        given up after `ttl` seconds and nothing of it is written."""
+        """A long step, with the `label` and `to` of `step`: other callers' steps are refused (`Busy`) until it ends. If
+        the process dies in it, the step is given up after `ttl` seconds and nothing of it is written."""
         self.gate.check_beside()
         await self.gate.check_free()
         await self.gate.use_session()
@@ -219,7 +224,8 @@ class Companion(Generic[S, O]):
         await self._context.reporter.stepped(self.handle, label, before, after, left)
 
     async def note(self, label: str, data: JSON = None) -> None:
-        """An entry of the log that changes nothing else. Labels that count iterations belong into a step."""
+        """An entry of the log with this label and data, which changes nothing else. Labels that count iterations belong
+        into a step."""
         if label in (*self.iterates, *self.begins):
             raise UsageError(f"{label!r} counts iterations", remedy=f"write `async with companion.step({label!r})`")
         if self._turn is not None:  # goes with the step under way
@@ -237,7 +243,7 @@ class Companion(Generic[S, O]):
         return await self._progress.insight()
 
     async def history(self, last: int = 200) -> list[dict[str, JSON]]:
-        """The messages of the conversation, oldest first."""
+        """The `last` messages of the conversation, oldest first."""
         return [members(entry.data) for entry in await self.log.last(last, label="message")]
 
     async def transcript(self) -> str:
