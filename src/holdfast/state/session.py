@@ -24,7 +24,11 @@ R = TypeVar("R")
 
 
 class Session(Generic[S]):
-    """One caller's session. Change it in `edit()`, `update()`, `once()` or `lease()`; `state` is a copy."""
+    """One caller's session. Change it in `edit()`, `update()`, `once()` or `lease()`; `state` is a copy.
+
+    `Sessions` makes them from a `record`. `shared_with` is the caller of a session that several callers share, and
+    errors are raised as the framework's class `also`. A `label` names a change in the log.
+    """
 
     def __init__(
         self, record: SessionRecord[S], *, shared_with: Principal | None = None, also: type[Exception] | None = None
@@ -182,7 +186,7 @@ class Session(Generic[S]):
     # What was
 
     async def at(self, rev: int) -> S:
-        """The state as it was at an earlier revision."""
+        """The state as it was at the revision `rev`."""
         with self.in_call.showing():
             await self.record.refresh()
             return await self.record.at(rev)
@@ -202,7 +206,8 @@ class Session(Generic[S]):
         return self.state
 
     async def fork(self, rev: int | None = None, title: str = "") -> "Session[S]":
-        """Another session that begins with this one's state, now or at an earlier revision. History is not copied."""
+        """Another session that begins with this one's state, now or at revision `rev`, under this `title` or
+        its own. History is not copied."""
         with self.in_call.showing():
             self.in_call.check_unchanged("fork()")
             await self.record.refresh()

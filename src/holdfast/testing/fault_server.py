@@ -16,7 +16,12 @@ from holdfast.testing.fault_sessions import Message, Sessions
 
 
 class FaultServer(Behaviour):
-    """`async with FaultServer(era="2025") as server: server.plan(Fault.CLOSE); Link(server.url)`."""
+    """`async with FaultServer(era="2025") as server: server.plan(Fault.CLOSE); Link(server.url)`.
+
+    `answers` says whether results come as JSON or as event streams, which are `resumable` or not; `get_stream` whether
+    2025 clients may open the server's own stream. With `bearer` every request needs that token. `lost` is the answer to
+    a request with an unknown session. `path` is the endpoint's.
+    """
 
     def __init__(
         self,
@@ -98,7 +103,11 @@ class FaultServer(Behaviour):
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
     ) -> None:
-        """Plan a fault for the next `times` requests of `method`. Plans apply in the order they were made."""
+        """Plan a fault for the next `times` requests of `method`. Plans apply in the order they were made.
+
+        With `effect` the call is executed all the same. `Fault.STATUS` answers with `status`, `headers` and `body`, or
+        with those of a `refusal`.
+        """
         if refusal is not None:
             status, headers, body = refusal.status, refusal.headers, refusal.body
         self.planned.append(Planned(fault, method, times, effect, status, headers or {}, body))

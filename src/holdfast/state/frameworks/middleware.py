@@ -34,7 +34,10 @@ Run = Callable[[], Awaitable[Any]]
 
 
 class StateMiddleware:
-    """For `FastMCP(middleware=[…])`, `server.add_middleware(…)` and `MCPServer(middleware=[…])` alike."""
+    """For `FastMCP(middleware=[…])`, `server.add_middleware(…)` and `MCPServer(middleware=[…])` alike.
+
+    It begins the request's scope; with `sessions` and `save=True` it also saves what a call changed in its session.
+    """
 
     def __init__(self, sessions: SessionRegistry[Any] | None = None, *, save: bool = True) -> None:
         self._sessions = sessions
