@@ -14,22 +14,9 @@ from holdfast.links.reporter import LinkReporter
 from holdfast.links.wires.base import Generation, Message, Reply
 from holdfast.testing import FaultServer
 from tests.deadlines import patience, until
-from tests.links.quick_links import link_to, text_of, tool
+from tests.links.quick_links import Notifications, link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
-
-
-class CallHandlers:
-    """Takes notifications."""
-
-    def __init__(self) -> None:
-        self.heard: list[tuple[str, Any]] = []
-
-    def __call__(self, method: str, params: Any) -> None:
-        self.heard.append((method, params))
-
-    def count(self, method: str) -> int:
-        return sum(each == method for each, _ in self.heard)
 
 
 @pytest.mark.promise("link.reverse")
@@ -124,7 +111,7 @@ async def test_a_progress_callback_that_raises_harms_no_call() -> None:
 @pytest.mark.promise("link.notifications")
 @pytest.mark.parametrize("era", ["2025", "2026"])
 async def test_notifications_on_an_answer_stream_are_handed_on(era: Any) -> None:
-    handlers = CallHandlers()
+    handlers = Notifications()
     async with FaultServer(era=era, answers="sse") as server, link_to(server.url, on_notification=handlers) as link:
         await link.request("tools/call", tool("log", text="hello"))
         assert handlers.heard == [("notifications/message", {"level": "info", "data": "hello"})]
