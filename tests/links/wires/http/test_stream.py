@@ -268,9 +268,9 @@ class LateStream(FaultServer):
         super().__init__()
         self.opens = asyncio.Event()
 
-    async def _get(self, request: Any, writer: asyncio.StreamWriter) -> bool:
-        await self.opens.wait()
-        return await super()._get(request, writer)
+    async def intercept(self, request: Any) -> None:
+        if request.verb == "GET":
+            await self.opens.wait()
 
 
 async def _accept(method: str, params: Any, id: str | int) -> dict[str, Any]:
