@@ -53,6 +53,8 @@ class Scripted:
         }
         self.before: list[dict[str, Any]] = []
         """Notifications that come before the result of a tool; `@TOKEN@` stands for its progress token."""
+        self.handshake: dict[str, Any] = {}
+        """Members of its handshake's result besides, or in place of, the usual ones."""
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.delays: dict[str, float] = {}
         self._listening: dict[asyncio.Queue[dict[str, Any]], Any] = {}
@@ -78,9 +80,11 @@ class Scripted:
     def _result(self, method: str, params: dict[str, Any]) -> Mapping[str, Any]:
         if method == "initialize" and self.era == "2025":
             info = {"name": "scripted", "version": "1"}
-            return {"protocolVersion": "2025-11-25", "capabilities": self.capabilities, "serverInfo": info}
+            usual = {"protocolVersion": "2025-11-25", "capabilities": self.capabilities, "serverInfo": info}
+            return usual | self.handshake
         if method == "server/discover" and self.era == "2026":
-            return {"supportedVersions": ["2026-07-28"], "capabilities": self.capabilities, "resultType": "complete"}
+            discovered = {"supportedVersions": ["2026-07-28"], "capabilities": self.capabilities}
+            return {**discovered, "resultType": "complete", **self.handshake}
         result = self.results.get(method)
         if result is None:
             raise Refusal({"code": -32601, "message": "Method not found"})

@@ -27,6 +27,7 @@ from holdfast.gateway.backends.lists import LISTS
 from holdfast.gateway.backends.refused_questions import RefusedQuestions
 from holdfast.gateway.backends.routing import Route
 from holdfast.gateway.drain import CallsInProgress
+from holdfast.gateway.identity import with_client
 from holdfast.gateway.link_choice import LinkChoice
 from holdfast.gateway.parking.call import with_answer
 from holdfast.gateway.parking.parked_calls import invalid_state
@@ -114,6 +115,8 @@ class BackendCalls:
         refused = RefusedQuestions(backend.name)
         if link.era is Era.Y2025 and not _OF_A_RETRY.isdisjoint(params):
             params = _without_answers(params)
+        if link.era is Era.Y2026 and context.era is Era.Y2025:
+            params = with_client(params, context.client)
         if (parkable := context.parkable) is not None:
             backend_link.parkable.append(parkable)
         if reply_channel is not None:
@@ -212,7 +215,9 @@ class BackendCalls:
                         cast("dict[str, Any]", inner) if isinstance(inner, dict) else None,
                         context.reply_channel,
                     )
-            again = {**request.params, "inputResponses": answers} if answers else dict(request.params)
+            again = with_client(request.params, context.client)
+            if answers:
+                again["inputResponses"] = answers
             if isinstance(result.get("requestState"), str):
                 again["requestState"] = result["requestState"]
             server = backend_link.backend.entry.server

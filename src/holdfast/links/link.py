@@ -197,7 +197,7 @@ class Link:
             raise
         if generation.assumed:
             left = None if until is None else max(0.0, until - asyncio.get_running_loop().time())
-            generation.discovered(await self.request("server/discover", timeout=left))
+            await self.request("server/discover", timeout=left)
             generation = self._lifecycle.generation or generation
         return generation.handshake
 
@@ -254,6 +254,8 @@ class Link:
             result, generation = await call.run()
         finally:
             self._reporter.call_ended()
+        if method == "server/discover" and generation.era is Era.Y2026:
+            generation.discovered(result)  # the server may have been deployed again
         if method in REMEMBERED and params is not None:
             self._settings.change(self._settings.now.after(method, params))
             self._saved.saver.soon(generation)

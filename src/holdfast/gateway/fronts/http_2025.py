@@ -39,7 +39,7 @@ class Front2025:
         self._pipeline.refuse_if_draining()
         if b"mcp-session-id" in request.headers:
             raise Refused(400, "initialize begins a session, so it carries no session id")
-        session, result = await self._pipeline.initialize(principal, message.params)
+        session, result = await self._pipeline.initialize(principal, message.params, request)
         answer = {"jsonrpc": "2.0", "id": message.id, "result": result}
         headers = [(b"mcp-session-id", session.id.encode())]
         if accepts.json:

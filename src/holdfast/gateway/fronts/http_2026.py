@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, validate_mcp_param_headers
 
-from holdfast.core.eras import INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_INFO, SUBSCRIPTION_ID, Era
+from holdfast.core.eras import INVALID_PARAMS, METHOD_NOT_FOUND, SUBSCRIPTION_ID, Era
 from holdfast.core.exact import is_unicode, plain
 from holdfast.core.models import Principal
 from holdfast.core.values import members
@@ -19,12 +19,12 @@ from holdfast.errors import HoldfastError
 from holdfast.gateway.announcements import Listener
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS, Subscriptions
 from holdfast.gateway.fronts.asgi import Request
-from holdfast.gateway.fronts.handshake import INFO
 from holdfast.gateway.fronts.messages import Message
 from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Answer, Pipeline
 from holdfast.gateway.fronts.post_reply import Accepts, PostReplyChannel, event_of
 from holdfast.gateway.fronts.refusals import Refused
 from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.identity import with_info
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.seen_uris import LONGEST_URI
 from holdfast.gateway.sessions.header_keys import Keys
@@ -63,7 +63,7 @@ class Front2026:
             self._check_param_headers(params, headers)
         self._pipeline.refuse_if_draining()
         if method == "server/discover":
-            result = await self._pipeline.discover(client)
+            result = await self._pipeline.discover(RequestContext(principal, Era.Y2026, None, client, request))
             await request.reply_json(200, {"jsonrpc": "2.0", "id": id, "result": result})
         elif method == "subscriptions/listen":
             await self._listen(request, RequestContext(principal, Era.Y2026, None, client, request), id, params)
@@ -122,7 +122,7 @@ class Front2026:
             return
         reply = answer.message
         if "result" in reply:
-            reply = {**reply, "result": _with_info(reply["result"])}
+            reply = {**reply, "result": with_info(self._gateway, reply["result"])}
         await self._pipeline.deliver(context, channel, reply, _status_of(answer))
 
     async def _listen(self, request: Request, context: RequestContext, id: str | int, params: dict[str, Any]) -> None:
@@ -217,10 +217,3 @@ def _status_of(answer: Answer) -> int:
     if code == METHOD_NOT_FOUND and answer.error.status is None:
         return 404
     return ERROR_CODE_HTTP_STATUS.get(code, 200)
-
-
-def _with_info(result: dict[str, Any]) -> dict[str, Any]:
-    meta = result.get("_meta")
-    if isinstance(meta, dict):
-        return {**result, "_meta": {**cast("dict[str, Any]", meta), SERVER_INFO: INFO}}
-    return {**result, "_meta": {SERVER_INFO: INFO}}

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, Protocol, cast
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, InboundLadderRejection, classify_inbound_request
 
 from holdfast.core.disclosure import rpc_error
-from holdfast.core.eras import INVALID_PARAMS, UNSUPPORTED_VERSION
+from holdfast.core.eras import INVALID_PARAMS, UNSUPPORTED_VERSION, Era
 from holdfast.core.models import Principal
 from holdfast.errors import HoldfastError
+from holdfast.gateway.backends.passed_headers import HasHeaders
 from holdfast.gateway.dispatch import Methods
 from holdfast.gateway.fronts.handshake import BadHandshake, client_of, discovery, handshake
 from holdfast.gateway.fronts.messages import Message
@@ -62,13 +63,18 @@ class Pipeline:
         if self._gateway.draining:
             raise Refused.for_now("the gateway is going down")
 
-    async def initialize(self, principal: Principal, params: dict[str, Any]) -> tuple[GatewaySession, dict[str, Any]]:
-        """Begin a 2025 session. Returns it, and the result of `initialize`."""
+    async def initialize(
+        self, principal: Principal, params: dict[str, Any], headers: HasHeaders | None = None
+    ) -> tuple[GatewaySession, dict[str, Any]]:
+        """Begin a 2025 session. Returns it, and the result of `initialize`. `headers` are those of the request."""
         try:
             client = client_of(params)
         except BadHandshake as error:
             raise Refused(400, str(error), code=INVALID_PARAMS) from None
-        return await self._gateway.sessions.begin(principal, client), handshake(self._gateway, client)
+        session = await self._gateway.sessions.begin(principal, client)
+        context = RequestContext(principal, Era.Y2025, session, client, headers)
+        await self._gateway.caller_lists.learn(context)
+        return session, handshake(self._gateway, context)
 
     def client_2026(self, message: Message, headers: Mapping[str, str] | None = None) -> Client:
         """What a 2026 request says of its client, once its envelope, and the headers that repeat it, are checked."""
@@ -80,14 +86,16 @@ class Pipeline:
             )
         return Client(_mapping(checked.client_info), _mapping(checked.client_capabilities), checked.protocol_version)
 
-    async def discover(self, client: Client) -> dict[str, Any]:
+    async def discover(self, context: RequestContext) -> dict[str, Any]:
         """The result of `server/discover`. A client that speaks both eras is refused where it should take 2025."""
         await self._gateway.settled()
+        client = context.client
         steered = self._gateway.steers(client.info, client.version)
         if steered is not None:
             message, supported = steered
             raise Refused(400, message, code=UNSUPPORTED_VERSION, data=supported)
-        return discovery(self._gateway)
+        await self._gateway.caller_lists.learn(context)
+        return discovery(self._gateway, context)
 
     def notify(
         self, session: GatewaySession | None, calls: Mapping[str | int, "asyncio.Task[Any]"], message: Message
