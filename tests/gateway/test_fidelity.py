@@ -155,7 +155,7 @@ async def test_definitions_pass_digit_for_digit_also_from_the_store(
             assert at(tokens((await sent(client, body, era, "tools/list")).raw), "result", "tools", 0) == expected
         async with open_store(store) as opened:  # as another process finds it, with its backend down
             other = Gateway(config_of(tmp_path, {"b": entry}), opened)
-            await other.backends["b"].lists.recall()
+            await other.backends["b"].known_lists.recall()
             catalogue = other.backends["b"].catalogue
             assert catalogue is not None
             kept = catalogue.tools[0]

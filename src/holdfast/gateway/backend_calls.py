@@ -26,8 +26,8 @@ from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.backends.lists import LISTS
 from holdfast.gateway.backends.refused_questions import RefusedQuestions
 from holdfast.gateway.backends.routing import Route
-from holdfast.gateway.drain import CallsInProgress
 from holdfast.gateway.identity import with_client
+from holdfast.gateway.lifecycle import GatewayLifecycle
 from holdfast.gateway.link_choice import LinkChoice
 from holdfast.gateway.parking.call import with_answer
 from holdfast.gateway.parking.parked_calls import invalid_state
@@ -58,11 +58,11 @@ class BackendCalls:
     """Sends the calls of one gateway, one backend request a call."""
 
     def __init__(
-        self, choice: LinkChoice, calls: CallsInProgress, seen_by: Callable[[RequestContext], SeenUris]
+        self, choice: LinkChoice, lifecycle: GatewayLifecycle, seen_by: Callable[[RequestContext], SeenUris]
     ) -> None:
         self._choice = choice
         self._seen_by = seen_by
-        self._calls = calls
+        self._lifecycle = lifecycle
 
     def send(
         self, context: RequestContext, backend: Backend, request: BackendRequest
@@ -148,7 +148,7 @@ class BackendCalls:
                 raise with_answer(refusal, error) from error
             return error_with_refusal(request.method, error, refusal)
         except asyncio.CancelledError:
-            if not (self._calls.was_cut() or (session is not None and session.was_cut())):
+            if not (self._lifecycle.was_cut() or (session is not None and session.was_cut())):
                 raise
             raise ConnectionLost(
                 f"{request.method}: the call at {backend.name!r} was cut when its session or the gateway ended",
@@ -168,7 +168,7 @@ class BackendCalls:
             if parkable is not None:
                 backend_link.parkable.remove(parkable)
             if request.method == "tools/call":  # what the server offers may be other things from now on
-                backend.lists.looks.changes += 1
+                backend.lists.looks.mark_changed()
                 if session is not None and backend_link.session is not None:
                     session.lists.may_have_changed(backend.name)
         if backend.health.state != "up":

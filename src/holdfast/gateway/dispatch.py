@@ -35,7 +35,7 @@ class Methods:
         self._gateway = gateway
         fresh = FreshLists(gateway)
         self._names = OfferedNames(gateway, fresh)
-        backend_calls = BackendCalls(gateway.link_choice, gateway.calls, gateway.seen_by)
+        backend_calls = BackendCalls(gateway.link_choice, gateway.lifecycle, gateway.seen_by)
         self.uris = UriRouting(gateway, backend_calls, self._names.table)
         lists = ListMethods(gateway, self._names, fresh)
         calls = CallMethods(gateway, self._names, backend_calls, self.uris)
@@ -60,8 +60,8 @@ class Methods:
         handler = self._table.get(method)
         if handler is None or (context.era is Era.Y2026 and method in _ONLY_2025):
             raise ErrorAnswer(f"no method {method!r:.80}", message="Method not found", code=METHOD_NOT_FOUND)
-        calls = self._gateway.calls
-        task = calls.begin()
+        lifecycle = self._gateway.lifecycle
+        task = lifecycle.begin_call()
         result: dict[str, Any]
         try:
             if context.era is Era.Y2026 and method in ASKING:
@@ -74,11 +74,11 @@ class Methods:
             self._gateway.report(error)
             raise
         except asyncio.CancelledError:
-            if not calls.was_cut():
+            if not lifecycle.was_cut():
                 raise
             raise Unavailable(f"{method}: the gateway went down", remedy="try again later") from None
         finally:
-            calls.end(task)
+            lifecycle.end_call(task)
         return result_in(context.era, method, result) if context.era is Era.Y2026 else result
 
     async def _answer_2026(

@@ -62,7 +62,7 @@ class Program:
     def stop(self) -> None:
         """Stop serving. Called again, it waits for no call."""
         if self._stop.is_set() and self.gateway is not None:
-            self.gateway.hurry()
+            self.gateway.lifecycle.cut()
         self._stop.set()
 
     @asynccontextmanager

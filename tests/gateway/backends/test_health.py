@@ -351,7 +351,7 @@ async def test_a_check_that_finds_no_place_for_a_program_says_nothing_of_its_hea
         async with Raw(program.url) as client:
             await client.initialize()
             assert (await client.call("n__write", text="a")).text == "noted, 1 so far"
-            fetched = backend.lists._fetched
+            fetched = backend.known_lists.fetched_at
             await gate.checks.fetch_all()  # as SIGHUP does
             assert backend.health.state == "up"
             assert await is_ready(program.url)
@@ -359,9 +359,9 @@ async def test_a_check_that_finds_no_place_for_a_program_says_nothing_of_its_hea
             assert "1 of 1 run, idle: 1 of 'anonymous'" in said
             second = await client.call("n__write", text="b")
             assert second.text == "noted, 2 so far"  # no session loses its state for a check
-            assert backend.lists._fetched == fetched
+            assert backend.known_lists.fetched_at == fetched
             await client.delete()
-            await until(lambda: backend.lists._fetched > fetched, 20)  # there is a place
+            await until(lambda: backend.known_lists.fetched_at > fetched, 20)  # there is a place
         assert backend.health.state == "up"
 
 

@@ -48,7 +48,7 @@ async def test_a_reload_does_not_join_a_fetch_that_began_before_it(
             saving.set()
             await may_end.wait()
 
-        monkeypatch.setattr(backend.lists, "_keep", slow)  # a store that takes its time
+        monkeypatch.setattr(backend.known_lists, "_keep", slow)  # a store that takes its time
         http.sessions.tools = (*http.sessions.tools, "first")
         begun = asyncio.create_task(gate.checks.fetch_all())
         await asyncio.wait_for(saving.wait(), patience(10))

@@ -207,11 +207,11 @@ async def test_the_call_of_a_2026_client_that_is_far_behind_a_program_is_cancell
             await begun(line)
             await until(told.exists, seconds=20)
             assert gate.room.used < 200_000
-            assert len(gate.calls) == 1
+            assert gate.lifecycle.calls == 1
             async with asyncio.timeout(patience(20)):
                 while await line.reader.read(1 << 20):  # it reads again, too late: what came meanwhile is gone
                     pass
-            await until(lambda: not len(gate.calls) and gate.describe()["children"] <= looking, seconds=10)
+            await until(lambda: not gate.lifecycle.calls and gate.describe()["children"] <= looking, seconds=10)
 
 
 async def until_end(line: Wire) -> bytes:

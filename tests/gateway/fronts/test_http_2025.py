@@ -247,7 +247,7 @@ async def test_health_and_readiness(tmp_path: Path) -> None:
             client.url = program.url.replace("/mcp", "/elsewhere")
             assert (await client.send(b"", "GET")).status == 404
             assert program.gateway is not None
-            program.gateway.draining = True
+            await program.gateway.drain()
             client.url = program.url.replace("/mcp", "/readyz")
             assert (await client.send(b"", "GET")).status == 503
             client.url = program.url

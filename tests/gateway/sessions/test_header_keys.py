@@ -106,4 +106,4 @@ async def test_a_key_whose_session_has_ended_begins_another(tmp_path: Path) -> N
             for _ in range(2):
                 assert [(await call(client, "one")).text for _ in range(2)] == ["1", "2"]
                 (session,) = program.gateway.sessions.live.values()
-                await program.gateway.sessions.end(session, "ended by a test")
+                await program.gateway.sessions.endings.end(session, "ended by a test")

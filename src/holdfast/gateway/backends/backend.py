@@ -20,6 +20,7 @@ from holdfast.events import BackendItemLeftOut, BackendReplaced, Event, Handshak
 from holdfast.gateway.backends.catalogue import Catalogue, told_in
 from holdfast.gateway.backends.children import Children
 from holdfast.gateway.backends.health import BackendHealth
+from holdfast.gateway.backends.known_lists import KnownLists
 from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.backends.listener import BackendListener
 from holdfast.gateway.backends.lists import LISTS, BackendLists
@@ -68,13 +69,13 @@ class Backend:
         self._pool = SharedPool(target, name, connect) if isinstance(target, HttpTarget) else None
         self.health = BackendHealth(name, clock, emit=self.emit, on_change=listener.state_changed)
         self.links = SharedLinks(self, store)
-        self.lists = BackendLists(self, self.at, store, self.links, listener)
+        self.known_lists = KnownLists(name, self.at, store, listener, self.note_left_out)
+        self.lists = BackendLists(self, self.known_lists, self.links, listener)
         self.spares = Spares(name, self.policy.warm, children, lambda capabilities: self.new(capabilities=capabilities))
         self._told: str | None = None
         """What the server said of itself at the latest handshake, where its lists depend on the caller."""
         self._fetch_due = False
         """Its lists are to be fetched in any case, as soon as there is a place for its program."""
-        self._closed = False
 
     def __repr__(self) -> str:
         return f"<Backend {self.name} {self.health.state} child={self.is_child}>"
@@ -82,7 +83,7 @@ class Backend:
     def configure(self, entry: ServerEntry, lists_max_age: float) -> None:
         """Another policy for the same server."""
         self.entry, self.policy = entry, entry.policy
-        self.lists.configure(lists_max_age)
+        self.known_lists.configure(lists_max_age)
         self.spares.resize(entry.policy.warm)
 
     def emit(self, event: Event) -> None:
@@ -94,7 +95,7 @@ class Backend:
     @property
     def catalogue(self) -> Catalogue | None:
         """What it offers, as far as it is known."""
-        return self.lists.catalogue
+        return self.known_lists.catalogue
 
     @property
     def keeps_sessions(self) -> bool:
@@ -228,9 +229,9 @@ class Backend:
     def _is_due(self, fetch: bool) -> bool:
         """A program is started for a check only while nothing is known of it, or while it is down, and then after a
         pause; a look at a server costs so little that none is left out."""
-        if self._closed or (self.health.resting and self.is_child and not fetch):
+        if self.lists.is_closed or (self.health.resting and self.is_child and not fetch):
             return False
-        known = self.catalogue is not None and not self.lists.borrowed
+        known = self.catalogue is not None and not self.known_lists.borrowed
         return fetch or self._fetch_due or not self.is_child or not known or self.health.state == "down"
 
     async def check(self, *, fetch: bool = False) -> None:
@@ -246,14 +247,14 @@ class Backend:
             await backend_link.start(for_first_look=self.catalogue is None)
             self._fetch_due = False
             known = self.catalogue
-            if known is None or fetch or self.lists.must_fetch or self.health.state != "up":
+            if known is None or fetch or self.known_lists.must_fetch or self.health.state != "up":
                 await self.lists.refresh(backend_link.link, anew=fetch)
             elif not self.is_child:
                 await self.lists.ping(backend_link.link, known)
             self.health.note(None)
             await self.lists.watch(backend_link.link)
         except RunsElsewhere:
-            await self.lists.recall_from_owner()
+            await self.known_lists.recall_from_owner()
             self.health.note(None)
         except NoBackend as error:  # every place for programs is taken, which says nothing of this one
             self.health.failures.add(error)
@@ -267,7 +268,6 @@ class Backend:
     async def close(self, reason: str, *, end: bool, leaves_loss: bool = False) -> None:
         """Close all links that belong to no session. `end=False` leaves what the store remembers for the next
         process."""
-        self._closed = True
         self.lists.close()
         self.spares.stop()
         await asyncio.gather(self.spares.close(reason), self.links.close(reason, end=end, leaves_loss=leaves_loss))

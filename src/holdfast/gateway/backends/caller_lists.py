@@ -131,9 +131,9 @@ class CallerLists:
         known = self._listed.get(key)
         if known is not None:
             self._listed.move_to_end(key)
-            max_age = INCOMPLETE_SECONDS if known.catalogue.incomplete else backend.lists.max_age
+            max_age = INCOMPLETE_SECONDS if known.catalogue.incomplete else backend.known_lists.max_age
             if fresh:
-                ttl = backend.lists.ttl_of(known.catalogue, "tools")
+                ttl = backend.known_lists.ttl_of(known.catalogue, "tools")
                 max_age = max(FRESH_SECONDS, ttl) if known.changes == backend.lists.looks.changes else 0.0
             if time.monotonic() - known.at < max_age:
                 return known.catalogue

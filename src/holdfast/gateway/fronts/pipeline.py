@@ -60,7 +60,7 @@ class Pipeline:
         self.methods = Methods(gateway)
 
     def refuse_if_draining(self) -> None:
-        if self._gateway.draining:
+        if not self._gateway.lifecycle.takes_sessions:
             raise Refused.for_now("the gateway is going down")
 
     async def initialize(

@@ -67,7 +67,7 @@ class SessionLists:
 
     def may_have_changed(self, backend: str) -> None:
         """A call of this session may have changed what the backend offers to it."""
-        self._looks_at(backend).changes += 1
+        self._looks_at(backend).mark_changed()
 
     def _looks_at(self, backend: str) -> Looks:
         known = self._looks.get(backend)

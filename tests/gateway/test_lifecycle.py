@@ -54,11 +54,11 @@ async def test_while_it_drains_the_port_answers_and_calls_that_last_longer_are_c
                 asyncio.create_task(client.call("counter__wait")),
                 asyncio.create_task(modern.call_2026("counter__wait")),
             ]
-            await until(lambda: len(gate.calls) == 2)
+            await until(lambda: gate.lifecycle.calls == 2)
             began = time.monotonic()
             stop.set()
             probe.url = program.url.replace("/mcp", "/readyz")
-            await until(lambda: gate.draining)
+            await until(lambda: not gate.lifecycle.takes_sessions)
             ready = await probe.send(b"", "GET")
             assert (ready.status, ready.raw) == (503, b"draining\n")
             probe.url = program.url
@@ -83,9 +83,9 @@ async def test_it_goes_down_at_once_when_nobody_calls_and_when_told_twice(tmp_pa
             gate = program.gateway
             assert gate is not None
             call = asyncio.create_task(client.call("counter__wait"))
-            await until(lambda: len(gate.calls) == 1)
+            await until(lambda: gate.lifecycle.calls == 1)
             stop.set()
-            await until(lambda: gate.draining)
+            await until(lambda: not gate.lifecycle.takes_sessions)
             program.stop()
             program.stop()
             assert is_unknown(await call)
@@ -100,7 +100,7 @@ async def test_a_call_that_is_cut_by_the_end_of_its_session_is_unknown_too(tmp_p
             gate = program.gateway
             assert gate is not None
             call = asyncio.create_task(client.call("counter__wait"))
-            await until(lambda: len(gate.calls) == 1)
+            await until(lambda: gate.lifecycle.calls == 1)
             assert (await client.delete()).status == 204
             assert is_unknown(await call)
 
@@ -114,11 +114,14 @@ async def test_a_load_balancer_is_given_time_to_notice(tmp_path: Path) -> None:
             stop.set()
             gate = program.gateway
             assert gate is not None
-            await until(lambda: gate.leaving)
+            await until(lambda: not gate.lifecycle.is_ready)
             assert (await probe.send(b"", "GET")).status == 503
             assert (await client.initialize()).status == 200
             assert (await client.call("counter__count")).text == "1"
-            gate.hurry()
+            call = asyncio.create_task(client.call("counter__wait"))
+            await until(lambda: gate.lifecycle.calls == 1)
+            gate.lifecycle.cut()
+            assert is_unknown(await call)
 
 
 @pytest.mark.promise("gateway.program")
