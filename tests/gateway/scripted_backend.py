@@ -12,6 +12,8 @@ from typing import Any, Literal, TypeAlias
 
 from aiohttp import web
 
+from tests.deadlines import patience
+
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 Era: TypeAlias = Literal["2025", "2026"]
 
@@ -56,7 +58,10 @@ class Scripted:
         self.handshake: dict[str, Any] = {}
         """Members of its handshake's result besides, or in place of, the usual ones."""
         self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.headers: list[tuple[str, dict[str, str]]] = []
         self.delays: dict[str, float] = {}
+        self._asked = 0
+        self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._listening: dict[asyncio.Queue[dict[str, Any]], Any] = {}
 
     def count(self, method: str) -> int:
@@ -76,6 +81,21 @@ class Scripted:
             if id is not None:
                 said["_meta"] = {**said.get("_meta", {}), SUBSCRIPTION_ID: id}
             queue.put_nowait({"jsonrpc": "2.0", "method": method, "params": said})
+
+    async def ask(self, method: str, params: dict[str, Any] | None = None, seconds: float = 10) -> dict[str, Any]:
+        """Ask the one who listened last (2025). Returns the client's whole answer."""
+        self._asked += 1
+        id = f"q{self._asked}"
+        answered = self._answers[id] = asyncio.get_running_loop().create_future()
+        queue = list(self._listening)[-1]
+        queue.put_nowait({"jsonrpc": "2.0", "id": id, "method": method, "params": params or {}})
+        async with asyncio.timeout(patience(seconds)):
+            return await answered
+
+    def push_to_each(self, method: str) -> None:
+        """Send each who listens a notification of its own, with its number in `n`."""
+        for number, queue in enumerate(self._listening):
+            queue.put_nowait({"jsonrpc": "2.0", "method": method, "params": {"n": number}})
 
     def _result(self, method: str, params: dict[str, Any]) -> Mapping[str, Any]:
         if method == "initialize" and self.era == "2025":
@@ -97,7 +117,11 @@ class Scripted:
             return web.Response(status=204)
         message = await request.json()
         method, params = message.get("method"), message.get("params") or {}
+        if method is None and message.get("id") in self._answers:
+            self._answers.pop(message["id"]).set_result(message)
+            return web.Response(status=202)
         self.requests.append((method, params))
+        self.headers.append((method, dict(request.headers)))
         if "id" not in message or method is None:
             return web.Response(status=202)
         if method == "subscriptions/listen" and self.era == "2026":

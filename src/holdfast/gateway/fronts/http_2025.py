@@ -32,7 +32,7 @@ class Front2025:
         if message.method is None:
             self._answered(session, message.body)
         else:
-            self._pipeline.notify(session, session.calls, message)
+            self._pipeline.notify(session, session.calls, message, request)
         await request.reply(202)
 
     async def _initialize(self, request: Request, principal: Principal, message: Message, accepts: Accepts) -> None:

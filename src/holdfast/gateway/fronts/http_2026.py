@@ -9,9 +9,9 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, cast
 
-from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, validate_mcp_param_headers
+from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, decode_header_value, validate_mcp_param_headers
 
-from holdfast.core.eras import INVALID_PARAMS, METHOD_NOT_FOUND, SUBSCRIPTION_ID, Era
+from holdfast.core.eras import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND, SUBSCRIPTION_ID, Era
 from holdfast.core.exact import is_unicode, plain
 from holdfast.core.models import Principal
 from holdfast.core.values import members
@@ -61,6 +61,8 @@ class Front2026:
         client = self._pipeline.client_2026(message, headers)
         if method == "tools/call":
             self._check_param_headers(params, headers)
+        elif method.startswith("tasks/"):
+            _check_task_header(params, headers)
         self._pipeline.refuse_if_draining()
         if method == "server/discover":
             result = await self._pipeline.discover(RequestContext(principal, Era.Y2026, None, client, request))
@@ -201,6 +203,14 @@ async def _events(
             yield event("notifications/resources/updated", updated)
     ended = {"jsonrpc": "2.0", "id": id, "result": {"resultType": "complete", **meta}}
     yield event_of(ended)
+
+
+def _check_task_header(params: dict[str, Any], headers: Mapping[str, str]) -> None:
+    """Refuse a request whose header names another task than its body."""
+    id, name = params.get("taskId"), headers.get("mcp-name")
+    if isinstance(id, str) and decode_header_value(name) != id:
+        what = "is missing" if name is None else "differs from it"
+        raise Refused(400, f"Mcp-Name repeats params.taskId, and here it {what}", code=HEADER_MISMATCH)
 
 
 async def _cancel_when_gone(request: Request, task: "asyncio.Task[Any]") -> None:

@@ -14,6 +14,7 @@ from holdfast.core.eras import INVALID_PARAMS, UNSUPPORTED_VERSION, Era
 from holdfast.core.models import Principal
 from holdfast.errors import HoldfastError
 from holdfast.gateway.backends.passed_headers import HasHeaders
+from holdfast.gateway.client_notices import ClientNotices
 from holdfast.gateway.dispatch import Methods
 from holdfast.gateway.fronts.handshake import BadHandshake, client_of, discovery, handshake
 from holdfast.gateway.fronts.messages import Message
@@ -58,6 +59,7 @@ class Pipeline:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self.methods = Methods(gateway)
+        self._notices = ClientNotices(gateway, self.methods.foreign)
 
     def refuse_if_draining(self) -> None:
         if not self._gateway.lifecycle.takes_sessions:
@@ -98,7 +100,11 @@ class Pipeline:
         return discovery(self._gateway, context)
 
     def notify(
-        self, session: GatewaySession | None, calls: Mapping[str | int, "asyncio.Task[Any]"], message: Message
+        self,
+        session: GatewaySession | None,
+        calls: Mapping[str | int, "asyncio.Task[Any]"],
+        message: Message,
+        headers: HasHeaders | None = None,
     ) -> None:
         """A notification from the client of these calls under way. Unknown ones are dropped."""
         if message.method == "notifications/cancelled":
@@ -108,6 +114,8 @@ class Pipeline:
                 task.cancel()
         elif message.method == "notifications/roots/list_changed" and session is not None:
             session.links.notify_roots()
+        elif session is not None and message.method is not None:
+            self._notices.take(session, message.method, message.params, headers)
 
     async def answer(
         self, channel: AnswerChannel, id: str | int, work: Coroutine[Any, Any, dict[str, Any]]
