@@ -9,7 +9,7 @@ import pytest
 from holdfast.gateway.backends.identity import ServerIdentity
 from holdfast.gateway.methods.foreign import claims
 from tests.deadlines import patience, until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 from tests.gateway.scripted_backend import Era, Refusal, Scripted
 from tests.gateway.test_identity import two_users
@@ -33,7 +33,7 @@ async def test_one_server_alone_has_every_method(tmp_path: Path, client_era: str
     async with (
         having(server_era, "b", SEARCH).serving() as server,
         gateway(tmp_path, {"b": server.entry}) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         answer = await ask(client, client_era, SEARCH, {"q": {"deep": [1, None]}, "_meta": {"v/q": 2}})
         assert (answer.result["from"], answer.result["asked"]) == ("b", {"deep": [1, None]})
@@ -61,7 +61,7 @@ async def test_of_several_servers_the_one_that_has_it_gets_it(
     near, far = having(server_era, "near"), having(server_era, "far", SEARCH, **declared[how])
     async with near.serving(), far.serving():
         entry = {**far.entry, **({"methods": ["search/*"]} if how == "configured" else {})}
-        async with gateway(tmp_path, {"near": near.entry, "far": entry}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"near": near.entry, "far": entry}) as program, RawClient(program.url) as client:
             assert (await ask(client, client_era, SEARCH, {"q": 1})).result["from"] == "far"
             assert near.count(SEARCH) == 0
             assert (await ask(client, client_era, "nobody/has", {})).error["code"] == -32601
@@ -74,7 +74,7 @@ async def test_of_two_that_declare_the_same_the_first_in_the_file_has_it(tmp_pat
     one = having(era, "one", SEARCH, extensions={"search": {}})
     two = having(era, "two", SEARCH, extensions={"search": {}})
     async with one.serving(), two.serving():
-        async with gateway(tmp_path, {"one": one.entry, "two": two.entry}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"one": one.entry, "two": two.entry}) as program, RawClient(program.url) as client:
             assert (await ask(client, era, SEARCH, {})).result["from"] == "one"
             assert two.count(SEARCH) == 0
 
@@ -88,7 +88,7 @@ async def test_an_error_of_the_server_is_its_own_and_is_not_asked_elsewhere(tmp_
     one.results[SEARCH] = refuse
     two = having("2025", "two", SEARCH, experimental={"y": {}})
     async with one.serving(), two.serving():
-        async with gateway(tmp_path, {"one": one.entry, "two": two.entry}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"one": one.entry, "two": two.entry}) as program, RawClient(program.url) as client:
             assert (await ask(client, "2025", SEARCH, {})).error == {"code": 0, "message": "no", "data": {"x": 1}}
             assert two.count(SEARCH) == 0
 
@@ -99,7 +99,7 @@ async def test_a_server_that_is_down_may_have_a_method_that_nobody_else_has(tmp_
     near = having(era, "near", experimental={"x": {}})
     async with near.serving():
         servers = {"near": near.entry, "far": {"url": "http://127.0.0.1:9/mcp", "era": era}}
-        async with gateway(tmp_path, servers, sessions={"start": 0.3}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, sessions={"start": 0.3}) as program, RawClient(program.url) as client:
             data = (await ask(client, era, SEARCH, {})).error["data"]
             assert (data["family"], data["kind"]) == ("Unavailable", "NoBackend")
             near.results[SEARCH] = {"from": "near"}
@@ -112,7 +112,7 @@ async def test_methods_of_the_protocol_are_not_passed_on_as_foreign(tmp_path: Pa
     async with (
         having("2025", "b", method).serving() as server,
         gateway(tmp_path, {"b": server.entry}) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         await client.initialize()
         before = server.count(method)
@@ -127,7 +127,7 @@ async def test_notifications_of_the_client_reach_those_that_have_them_in_order(t
     near, far = having("2025", "near"), having("2025", "far", extensions={"x.example/search": {}})
     async with near.serving(), far.serving():
         servers = {"near": near.entry, "far": {**far.entry, "reuse": reuse}}
-        async with gateway(tmp_path, servers, **two_users()) as program, Raw(program.url, "ann") as client:
+        async with gateway(tmp_path, servers, **two_users()) as program, RawClient(program.url, "ann") as client:
             await client.initialize()
             for number in range(20):
                 said = {"jsonrpc": "2.0", "method": "notifications/search/seen", "params": {"n": number}}
@@ -141,7 +141,7 @@ async def test_notifications_of_the_client_reach_those_that_have_them_in_order(t
 async def test_a_flood_of_notifications_to_a_server_that_is_slow_costs_a_limited_room(tmp_path: Path) -> None:
     far = having("2025", "far")
     async with far.serving():
-        async with gateway(tmp_path, {"far": far.entry}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"far": far.entry}) as program, RawClient(program.url) as client:
             await client.initialize()
             gate = program.gateway
             assert gate is not None
@@ -164,7 +164,7 @@ async def test_a_flood_of_notifications_to_a_server_that_is_slow_costs_a_limited
 @pytest.mark.promise("gateway.foreign-methods")
 async def test_requests_and_notifications_of_the_server_reach_the_client_of_the_session(tmp_path: Path) -> None:
     server = having("2025", "b")
-    async with server.serving(), gateway(tmp_path, {"b": server.entry}) as program, Raw(program.url) as client:
+    async with server.serving(), gateway(tmp_path, {"b": server.entry}) as program, RawClient(program.url) as client:
         await client.initialize()
         async with client.stream() as events:
             await client.call("b__t")
@@ -201,7 +201,7 @@ async def test_what_a_server_sends_reaches_the_client_of_its_session_only(tmp_pa
     one, two = having("2025", "one"), having("2025", "two")
     async with one.serving(), two.serving():
         async with gateway(tmp_path, {"one": one.entry, "two": two.entry}, **two_users()) as program:
-            async with Raw(program.url, "ann") as ann, Raw(program.url, "bob") as bob:
+            async with RawClient(program.url, "ann") as ann, RawClient(program.url, "bob") as bob:
                 await ann.initialize()
                 await bob.initialize()
                 async with ann.stream() as hers, bob.stream() as his:

@@ -12,7 +12,7 @@ import pytest
 from holdfast.gateway.config.file import ServerEntry
 from holdfast.gateway.server import Program
 from tests.deadlines import patience, until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import PATIENT, config_of, gateway
 from tests.gateway.scripted_backend import Era, Scripted
 from tests.gateway.test_whole_messages import CELLS, ENVELOPE, ask
@@ -33,7 +33,7 @@ def introducing(era: Era, info: dict[str, Any], capabilities: dict[str, Any], **
     return server
 
 
-async def introduced(client: Raw, era: str) -> dict[str, Any]:
+async def introduced(client: RawClient, era: str) -> dict[str, Any]:
     """The result of a handshake, with `serverInfo` where 2025 has it."""
     if era == "2025":
         return (await client.initialize({"roots": {}, "extensions": {"x.example/a": {"n": 1}}})).result
@@ -54,7 +54,7 @@ async def test_one_server_is_introduced_as_itself(tmp_path: Path, client_era: st
     async with (
         introducing(server_era, WHO, capabilities, **extra).serving() as server,
         gateway(tmp_path, {"b": server.entry}, sessions={"steer": False}) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         said = await introduced(client, client_era)
         assert said["serverInfo"] == WHO
@@ -80,7 +80,7 @@ async def test_several_servers_are_merged_and_what_clashes_is_in_meta(
     )
     async with one.serving(), two.serving():
         servers = {"one": one.entry, "two": two.entry}
-        async with gateway(tmp_path, servers, sessions={"steer": False}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, sessions={"steer": False}) as program, RawClient(program.url) as client:
             said = await introduced(client, client_era)
             assert said["serverInfo"]["name"] == "holdfast"
             assert said["_meta"]["dev.holdfast/servers"]["two"] == {"serverInfo": WHO}
@@ -102,7 +102,7 @@ async def test_client_info_and_capabilities_reach_every_server(
     who = {"name": "raw", "version": "1", "title": "T"} if client_era == "2026" else {"name": "raw", "version": "1"}
     async with Scripted(server_era).serving() as server:
         servers = {"b": server.entry, "c": server.entry}
-        async with gateway(tmp_path, servers, sessions={"steer": False}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, sessions={"steer": False}) as program, RawClient(program.url) as client:
             meta = {**ENVELOPE, CLIENT_CAPABILITIES: own, CLIENT_INFO: who} if client_era == "2026" else {}
             if client_era == "2025":
                 await client.initialize(own)
@@ -121,7 +121,11 @@ async def test_client_info_and_capabilities_reach_every_server(
 async def test_links_that_callers_share_tell_a_2026_server_of_each_client(tmp_path: Path, reuse: str) -> None:
     async with Scripted("2026").serving() as server:
         entry = {**server.entry, "reuse": reuse}
-        async with gateway(tmp_path, {"b": entry}) as program, Raw(program.url) as one, Raw(program.url) as other:
+        async with (
+            gateway(tmp_path, {"b": entry}) as program,
+            RawClient(program.url) as one,
+            RawClient(program.url) as other,
+        ):
             await one.initialize({"roots": {}})
             await other.initialize({"elicitation": {}})
             await one.call("b__t")
@@ -135,7 +139,7 @@ async def test_links_that_callers_share_tell_a_2026_server_of_each_client(tmp_pa
 async def test_a_2025_session_that_callers_share_declares_nothing_of_any_client(tmp_path: Path, reuse: str) -> None:
     async with Scripted("2025").serving() as server:
         async with gateway(tmp_path, {"b": {**server.entry, "reuse": reuse}}, **two_users()) as program:
-            async with Raw(program.url, "ann") as client:
+            async with RawClient(program.url, "ann") as client:
                 await client.initialize({"roots": {}})
                 await client.call("b__t")
         assert {json.dumps(each["capabilities"]) for each in server.params_of("initialize")} == {"{}"}
@@ -160,11 +164,11 @@ async def test_results_name_the_server_that_answered(tmp_path: Path, client_era:
     one.results["tools/call"] = {"content": [], **meta}
     async with one.serving():
         async with gateway(tmp_path, {"b": one.entry}, sessions={"steer": False}) as program:
-            async with Raw(program.url) as client:
+            async with RawClient(program.url) as client:
                 await client.ask_2026("tools/list")
                 assert (await client.call_2026("b__t")).result["_meta"][INFO] == WHO
         servers = {"b": one.entry, "c": one.entry}
-        async with gateway(tmp_path, servers, sessions={"steer": False}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, sessions={"steer": False}) as program, RawClient(program.url) as client:
             told = (await client.call_2026("b__t")).result["_meta"]
             assert told[INFO]["name"] == "holdfast"
             assert told.get("dev.holdfast/serverInfo") == (WHO if server_era == "2026" else None)
@@ -183,7 +187,7 @@ async def test_a_handshake_of_10_mb_costs_clients_and_the_store_little(tmp_path:
         limits = replace(PATIENT, message_bytes=64 * 1024 * 1024)
         config.entries["b"] = ServerEntry(entry.server.with_(limits=limits), entry.policy)
         async with Program(config).running() as program:
-            async with Raw(program.url) as client:
+            async with RawClient(program.url) as client:
                 answer = await client.initialize()
                 assert len(answer.raw) < 2_000
                 assert "extensions" not in answer.result["capabilities"]
@@ -204,10 +208,10 @@ async def test_what_a_server_said_is_told_while_it_is_down_and_after_a_restart(t
     server = introducing("2025", WHO, {"extensions": {"e/x": {"n": 1}}})
     settings: dict[str, Any] = {"store": store, "sessions": {"steer": False, "start": 0.5}}
     async with server.serving():
-        async with gateway(tmp_path, {"b": server.entry}, **settings) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"b": server.entry}, **settings) as program, RawClient(program.url) as client:
             await introduced(client, client_era)
         entry = server.entry
-    async with gateway(tmp_path, {"b": entry}, **settings) as program, Raw(program.url) as client:
+    async with gateway(tmp_path, {"b": entry}, **settings) as program, RawClient(program.url) as client:
         said = await introduced(client, client_era)
         assert said["serverInfo"] == WHO
         assert said["capabilities"]["extensions"] == {"e/x": {"n": 1}}
@@ -218,7 +222,7 @@ async def test_a_server_that_sees_headers_of_callers_is_introduced_to_each_as_it
     server = introducing("2025", WHO, {"extensions": {"e/x": {}}})
     async with server.serving():
         entry = {**server.entry, "pass_headers": ["X-Tenant"]}
-        async with gateway(tmp_path, {"b": entry}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"b": entry}) as program, RawClient(program.url) as client:
             params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "r", "version": "1"}}
             body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
             said = (await client.send(body, headers=client.headers(x_tenant="t"))).result
@@ -230,7 +234,10 @@ async def test_a_server_that_sees_headers_of_callers_is_introduced_to_each_as_it
 async def test_a_server_that_is_deployed_again_is_introduced_anew(tmp_path: Path) -> None:
     server = introducing("2026", WHO, {})
     async with server.serving():
-        async with gateway(tmp_path, {"b": server.entry}, health={"every": 0.1}) as program, Raw(program.url) as client:
+        async with (
+            gateway(tmp_path, {"b": server.entry}, health={"every": 0.1}) as program,
+            RawClient(program.url) as client,
+        ):
             assert (await introduced(client, "2025"))["serverInfo"] == WHO
             server.handshake["_meta"][INFO] = {"name": "other", "version": "4"}
             gate = program.gateway
@@ -241,5 +248,5 @@ async def test_a_server_that_is_deployed_again_is_introduced_anew(tmp_path: Path
                 return catalogue.identity.info["name"] if catalogue is not None else ""
 
             await until(lambda: known() == "other")
-            async with asyncio.timeout(patience(5)), Raw(program.url) as later:
+            async with asyncio.timeout(patience(5)), RawClient(program.url) as later:
                 assert (await introduced(later, "2025"))["serverInfo"]["name"] == "other"

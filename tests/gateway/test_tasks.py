@@ -13,7 +13,7 @@ from holdfast.errors import BadAnswer
 from holdfast.gateway.tasks.ids import LONGEST_ID, TaskIds, scope_of
 from holdfast.stores import open_store
 from tests.deadlines import until
-from tests.gateway.clients import Answer, Raw
+from tests.gateway.clients import Answer, RawClient
 from tests.gateway.gateways import gateway
 from tests.gateway.scripted_backend import Era, Refusal, Scripted
 from tests.gateway.test_identity import CLIENT_CAPABILITIES, two_users
@@ -71,7 +71,7 @@ class TaskServer(Scripted):
         return {}
 
 
-async def make(client: Raw, server: str) -> str:
+async def make(client: RawClient, server: str) -> str:
     """A task of a 2025 client at a server; the id that the client gets."""
     params = {"name": f"{server}__t", "arguments": {}, "task": {"ttl": 1000}}
     task = (await client.ask("tools/call", params)).result["task"]
@@ -79,13 +79,13 @@ async def make(client: Raw, server: str) -> str:
     return task["taskId"]
 
 
-async def ask_2026(client: Raw, method: str, params: dict[str, Any], **headers: str) -> Answer:
+async def ask_2026(client: RawClient, method: str, params: dict[str, Any], **headers: str) -> Answer:
     if "taskId" in params and "mcp_name" not in headers:
         headers["mcp_name"] = params["taskId"]
     return await client.ask_2026(method, {**params, "_meta": WITH_TASKS}, **headers)
 
 
-async def make_2026(client: Raw, server: str) -> str:
+async def make_2026(client: RawClient, server: str) -> str:
     result = (await ask_2026(client, "tools/call", {"name": f"{server}__t", "arguments": {}})).result
     assert (result["resultType"], result["server"]) == ("task", server)
     return result["taskId"]
@@ -95,7 +95,7 @@ async def make_2026(client: Raw, server: str) -> str:
 async def test_tasks_of_2025_are_found_at_the_server_that_made_them(tmp_path: Path) -> None:
     one, two = TaskServer("2025", "one"), TaskServer("2025", "two")
     async with one.serving(), two.serving():
-        async with gateway(tmp_path, {"one": one.entry, "two": two.entry}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"one": one.entry, "two": two.entry}) as program, RawClient(program.url) as client:
             declared = (await client.initialize()).result["capabilities"]
             assert declared["tasks"] == CAPABILITIES
             ids = {name: await make(client, name) for name in ("one", "two")}
@@ -120,7 +120,7 @@ async def test_tasks_are_listed_through_all_servers_and_only_those_of_the_sessio
     one, two, none = TaskServer("2025", "one"), TaskServer("2025", "two"), Scripted("2025")
     async with one.serving(), two.serving(), none.serving():
         servers = {"one": one.entry, "none": none.entry, "two": {**two.entry, "reuse": "shared"}}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as ann, Raw(program.url) as bob:
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as ann, RawClient(program.url) as bob:
             await ann.initialize()
             await bob.initialize()
             hers = [await make(ann, "one"), await make(ann, "two")]
@@ -141,12 +141,12 @@ async def test_a_task_is_found_after_a_restart_and_by_another_process(tmp_path: 
     store = f"sqlite:///{tmp_path / 'store.db'}"
     async with one.serving(), two.serving():
         servers = {"one": one.entry, "two": two.entry}
-        async with gateway(tmp_path, servers, store=store) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, store=store) as program, RawClient(program.url) as client:
             if era == "2025":
                 await client.initialize()
             id = await (make if era == "2025" else make_2026)(client, "two")
             session = client.session
-        async with gateway(tmp_path, servers, store=store) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, store=store) as program, RawClient(program.url) as client:
             client.session = session
             asking = client.ask("tasks/get", {"taskId": id}) if era == "2025" else None
             got = await (asking or ask_2026(client, "tasks/get", {"taskId": id}))
@@ -165,14 +165,18 @@ async def test_another_callers_task_is_unknown(tmp_path: Path, era: Era, reuse: 
     async with server.serving():
         entry = {**server.entry, "reuse": reuse}
         async with gateway(tmp_path, {"one": entry}, sessions={"steer": False}, **two_users()) as program:
-            async with Raw(program.url, "ann") as ann, Raw(program.url, "bob") as bob, Raw(program.url, "ann") as again:
+            async with (
+                RawClient(program.url, "ann") as ann,
+                RawClient(program.url, "bob") as bob,
+                RawClient(program.url, "ann") as again,
+            ):
                 if era == "2025":
                     for client in (ann, bob, again):
                         await client.initialize()
                 id = await (make if era == "2025" else make_2026)(ann, "one")
                 asked = {"taskId": id}
 
-                async def get(client: Raw, params: dict[str, Any]) -> Answer:
+                async def get(client: RawClient, params: dict[str, Any]) -> Answer:
                     if era == "2026":
                         return await ask_2026(client, "tasks/get", params)
                     return await client.ask("tasks/get", params)
@@ -191,7 +195,7 @@ async def test_another_callers_task_is_unknown(tmp_path: Path, era: Era, reuse: 
 async def test_without_a_token_a_task_belongs_to_its_session(tmp_path: Path) -> None:
     server = TaskServer("2025", "one")
     async with server.serving(), gateway(tmp_path, {"one": server.entry}) as program:
-        async with Raw(program.url) as ann, Raw(program.url) as bob:
+        async with RawClient(program.url) as ann, RawClient(program.url) as bob:
             await ann.initialize()
             await bob.initialize()
             id = await make(ann, "one")
@@ -203,7 +207,7 @@ async def test_without_a_token_a_task_belongs_to_its_session(tmp_path: Path) -> 
 async def test_tasks_of_the_2026_extension_are_got_updated_and_cancelled_with_their_header(tmp_path: Path) -> None:
     one, two = TaskServer("2026", "one"), TaskServer("2026", "two")
     async with one.serving(), two.serving():
-        async with gateway(tmp_path, {"one": one.entry, "two": two.entry}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"one": one.entry, "two": two.entry}) as program, RawClient(program.url) as client:
             discovered = (await client.ask_2026("server/discover")).result
             assert discovered["capabilities"]["extensions"] == {EXTENSION: {}}
             assert "tasks" not in discovered["capabilities"]
@@ -231,7 +235,7 @@ async def test_tasks_of_the_2026_extension_are_got_updated_and_cancelled_with_th
 @pytest.mark.promise("gateway.tasks")
 async def test_a_2025_client_is_offered_no_tasks_of_a_2026_server_and_never_gets_one(tmp_path: Path) -> None:
     server = TaskServer("2026", "one")
-    async with server.serving(), gateway(tmp_path, {"one": server.entry}) as program, Raw(program.url) as client:
+    async with server.serving(), gateway(tmp_path, {"one": server.entry}) as program, RawClient(program.url) as client:
         declared = (await client.initialize({"extensions": {EXTENSION: {}, "e/x": {}}})).result["capabilities"]
         assert "tasks" not in declared
         assert "extensions" not in declared
@@ -247,7 +251,7 @@ async def test_status_progress_and_questions_of_a_task_reach_its_client(tmp_path
     other = TaskServer("2025", "two")
     async with server.serving(), other.serving():
         servers = {"one": server.entry, "two": other.entry}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
             await client.initialize({"elicitation": {}})
             params = {"name": "one__t", "arguments": {}, "task": {}, "_meta": {"progressToken": "mine"}}
             id = (await client.ask("tools/call", params)).result["task"]["taskId"]
@@ -272,7 +276,7 @@ async def test_status_progress_and_questions_of_a_task_reach_its_client(tmp_path
 async def test_a_server_follows_the_tasks_that_the_client_runs_for_it_and_no_others(tmp_path: Path) -> None:
     one, two = TaskServer("2025", "one"), TaskServer("2025", "two")
     async with one.serving(), two.serving():
-        async with gateway(tmp_path, {"one": one.entry, "two": two.entry}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"one": one.entry, "two": two.entry}) as program, RawClient(program.url) as client:
             await client.initialize({"sampling": {}, "tasks": {"list": {}, "requests": {}}})
             await client.call("one__t")
             await client.call("two__t")
@@ -318,12 +322,12 @@ async def test_a_task_of_a_server_that_is_down_is_unavailable_and_is_there_when_
     server = TaskServer(era, "one")
     settings: dict[str, Any] = {"store": f"sqlite:///{tmp_path / 's.db'}", "sessions": {"start": 0.3, "steer": False}}
     async with server.serving():
-        async with gateway(tmp_path, {"one": server.entry}, **settings) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"one": server.entry}, **settings) as program, RawClient(program.url) as client:
             if era == "2025":
                 await client.initialize()
             id = await (make if era == "2025" else make_2026)(client, "one")
             session, entry = client.session, server.entry
-    async with gateway(tmp_path, {"one": entry}, **settings) as program, Raw(program.url) as client:
+    async with gateway(tmp_path, {"one": entry}, **settings) as program, RawClient(program.url) as client:
         client.session = session
         asked = {"taskId": id}
         asking = client.ask("tasks/get", asked) if era == "2025" else ask_2026(client, "tasks/get", asked)
@@ -348,7 +352,7 @@ async def test_ids_that_are_too_long_are_refused_and_nobody_with_tasks_means_no_
             assert other.opened("caller x", ["b"], sealed) is None
         assert scope_of("anonymous", "k") != scope_of("anonymous", None)  # pyright: ignore[reportArgumentType]
     async with Scripted("2025").serving() as server, gateway(tmp_path, {"b": server.entry}) as program:
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             await client.initialize()
             assert (await client.ask("tasks/get", {"taskId": "x"})).error["code"] == -32601
             assert (await client.ask("tasks/list")).error["code"] == -32601

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast.core.clock import SYSTEM, Clock
+from holdfast.core.models import Principal
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.events import Sink
 from holdfast.gateway.announcements import Announcements
@@ -126,7 +127,7 @@ class Gateway:
 
     def seen_by(self, context: RequestContext) -> SeenUris:
         """The URIs that servers have shown to a session, or to a caller who has none."""
-        return context.session.seen if context.session is not None else self._seen.of(context.principal)
+        return context.session.seen if context.session is not None else self._seen.for_caller(context.principal)
 
     def answer_stream(self) -> Stream:
         """A stream for one answer that can't be resumed."""
@@ -148,10 +149,10 @@ class Gateway:
             },
         }
 
-    def report(self, error: HoldfastError) -> None:
+    def report(self, error: HoldfastError, caller: Principal | None = None) -> None:
         """Log what a caller is not shown of an error, once until the backend, or the store, has answered again."""
         backend = self.backends.get(error.server) if error.server is not None else None
-        (self.failures if backend is None else backend.health.failures).add(error)
+        (self.failures if backend is None else backend.health.failures).add(error, caller)
 
     async def settled(self) -> None:
         """Wait until every backend that is still coming up for the first time has shown what it offers."""
@@ -192,8 +193,9 @@ class Gateway:
             clash = next((each for each in self.table.clashes if each.kind in ("tool", "prompt")), None)
             if clash is not None:
                 await self.stop()
+                one, other = (name for name in self.backends if name in (clash.winner, clash.loser))
                 raise ConfigError(
-                    f"the {clash.kind} {clash.name!r} is offered by {clash.winner!r} and by {clash.loser!r}",
+                    f"the {clash.kind} {clash.name!r} is offered by {one!r} and by {other!r}",
                     remedy="use naming.mode prefix or priority, naming.rename, or a deny list",
                 )
 

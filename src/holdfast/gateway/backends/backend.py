@@ -17,7 +17,7 @@ from holdfast.core.handshake import Handshake
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import ConnectFailed, HoldfastError, NoBackend, OutcomeUnknown, Rejected, RunsElsewhere
 from holdfast.events import BackendItemLeftOut, BackendReplaced, Event, HandshakeDone, SessionWasReplaced, Sink
-from holdfast.gateway.backends.catalogue import Catalogue, told_in
+from holdfast.gateway.backends.catalogue import Catalogue, server_digest
 from holdfast.gateway.backends.children import Children
 from holdfast.gateway.backends.health import BackendHealth
 from holdfast.gateway.backends.known_lists import KnownLists
@@ -72,7 +72,7 @@ class Backend:
         self.known_lists = KnownLists(name, self.at, store, listener, self.note_left_out)
         self.lists = BackendLists(self, self.known_lists, self.links, listener)
         self.spares = Spares(name, self.policy.warm, children, lambda capabilities: self.new(capabilities=capabilities))
-        self._told: str | None = None
+        self._server: str | None = None
         """What the server said of itself at the latest handshake, where its lists depend on the caller."""
         self._fetch_due = False
         """Its lists are to be fetched in any case, as soon as there is a place for its program."""
@@ -111,16 +111,16 @@ class Backend:
 
     @property
     def is_per_caller(self) -> bool:
-        """Does the server want headers of the caller's requests, so that only with them it says what it offers?"""
+        """Does the server want headers of the caller's requests, so that it lists what it offers only with them?"""
         return bool(self.policy.pass_headers) and not self.is_child and self.policy.reuse != "shared"
 
     def passed(self, headers: HasHeaders | None) -> dict[str, str]:
         """Those of a request's headers that go on to this server."""
         return passed(headers, self.policy.pass_headers)
 
-    def note_left_out(self, found: Catalogue, known: Collection[str]) -> None:
+    def note_left_out(self, catalogue: Catalogue, known: Collection[str]) -> None:
         """Report what can't be offered of these lists. `known` was reported before."""
-        for what in found.left_out:
+        for what in catalogue.left_out:
             if what not in known:
                 log.warning("backend %r: left out of its lists: %s", self.name, what)
                 self.emit(BackendItemLeftOut(time.time(), self.name, what))
@@ -204,8 +204,8 @@ class Backend:
         if not self.is_per_caller:
             await self.lists.check_handshake(link, handshake)
             return
-        told, self._told = self._told, told_in(handshake)
-        if told not in (None, self._told):
+        before, self._server = self._server, server_digest(handshake)
+        if before not in (None, self._server):
             self._listener.server_replaced(self.name)
 
     def link_failed(self, error: HoldfastError, session: str | None, caller: Principal | None) -> None:
@@ -216,13 +216,13 @@ class Backend:
         if caller is None or not (answered or (self.is_per_caller and not _could_not_connect(error))):
             self.health.note(error, session)
         else:
-            self.health.note_refusal(error, session, shows_up=answered and self.is_per_caller)
+            self.health.note_refusal(error, session, caller, shows_up=answered and self.is_per_caller)
 
-    def answered(self) -> None:
+    def answered(self, caller: Principal | None) -> None:
         """A call was answered. That does not show that a server which is checked is up: it may still answer in old
         sessions and begin no new ones."""
         if self.is_per_caller or self.is_child:
-            self.health.note(None)
+            self.health.note(None, caller=caller)
 
     # Checks
 
@@ -256,7 +256,7 @@ class Backend:
         except RunsElsewhere:
             await self.known_lists.recall_from_owner()
             self.health.note(None)
-        except NoBackend as error:  # every place for programs is taken, which says nothing of this one
+        except NoBackend as error:  # every place for programs is taken: this one may be up
             self.health.failures.add(error)
             self.health.end_pause()
             self._fetch_due = fetch

@@ -11,7 +11,7 @@ from holdfast.core.eras import Era
 from holdfast.core.handshake import Handshake
 from holdfast.core.values import members
 from holdfast.errors import ErrorAnswer, HoldfastError
-from holdfast.gateway.backends.catalogue import Catalogue, fetch, fetch_list, told_in
+from holdfast.gateway.backends.catalogue import Catalogue, fetch, fetch_list, server_digest
 from holdfast.gateway.backends.known_lists import KnownLists
 from holdfast.gateway.backends.link import LinkOwner
 from holdfast.gateway.backends.listener import BackendListener
@@ -75,8 +75,8 @@ class BackendLists:
     async def check_handshake(self, link: Link, handshake: Handshake) -> None:
         """Fetch the lists again if a link's first handshake shows another server than the one that was listed."""
         known = self._known.catalogue
-        if known is None or known.told == told_in(handshake) or link.statistics().adoptions:
-            return  # lists that are needed are fetched anyway; an adopted session says nothing new
+        if known is None or known.digest == server_digest(handshake) or link.statistics().adoptions:
+            return  # lists that are needed are fetched anyway; an adopted session shows nothing new
         if not self._backend.is_child:
             self._redeployed.soon()
             return
@@ -91,7 +91,7 @@ class BackendLists:
         self._redeployed.soon()
 
     def announced(self, method: str) -> None:
-        """The server says that a list has changed, on a link of no session."""
+        """The server announced a change of a list, on a link of no session."""
         self.looks.mark_changed()
         if self._links.has_common:
             self._announced.soon(LISTS[method])
@@ -110,7 +110,7 @@ class BackendLists:
         common = self._links.common()
         await common.start()
         link, known, handshake = common.link, self._known.own, common.link.handshake
-        if known is None or known.incomplete or handshake is None or told_in(handshake) != known.told:
+        if known is None or known.incomplete or handshake is None or server_digest(handshake) != known.digest:
             await self.refresh(link, anew=True)
             return
         fetched = await fetch_list(link, name, known, timeout=FETCH_SECONDS)
@@ -160,7 +160,7 @@ class BackendLists:
         lists: no handshake would show that it was deployed again."""
         if link.era is Era.Y2026:
             result = await link.request("server/discover", timeout=PING_SECONDS)
-            if told_in(Handshake(Era.Y2026, "", result)) != known.told:
+            if server_digest(Handshake(Era.Y2026, "", result)) != known.digest:
                 await self.refresh(link, anew=True)
         elif link.session_id is None and not link.keeps_child:
             await self.refresh(link)
