@@ -46,7 +46,7 @@ class RequestContext:
         """The client has read the answer."""
         if self.reporting is not None:
             link, loss = self.reporting
-            link.loss_reported(loss)
+            link.losses.reported(loss)
 
     @property
     def task_scope(self) -> str:
