@@ -63,7 +63,7 @@ class Scripted:
         self.delays: dict[str, float] = {}
         self._asked = 0
         self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}
-        self._listening: dict[asyncio.Queue[dict[str, Any]], Any] = {}
+        self._listening: dict[asyncio.Queue[dict[str, Any] | None], Any] = {}
 
     def count(self, method: str) -> int:
         return sum(asked == method for asked, _ in self.requests)
@@ -92,6 +92,11 @@ class Scripted:
         queue.put_nowait({"jsonrpc": "2.0", "id": id, "method": method, "params": params or {}})
         async with asyncio.timeout(patience(seconds)):
             return await answered
+
+    def end_streams(self) -> None:
+        """End the streams of all who listen."""
+        for queue in self._listening:
+            queue.put_nowait(None)
 
     def push_to_each(self, method: str) -> None:
         """Send each who listens a notification of its own, with its number in `n`."""
@@ -144,7 +149,7 @@ class Scripted:
     async def _stream(self, request: web.Request, id: Any, wanted: Any = None) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
-        queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self._listening[queue] = id
         if id is not None:
             acknowledged = {"notifications": wanted, "_meta": {SUBSCRIPTION_ID: id}}
@@ -152,8 +157,8 @@ class Scripted:
             queue.put_nowait({"jsonrpc": "2.0", "method": method, "params": acknowledged})
         with contextlib.suppress(ConnectionError):
             try:
-                while True:
-                    await response.write(f"data: {json.dumps(await queue.get())}\n\n".encode())
+                while (said := await queue.get()) is not None:
+                    await response.write(f"data: {json.dumps(said)}\n\n".encode())
             finally:
                 del self._listening[queue]
         return response

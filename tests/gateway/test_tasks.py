@@ -4,20 +4,23 @@ import asyncio
 import base64
 import itertools
 import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.errors import BadAnswer
+from holdfast.gateway.tasks import watch
 from holdfast.gateway.tasks.ids import LONGEST_ID, TaskIds, scope_of
 from holdfast.stores import open_store
 from tests.deadlines import until
-from tests.gateway.clients import Answer, RawClient
+from tests.gateway.clients import Answer, Events, RawClient
 from tests.gateway.gateways import gateway
 from tests.gateway.scripted_backend import Era, Refusal, Scripted
 from tests.gateway.test_identity import CLIENT_CAPABILITIES, two_users
-from tests.gateway.test_whole_messages import ENVELOPE
+from tests.gateway.test_whole_messages import ENVELOPE, LISTEN
 
 RELATED = "io.modelcontextprotocol/related-task"
 EXTENSION = "io.modelcontextprotocol/tasks"
@@ -230,6 +233,76 @@ async def test_tasks_of_the_2026_extension_are_got_updated_and_cancelled_with_th
                 answer = await ask_2026(client, "tasks/get", {"taskId": ids["one"]}, mcp_name=name)
                 assert answer.status == status
                 assert status == 200 or answer.error["code"] == -32020
+
+
+@asynccontextmanager
+async def listening(client: RawClient, *ids: str, meta: Any = WITH_TASKS) -> AsyncGenerator[Events]:
+    params = {"notifications": {"taskIds": list(ids)}, "_meta": meta}
+    body = {"jsonrpc": "2.0", "id": 9, "method": "subscriptions/listen", "params": params}
+    async with client.stream("POST", body, **LISTEN) as events:
+        yield events
+
+
+@pytest.mark.promise("gateway.tasks")
+async def test_a_2026_client_follows_its_tasks_at_their_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "UPDATE_BYTES", 3_000)
+    one, two = TaskServer("2026", "one"), TaskServer("2026", "two")
+    async with one.serving(), two.serving():
+        servers = {"one": one.entry, "two": two.entry}
+        async with gateway(tmp_path, servers, **two_users()) as program:
+            async with RawClient(program.url, "ann") as ann, RawClient(program.url, "bob") as bob:
+                ids = [await make_2026(ann, name) for name in servers]
+                his = await make_2026(bob, "two")
+                before = (one.listening, two.listening)
+                async with listening(ann, *ids, his, "task-1") as events, listening(bob, ids[0]) as refused:
+                    said = (await events.next())["params"]["notifications"]
+                    assert said == {"taskIds": ids}
+                    assert (await refused.next())["params"]["notifications"] == {}
+                    assert (one.listening, two.listening) == (before[0] + 1, before[1] + 1)
+                    done = {"taskId": "task-1", "status": "completed", "result": {"content": []}, "x": 1}
+                    two.push("notifications/tasks", {**done, "taskId": "task-2"})
+                    two.push("notifications/tasks", {**done, "result": {"x": "y" * 4_000}})
+                    two.push("notifications/tasks", done)
+                    told = await events.next()
+                    subscription = {"io.modelcontextprotocol/subscriptionId": 9}
+                    assert told["method"] == "notifications/tasks"
+                    assert told["params"] == {**done, "taskId": ids[1], "_meta": subscription}
+                await until(lambda: (one.listening, two.listening) == before)
+
+
+@pytest.mark.promise("gateway.tasks")
+async def test_a_listen_for_tasks_needs_the_extension_and_has_a_limit(tmp_path: Path) -> None:
+    server = TaskServer("2026", "one")
+    async with server.serving(), gateway(tmp_path, {"one": server.entry}) as program, RawClient(program.url) as client:
+        id = await make_2026(client, "one")
+        for ids, meta, code in (([id], ENVELOPE, -32021), ([id] * 65, WITH_TASKS, -32602), ([7], WITH_TASKS, -32602)):
+            params = {"notifications": {"taskIds": ids}, "_meta": meta}
+            answer = await client.ask_2026("subscriptions/listen", params)
+            assert (answer.status, answer.error["code"]) == (400, code)
+
+
+@pytest.mark.promise("gateway.tasks")
+async def test_a_listen_for_tasks_at_a_server_that_comes_back_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "AGAIN_SECONDS", 0.02)
+    server = TaskServer("2026", "one")
+    async with server.serving(), gateway(tmp_path, {"one": server.entry}) as program, RawClient(program.url) as client:
+        id = await make_2026(client, "one")
+        async with listening(client, id) as events:
+            await events.next()
+            asked = server.count("subscriptions/listen")
+            server.end_streams()
+
+            def asked_again() -> bool:
+                later = server.params_of("subscriptions/listen")[asked:]
+                return any("taskIds" in params["notifications"] for params in later)
+
+            await until(asked_again)
+            server.push("notifications/tasks", {"taskId": "task-1", "status": "working"})
+            assert (await events.next())["params"]["taskId"] == id
 
 
 @pytest.mark.promise("gateway.tasks")

@@ -11,12 +11,20 @@ from typing import Any, cast
 
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, decode_header_value, validate_mcp_param_headers
 
-from holdfast.core.eras import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND, SUBSCRIPTION_ID, Era
+from holdfast.core.eras import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
+    SUBSCRIPTION_ID,
+    Era,
+)
 from holdfast.core.exact import is_unicode, plain
 from holdfast.core.models import Principal
+from holdfast.core.questions import has
 from holdfast.core.values import members
 from holdfast.errors import HoldfastError
-from holdfast.gateway.announcements import Listener
+from holdfast.gateway.announcements import TASKS, Listener
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS, Subscriptions
 from holdfast.gateway.fronts.asgi import Request
 from holdfast.gateway.fronts.messages import Message
@@ -24,12 +32,14 @@ from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Answer, Pipeline
 from holdfast.gateway.fronts.post_reply import Accepts, PostReplyChannel, event_of
 from holdfast.gateway.fronts.refusals import Refused
 from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.identity import TASKS as EXTENSION
 from holdfast.gateway.identity import with_info
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.seen_uris import LONGEST_URI
 from holdfast.gateway.sessions.header_keys import Keys
 from holdfast.gateway.sessions.record import Client
 from holdfast.gateway.sessions.session import GatewaySession
+from holdfast.gateway.tasks.watch import LISTEN_TASKS, NOTICE, TaskWatch
 
 log = logging.getLogger("holdfast.gateway")
 
@@ -138,7 +148,13 @@ class Front2026:
         agreed: dict[str, Any] = {key: True for key in _LISTS if _LISTS[key][0] in kinds}
         listener = Listener()
         watched: list[tuple[Subscriptions, list[str]]] = []
+        ids, task_ids = _task_ids(context, known), self._gateway.sessions.task_ids
+        tasks = TaskWatch(
+            self._gateway.link_choice, task_ids, context, members(params.get("_meta")), listener.task_updated
+        )
         try:
+            if ids and (followed := await tasks.add(self._gateway.backends, ids)):
+                agreed["taskIds"] = followed
             await asyncio.gather(*(self._watch(name, uris, watched) for name, uris in by_backend.items()))
             listener.follow(uri for _, taken in watched for uri in taken)
             if listener.uris:
@@ -147,6 +163,7 @@ class Front2026:
             await request.stream(_events(listener, id, kinds, agreed))
         finally:
             self._gateway.announcements.remove(listener)
+            await tasks.close()
             for subscriptions, taken in watched:
                 subscriptions.remove(taken)
 
@@ -183,6 +200,21 @@ class Front2026:
             log.info("%s is not watched: %s", name, error.what)
 
 
+def _task_ids(context: RequestContext, wanted: Mapping[str, Any]) -> list[str]:
+    """The tasks that a listen names, which a client may do that has the extension."""
+    named: object = wanted.get("taskIds")
+    if not named:
+        return []
+    needed: dict[str, Any] = {"extensions": {EXTENSION: {}}}
+    if not has(context.client.capabilities, needed):
+        message, data = "Missing required client capability", {"requiredCapabilities": needed}
+        raise Refused(400, message, code=MISSING_CAPABILITY, data=data)
+    ids = cast("list[object]", named) if isinstance(named, list) else []
+    if not 0 < len(ids) <= LISTEN_TASKS or not all(isinstance(id, str) for id in ids):
+        raise Refused(400, f"taskIds is a list of at most {LISTEN_TASKS} ids", code=INVALID_PARAMS)
+    return cast("list[str]", ids)
+
+
 async def _events(
     listener: Listener, id: Any, kinds: Mapping[str, str], agreed: dict[str, Any]
 ) -> AsyncGenerator[bytes]:
@@ -200,7 +232,7 @@ async def _events(
             if kind in kinds:
                 yield event(kinds[kind], {})
         if updated is not None:
-            yield event("notifications/resources/updated", updated)
+            yield event(NOTICE if changed == TASKS else "notifications/resources/updated", updated)
     ended = {"jsonrpc": "2.0", "id": id, "result": {"resultType": "complete", **meta}}
     yield event_of(ended)
 
