@@ -14,6 +14,7 @@ from holdfast.gateway.server import Program
 from tests.deadlines import patience, until
 from tests.gateway.clients import RawClient
 from tests.gateway.gateways import PATIENT, config_of, gateway
+from tests.gateway.raw_backend import raw_program
 from tests.gateway.scripted_backend import Era, Scripted
 from tests.gateway.test_whole_messages import CELLS, ENVELOPE, ask
 
@@ -228,6 +229,32 @@ async def test_a_server_that_sees_headers_of_callers_is_introduced_to_each_as_it
             said = (await client.send(body, headers=client.headers(x_tenant="t"))).result
             assert said["serverInfo"] == WHO
             assert said["capabilities"]["extensions"] == {"e/x": {}}
+
+
+@pytest.mark.promise("gateway.identity")
+async def test_a_spare_is_used_for_the_kind_of_client_as_which_it_was_introduced(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    entry = {**raw_program({"log": str(log)}), "warm": 1}
+
+    def handshakes() -> list[str]:
+        lines = log.read_text().splitlines() if log.exists() else []
+        return [json.loads(line)["params"]["clientInfo"]["name"] for line in lines if '"initialize"' in line]
+
+    async with gateway(tmp_path, {"b": entry}) as program, RawClient(program.url) as client:
+
+        async def begin(name: str) -> None:
+            client.session = None
+            params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": name, "version": "1"}}
+            body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+            client.session = (await client.send(body)).headers["mcp-session-id"]
+            assert (await client.call("b__t")).result["content"] == []
+
+        await begin("one")
+        await until(lambda: handshakes().count("one") == 2)  # the session's own, and the spare
+        await begin("one")
+        await until(lambda: handshakes().count("one") == 3)
+        await begin("other")
+        assert "other" in handshakes()
 
 
 @pytest.mark.promise("gateway.identity")

@@ -88,7 +88,7 @@ class SessionLinks(Mapping[str, BackendLink]):
         session, name = self._session, backend.name
         record, capabilities = session.record, session.client.capabilities
         memory = SessionMemory(record, name, backend.at, lambda: session.goes_on)
-        spare = None if name in record.backends else backend.spares.take(capabilities)
+        spare = None if name in record.backends else backend.spares.take(session.client.ours)
         if spare is None:
             backend_link = backend.new(
                 session=record.key,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from holdfast.core.eras import Era
+from holdfast.core.handshake import Ours
 from holdfast.core.models import FrontSessionId, Principal, Record
 from holdfast.core.values import JSON, members
 from holdfast.errors import Conflict, NotFound
@@ -42,6 +43,11 @@ class Client:
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     capabilities: Mapping[str, Any] = field(default_factory=dict[str, Any])
     version: str = "2025-11-25"
+
+    @property
+    def ours(self) -> Ours:
+        """The same, as a link to a server says it."""
+        return Ours(self.info, self.capabilities)
 
     def to_json(self) -> JSON:
         return cast("JSON", {"info": self.info, "capabilities": self.capabilities, "version": self.version})

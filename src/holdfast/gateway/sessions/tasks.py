@@ -3,14 +3,17 @@
 What is kept here makes things better and is not needed: ids of tasks say by themselves whose they are.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, cast
 
 from holdfast.core.eras import INVALID_PARAMS
-from holdfast.errors import ErrorAnswer
+from holdfast.errors import BadAnswer, ErrorAnswer
 from holdfast.gateway.tasks.ids import LONGEST_ID, TaskIds
 from holdfast.gateway.tasks.messages import names_tasks, with_ids
+
+log = logging.getLogger("holdfast.gateway")
 
 KEPT = 1_000  # tasks of one client, and of servers with progress, that are remembered; the oldest go
 
@@ -42,7 +45,11 @@ class SessionTasks:
                 params = {**params, "progressToken": self._tokens[token]}
         if not names_tasks(method, params):
             return dict(params)
-        return self.to_client(server, method, params) if self._ids.is_ready else None
+        try:
+            return self.to_client(server, method, params) if self._ids.is_ready else None
+        except BadAnswer as error:
+            log.info("%s: a notification is left out: %s", server, error.what)
+            return None
 
     # Ids
 
