@@ -13,6 +13,8 @@ from holdfast.gateway.backends.offers import Offers
 from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.links.codec import weight
 
+TASKS = ("tasks",)
+"""Stands where the kinds of lists are, in the update of a task."""
 UPDATE_BYTES = 64 * 1024  # of one update beside its URI: it is kept until the client takes it
 _Change: TypeAlias = tuple[tuple[str, ...], str | None]
 """Kinds of lists, and the URI of a resource."""
@@ -57,6 +59,10 @@ class Listener:
     def resource_updated(self, uri: str, params: Mapping[str, Any]) -> None:
         if uri in self.uris:
             self._changes.put(((), uri), params)
+
+    def task_updated(self, id: str, params: Mapping[str, Any]) -> None:
+        """The latest state of a task stands for those before it."""
+        self._changes.put((TASKS, id), params)
 
     def end(self) -> None:
         self._changes.put(None)

@@ -1,6 +1,8 @@
 """Calls on their way to backends: their headers, what a backend sends and asks meanwhile, and what an error becomes."""
 
 import asyncio
+import logging
+import secrets
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -10,8 +12,10 @@ from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
 from holdfast.core.disclosure import CALL_AGAIN
 from holdfast.core.eras import LOG_LEVEL, Era
 from holdfast.core.exact import plain
+from holdfast.core.questions import ASKING
 from holdfast.core.values import members
 from holdfast.errors import (
+    BadAnswer,
     CircuitOpen,
     ConnectFailed,
     ConnectionLost,
@@ -26,6 +30,7 @@ from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.backends.lists import LISTS
 from holdfast.gateway.backends.refused_questions import RefusedQuestions
 from holdfast.gateway.backends.routing import Route
+from holdfast.gateway.identity import with_client
 from holdfast.gateway.lifecycle import GatewayLifecycle
 from holdfast.gateway.link_choice import LinkChoice
 from holdfast.gateway.parking.call import with_answer
@@ -33,8 +38,13 @@ from holdfast.gateway.parking.parked_calls import invalid_state
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.results import OWN_SESSION, error_with_refusal, with_notice, with_refusal
 from holdfast.gateway.seen_uris import SHOWS_URIS, SeenUris, uris_in
-from holdfast.gateway.sessions.questions import ReplyChannel
+from holdfast.gateway.sessions.questions import Asker, ReplyChannel
+from holdfast.gateway.tasks.ids import TaskIds
+from holdfast.gateway.tasks.messages import names_tasks, with_ids
 from holdfast.links.calls.handlers import CallHandlers, RawProgress
+from holdfast.links.link import Link
+
+log = logging.getLogger("holdfast.gateway")
 
 TRACE = ("traceparent", "tracestate", "baggage")
 ROUNDS = 10  # of input that a 2026 backend may ask of a 2025 client for one call
@@ -57,8 +67,13 @@ class BackendCalls:
     """Sends the calls of one gateway, one backend request a call."""
 
     def __init__(
-        self, choice: LinkChoice, lifecycle: GatewayLifecycle, seen_by: Callable[[RequestContext], SeenUris]
+        self,
+        choice: LinkChoice,
+        lifecycle: GatewayLifecycle,
+        seen_by: Callable[[RequestContext], SeenUris],
+        task_ids: TaskIds,
     ) -> None:
+        self._task_ids = task_ids
         self._choice = choice
         self._seen_by = seen_by
         self._lifecycle = lifecycle
@@ -112,13 +127,23 @@ class BackendCalls:
         headers = _headers(context, backend_link, request)
         reply_channel, handlers, on_progress = context.reply_channel, None, None
         refused = RefusedQuestions(backend.name)
-        if link.era is Era.Y2025 and not _OF_A_RETRY.isdisjoint(params):
+        if link.era is Era.Y2025 and request.method in ASKING and not _OF_A_RETRY.isdisjoint(params):
             params = _without_answers(params)
+        if link.era is Era.Y2026 and context.era is Era.Y2025:
+            params = with_client(params, context.client)
+        id = None
+        if session is not None and ("task" in params or "_meta" in params) and names_tasks("", params):
+            await self._task_ids.prepare()
+            params = session.tasks.to_server(backend.name, "", params)
+            token = members(params.get("_meta")).get("progressToken")
+            if "task" in params and token is not None and link.era is Era.Y2025:
+                id = f"task-{secrets.token_hex(8)}"  # the server's progress goes on with it after the answer
+                session.tasks.follow_progress(id, token)
         if (parkable := context.parkable) is not None:
             backend_link.parkable.append(parkable)
         if reply_channel is not None:
             meta = members(params.get("_meta"))
-            handlers = _handlers(context, backend, reply_channel, meta, refused)
+            handlers = _handlers(context, backend, link, reply_channel, meta, refused)
             token = meta.get("progressToken")
             if token is not None:
                 on_progress = _progress(reply_channel, token)
@@ -133,8 +158,11 @@ class BackendCalls:
                 timeout=server.timeout,
                 silence=server.silence,
                 on_progress=on_progress,
+                id=id,
                 handlers=handlers,
             )
+            if names_tasks(request.method, result):
+                result = await self._with_task_ids(context, backend.name, request.method, result)
             if result.get("resultType") == "input_required" and context.era is Era.Y2025:
                 result = await self._answer_questions(context, backend_link, request, result, headers)
         except ErrorAnswer as error:
@@ -184,6 +212,29 @@ class BackendCalls:
             return {key: value for key, value in result.items() if key not in _ONLY_2026}
         return result
 
+    async def _with_task_ids(
+        self, context: RequestContext, server: str, method: str, result: dict[str, Any]
+    ) -> dict[str, Any]:
+        """A result with the ids by which the client knows the tasks in it."""
+        session, ids = context.session, self._task_ids
+        if result.get("resultType") == "task" and context.era is Era.Y2025:
+            raise BadAnswer(f"{method}: {server!r} made a task, of which 2025 clients can't learn", server=server)
+        await ids.prepare()
+        made = members(result.get("task")).get("taskId")
+        if method == "tasks/list" and session is not None and isinstance(result.get("tasks"), list):
+            own = session.record.tasks
+            listed = [members(each) for each in cast("list[object]", result["tasks"])]
+            result = {**result, "tasks": [each for each in listed if (server, each.get("taskId")) in own]}
+        if session is None:
+            return with_ids(method, result, lambda id: ids.sealed(context.task_scope, server, id))
+        changed = session.tasks.to_client(server, method, result)
+        if isinstance(made, str) and session.era is Era.Y2025:
+            try:
+                await session.record.add_task(server, made)
+            except HoldfastError as error:
+                log.warning("session %s: a task will not be listed: %s", session.key[:8], error.what)
+        return changed
+
     async def _answer_questions(
         self,
         context: RequestContext,
@@ -212,7 +263,9 @@ class BackendCalls:
                         cast("dict[str, Any]", inner) if isinstance(inner, dict) else None,
                         context.reply_channel,
                     )
-            again = {**request.params, "inputResponses": answers} if answers else dict(request.params)
+            again = with_client(request.params, context.client)
+            if answers:
+                again["inputResponses"] = answers
             if isinstance(result.get("requestState"), str):
                 again["requestState"] = result["requestState"]
             server = backend_link.backend.entry.server
@@ -262,6 +315,7 @@ def _headers(context: RequestContext, backend_link: BackendLink, request: Backen
 def _handlers(
     context: RequestContext,
     backend: Backend,
+    link: Link,
     reply_channel: ReplyChannel,
     meta: Mapping[str, Any],
     refused: RefusedQuestions,
@@ -280,13 +334,16 @@ def _handlers(
             return
         if method == "notifications/message" and not wants_log:
             return
-        reply_channel.send({"jsonrpc": "2.0", "method": method, "params": dict(params or {})})
+        passed = session.tasks.notice(backend.name, method, params or {}) if session is not None else dict(params or {})
+        if passed is not None:
+            reply_channel.send({"jsonrpc": "2.0", "method": method, "params": passed})
 
     if session is None or era is Era.Y2026:
         parkable = context.parkable
         return CallHandlers(parkable.ask if parkable is not None else refused.refuse, on_notice, keep_up)
+    asker = Asker(backend.name, link.notify)
     return CallHandlers(
-        lambda method, params, _: session.questions.ask(method, params, reply_channel), on_notice, keep_up
+        lambda method, params, _: session.questions.ask(method, params, reply_channel, asker), on_notice, keep_up
     )
 
 

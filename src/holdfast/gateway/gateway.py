@@ -172,6 +172,7 @@ class Gateway:
         await check_sealing(self.store)
         for backend in self.backends.values():
             await backend.known_lists.recall()
+        await self.sessions.task_ids.recall()
         await self._process.end_dead()
         self.announcements.lists_changed()
         await self._process.write()

@@ -302,6 +302,12 @@ class Policy(Part):
         "for characters.",
         strict=False,
     )
+    methods: tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...] = Field(
+        default=(),
+        description="Methods of extensions that this server has though it does not declare them, as `vendor/*`; "
+        "notifications as `notifications/vendor/*`.",
+        strict=False,
+    )
     pass_headers: tuple[str, ...] = Field(
         default=(),
         description="Headers of the caller's request that are passed to this server with every request; "

@@ -32,14 +32,14 @@ class Front2025:
         if message.method is None:
             self._answered(session, message.body)
         else:
-            self._pipeline.notify(session, session.calls, message)
+            self._pipeline.notify(session, session.calls, message, request)
         await request.reply(202)
 
     async def _initialize(self, request: Request, principal: Principal, message: Message, accepts: Accepts) -> None:
         self._pipeline.refuse_if_draining()
         if b"mcp-session-id" in request.headers:
             raise Refused(400, "initialize begins a session, so it carries no session id")
-        session, result = await self._pipeline.initialize(principal, message.params)
+        session, result = await self._pipeline.initialize(principal, message.params, request)
         answer = {"jsonrpc": "2.0", "id": message.id, "result": result}
         headers = [(b"mcp-session-id", session.id.encode())]
         if accepts.json:

@@ -9,27 +9,37 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, cast
 
-from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, validate_mcp_param_headers
+from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, decode_header_value, validate_mcp_param_headers
 
-from holdfast.core.eras import INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_INFO, SUBSCRIPTION_ID, Era
+from holdfast.core.eras import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
+    SUBSCRIPTION_ID,
+    Era,
+)
 from holdfast.core.exact import is_unicode, plain
 from holdfast.core.models import Principal
+from holdfast.core.questions import has
 from holdfast.core.values import members
 from holdfast.errors import HoldfastError
-from holdfast.gateway.announcements import Listener
+from holdfast.gateway.announcements import TASKS, Listener
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS, Subscriptions
 from holdfast.gateway.fronts.asgi import Request
-from holdfast.gateway.fronts.handshake import INFO
 from holdfast.gateway.fronts.messages import Message
 from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Answer, Pipeline
 from holdfast.gateway.fronts.post_reply import Accepts, PostReplyChannel, event_of
 from holdfast.gateway.fronts.refusals import Refused
 from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.identity import TASKS as EXTENSION
+from holdfast.gateway.identity import with_info
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.seen_uris import LONGEST_URI
 from holdfast.gateway.sessions.header_keys import Keys
 from holdfast.gateway.sessions.record import Client
 from holdfast.gateway.sessions.session import GatewaySession
+from holdfast.gateway.tasks.watch import LISTEN_TASKS, NOTICE, TaskWatch
 
 log = logging.getLogger("holdfast.gateway")
 
@@ -61,9 +71,11 @@ class Front2026:
         client = self._pipeline.client_2026(message, headers)
         if method == "tools/call":
             self._check_param_headers(params, headers)
+        elif method.startswith("tasks/"):
+            _check_task_header(params, headers)
         self._pipeline.refuse_if_draining()
         if method == "server/discover":
-            result = await self._pipeline.discover(client)
+            result = await self._pipeline.discover(RequestContext(principal, Era.Y2026, None, client, request))
             await request.reply_json(200, {"jsonrpc": "2.0", "id": id, "result": result})
         elif method == "subscriptions/listen":
             await self._listen(request, RequestContext(principal, Era.Y2026, None, client, request), id, params)
@@ -122,7 +134,7 @@ class Front2026:
             return
         reply = answer.message
         if "result" in reply:
-            reply = {**reply, "result": _with_info(reply["result"])}
+            reply = {**reply, "result": with_info(self._gateway, reply["result"])}
         await self._pipeline.deliver(context, channel, reply, _status_of(answer))
 
     async def _listen(self, request: Request, context: RequestContext, id: str | int, params: dict[str, Any]) -> None:
@@ -136,7 +148,13 @@ class Front2026:
         agreed: dict[str, Any] = {key: True for key in _LISTS if _LISTS[key][0] in kinds}
         listener = Listener()
         watched: list[tuple[Subscriptions, list[str]]] = []
+        ids, task_ids = _task_ids(context, known), self._gateway.sessions.task_ids
+        tasks = TaskWatch(
+            self._gateway.link_choice, task_ids, context, members(params.get("_meta")), listener.task_updated
+        )
         try:
+            if ids and (followed := await tasks.add(self._gateway.backends, ids)):
+                agreed["taskIds"] = followed
             await asyncio.gather(*(self._watch(name, uris, watched) for name, uris in by_backend.items()))
             listener.follow(uri for _, taken in watched for uri in taken)
             if listener.uris:
@@ -145,6 +163,7 @@ class Front2026:
             await request.stream(_events(listener, id, kinds, agreed))
         finally:
             self._gateway.announcements.remove(listener)
+            await tasks.close()
             for subscriptions, taken in watched:
                 subscriptions.remove(taken)
 
@@ -181,6 +200,21 @@ class Front2026:
             log.info("%s is not watched: %s", name, error.what)
 
 
+def _task_ids(context: RequestContext, wanted: Mapping[str, Any]) -> list[str]:
+    """The tasks that a listen names, which a client may do that has the extension."""
+    named: object = wanted.get("taskIds")
+    if not named:
+        return []
+    needed: dict[str, Any] = {"extensions": {EXTENSION: {}}}
+    if not has(context.client.capabilities, needed):
+        message, data = "Missing required client capability", {"requiredCapabilities": needed}
+        raise Refused(400, message, code=MISSING_CAPABILITY, data=data)
+    ids = cast("list[object]", named) if isinstance(named, list) else []
+    if not 0 < len(ids) <= LISTEN_TASKS or not all(isinstance(id, str) for id in ids):
+        raise Refused(400, f"taskIds is a list of at most {LISTEN_TASKS} ids", code=INVALID_PARAMS)
+    return cast("list[str]", ids)
+
+
 async def _events(
     listener: Listener, id: Any, kinds: Mapping[str, str], agreed: dict[str, Any]
 ) -> AsyncGenerator[bytes]:
@@ -198,9 +232,17 @@ async def _events(
             if kind in kinds:
                 yield event(kinds[kind], {})
         if updated is not None:
-            yield event("notifications/resources/updated", updated)
+            yield event(NOTICE if changed == TASKS else "notifications/resources/updated", updated)
     ended = {"jsonrpc": "2.0", "id": id, "result": {"resultType": "complete", **meta}}
     yield event_of(ended)
+
+
+def _check_task_header(params: dict[str, Any], headers: Mapping[str, str]) -> None:
+    """Refuse a request whose header names another task than its body."""
+    id, name = params.get("taskId"), headers.get("mcp-name")
+    if isinstance(id, str) and decode_header_value(name) != id:
+        what = "is missing" if name is None else "differs from it"
+        raise Refused(400, f"Mcp-Name repeats params.taskId, and here it {what}", code=HEADER_MISMATCH)
 
 
 async def _cancel_when_gone(request: Request, task: "asyncio.Task[Any]") -> None:
@@ -217,10 +259,3 @@ def _status_of(answer: Answer) -> int:
     if code == METHOD_NOT_FOUND and answer.error.status is None:
         return 404
     return ERROR_CODE_HTTP_STATUS.get(code, 200)
-
-
-def _with_info(result: dict[str, Any]) -> dict[str, Any]:
-    meta = result.get("_meta")
-    if isinstance(meta, dict):
-        return {**result, "_meta": {**cast("dict[str, Any]", meta), SERVER_INFO: INFO}}
-    return {**result, "_meta": {SERVER_INFO: INFO}}

@@ -200,10 +200,9 @@ class StdioFront:
         return await self._pipeline.methods.answer(context, str(message.method), message.params)
 
     async def _answer_2026(self, context: RequestContext, message: Message) -> dict[str, Any]:
-        client = self._pipeline.client_2026(message)
+        context.identify(self._pipeline.client_2026(message))
         if message.method == "server/discover":
-            return await self._pipeline.discover(client)
-        context.identify(client)
+            return await self._pipeline.discover(context)
         return await self._pipeline.methods.answer(context, str(message.method), message.params)
 
     async def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from holdfast.gateway.backends.lists import LISTS
 from holdfast.gateway.backends.memories import SessionMemory
 from holdfast.gateway.backends.subscriptions import Subscriptions
 from holdfast.gateway.sessions.lists import SessionLists
-from holdfast.gateway.sessions.questions import Questions
+from holdfast.gateway.sessions.questions import Asker, Questions
 from holdfast.gateway.sessions.record import Client, SessionRecord
+from holdfast.gateway.sessions.tasks import SessionTasks
 
 log = logging.getLogger("holdfast.gateway")
 
@@ -45,6 +46,8 @@ class LinkedSession(Protocol):
     def goes_on(self) -> bool: ...
     @property
     def is_read(self) -> bool: ...
+    @property
+    def tasks(self) -> SessionTasks: ...
     def push(self, message: Mapping[str, Any]) -> None: ...
     def start(self, work: Coroutine[Any, Any, Any], name: str) -> object: ...
 
@@ -85,7 +88,7 @@ class SessionLinks(Mapping[str, BackendLink]):
         session, name = self._session, backend.name
         record, capabilities = session.record, session.client.capabilities
         memory = SessionMemory(record, name, backend.at, lambda: session.goes_on)
-        spare = None if name in record.backends else backend.spares.take(capabilities)
+        spare = None if name in record.backends else backend.spares.take(session.client.ours)
         if spare is None:
             backend_link = backend.new(
                 session=record.key,
@@ -100,15 +103,16 @@ class SessionLinks(Mapping[str, BackendLink]):
         else:
             backend_link = spare
             backend_link.give_to(record.key, session.principal, memory)
+        asker = Asker(name, backend_link.link.notify)
         backend_link.link.inbound.handle(
             backend_link.on_question
             if session.era is Era.Y2026
-            else lambda method, params, _: session.questions.ask(method, params, None),
+            else lambda method, params, _: session.questions.ask(method, params, None, asker),
             lambda method, params: self.on_notification(name, method, params),
         )
         backend_link.link.log_level = record.log_level
         self._links[name] = backend_link
-        if session.is_read or session.era is Era.Y2026 or may_be_asked(capabilities):
+        if session.is_read or session.era is Era.Y2026 or may_be_asked(capabilities) or _is_extended(capabilities):
             backend_link.link.stream.want()  # servers ask there, too, and wait until they get an answer or a refusal
         return backend_link
 
@@ -121,7 +125,9 @@ class SessionLinks(Mapping[str, BackendLink]):
             uri = (params or {}).get("uri")
             if uri not in self._session.record.subscriptions:
                 return
-        self._session.push({"method": method, "params": without_subscription(params or {})})
+        passed = self._session.tasks.notice(backend, method, without_subscription(params or {}))
+        if passed is not None:
+            self._session.push({"method": method, "params": passed})
 
     def listen(self) -> None:
         """The client listens, so listen at the servers: also at backends that only another process has used so far."""
@@ -203,3 +209,8 @@ class SessionLinks(Mapping[str, BackendLink]):
         links, self._links = self._links, {}
         closing = [backend_link.close(reason, end=end) for backend_link in links.values()]
         await close_all(f"session {self._session.record.key[:8]}", closing)
+
+
+def _is_extended(capabilities: Mapping[str, Any]) -> bool:
+    """Does a client declare what servers may send it requests and notifications about?"""
+    return any(capabilities.get(name) for name in ("tasks", "extensions", "experimental"))

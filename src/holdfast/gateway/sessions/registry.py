@@ -27,6 +27,7 @@ from holdfast.gateway.sessions.record import KIND, Client, era_of, new_id, recor
 from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.gateway.sessions.start import start_backends
 from holdfast.gateway.sessions.stored import StoredSessions
+from holdfast.gateway.tasks.ids import TaskIds
 from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.gateway")
@@ -56,6 +57,7 @@ class Sessions:
         self.owner = owner
         self.new_streams = new_streams
         self.clock = clock
+        self.task_ids = TaskIds(store)
         self.live = LiveSessions()
         self.lifetimes = Lifetimes(settings, clock)
         self.stored = StoredSessions(store, owner, backends, self.lifetimes, sink)

@@ -24,8 +24,11 @@ from holdfast.gateway.seen_uris import SeenUris
 from holdfast.gateway.sessions.lifetimes import Lifetimes, Usage
 from holdfast.gateway.sessions.links import SessionLinks
 from holdfast.gateway.sessions.lists import SessionLists
+from holdfast.gateway.sessions.outbox import Outbox
 from holdfast.gateway.sessions.questions import Questions, ReplyChannel
 from holdfast.gateway.sessions.record import Client, SessionRecord
+from holdfast.gateway.sessions.tasks import SessionTasks
+from holdfast.gateway.tasks.ids import TaskIds, scope_of
 from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.gateway")
@@ -50,6 +53,8 @@ class SessionHost(Protocol):
     def backends(self) -> Mapping[str, Backend]: ...
     @property
     def offers(self) -> Offers: ...
+    @property
+    def task_ids(self) -> TaskIds: ...
     def new_streams(self) -> Streams: ...
 
 
@@ -67,6 +72,7 @@ class GatewaySession:
         "key",
         "links",
         "lists",
+        "outbox",
         "parked",
         "principal",
         "questions",
@@ -74,6 +80,7 @@ class GatewaySession:
         "seen",
         "state",
         "streams",
+        "tasks",
         "usage",
     )
 
@@ -89,7 +96,9 @@ class GatewaySession:
         self.usage = Usage(host.clock.monotonic())
         self.links = SessionLinks(self, host.backends)
         self.lists = SessionLists(self, host.offers)
+        self.tasks = SessionTasks(host.task_ids, scope_of(principal, self.key if era is Era.Y2025 else None), self.key)
         self.questions = Questions(self)
+        self.outbox = Outbox(self.start)
         self.seen = SeenUris()
         self.calls: dict[str | int, asyncio.Task[Any]] = {}
         self.parked: set[asyncio.Task[Any]] = set()
