@@ -353,3 +353,4 @@ async def test_a_2026_client_over_stdio_answers_a_2025_servers_question_by_its_r
         await until(lambda: client.has(2), 20)
         [done] = [message["result"] for message in client.read() if message.get("id") == 2]
         assert done["content"][0]["text"] == '[{"roots": []}]'
+        assert "io.modelcontextprotocol/serverInfo" in done["_meta"]

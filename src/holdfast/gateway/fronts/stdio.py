@@ -25,6 +25,7 @@ from holdfast.gateway.fronts.refusals import INVALID_REQUEST, PARSE_ERROR, SESSI
 from holdfast.gateway.fronts.stdio_output import OutPipe
 from holdfast.gateway.fronts.streams import Streams
 from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.identity import with_info
 from holdfast.gateway.lifecycle import CUT_SECONDS
 from holdfast.gateway.place import make_room
 from holdfast.gateway.request_context import RequestContext
@@ -203,7 +204,8 @@ class StdioFront:
         context.identify(self._pipeline.client_2026(message))
         if message.method == "server/discover":
             return await self._pipeline.discover(context)
-        return await self._pipeline.methods.answer(context, str(message.method), message.params)
+        result = await self._pipeline.methods.answer(context, str(message.method), message.params)
+        return with_info(self._gateway, result)
 
     async def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
         if self._session is not None:
