@@ -1,10 +1,13 @@
 """Requests and notifications of extensions and vendors reach the server, or the client, that has them."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from holdfast.gateway.backends.identity import ServerIdentity
 from holdfast.gateway.methods.foreign import claims
@@ -14,6 +17,7 @@ from tests.gateway.gateways import gateway
 from tests.gateway.scripted_backend import Era, Refusal, Scripted
 from tests.gateway.test_identity import two_users
 from tests.gateway.test_whole_messages import CELLS, ask
+from tests.gateway.web_apps import serving_app
 
 SEARCH = "search/run"
 
@@ -104,6 +108,49 @@ async def test_a_server_that_is_down_may_have_a_method_that_nobody_else_has(tmp_
             assert (data["family"], data["kind"]) == ("Unavailable", "NoBackend")
             near.results[SEARCH] = {"from": "near"}
             assert (await ask(client, era, SEARCH, {})).result["from"] == "near"
+
+
+@pytest.mark.promise("gateway.foreign-methods")
+@pytest.mark.parametrize("era", ["2025", "2026"])
+async def test_headers_of_the_caller_go_with_a_method_to_the_server_that_wants_them(tmp_path: Path, era: Era) -> None:
+    near, far = having(era, "near"), having(era, "far", SEARCH, extensions={"x.example/search": {}})
+    async with near.serving(), far.serving():
+        servers = {"near": near.entry, "far": {**far.entry, "pass_headers": ["X-Tenant"]}}
+        async with gateway(tmp_path, servers, sessions={"steer": False}) as program, RawClient(program.url) as client:
+            if era == "2025":
+                await client.initialize()
+                answer = await client.ask(SEARCH, {}, x_tenant="fern")
+                said = {"jsonrpc": "2.0", "method": "notifications/search/seen", "params": {}}
+                await client.send(said, headers=client.headers(x_tenant="fern"))
+                await until(lambda: far.count("notifications/search/seen"))
+                assert far.headers[-1][1]["x-tenant"] == "fern"
+            else:
+                answer = await client.ask_2026(SEARCH, {}, x_tenant="fern")
+            assert answer.result["from"] == "far"
+            assert [headers["x-tenant"] for asked, headers in far.headers if asked == SEARCH] == ["fern"]
+
+
+@pytest.mark.promise("gateway.foreign-methods")
+async def test_a_server_that_refuses_the_caller_hides_no_method_of_the_next(tmp_path: Path) -> None:
+    far = having("2025", "far", SEARCH, experimental={"x": {}})
+    async with far.serving(), answering(401) as url:
+        servers = {"near": {"url": url, "era": "2025", "pass_headers": ["X-Tenant"]}, "far": far.entry}
+        async with gateway(tmp_path, servers, sessions={"start": 0.5}) as program, RawClient(program.url) as client:
+            assert (await ask(client, "2025", SEARCH, {})).result["from"] == "far"
+            assert (await ask(client, "2025", "nobody/has", {})).error["data"]["kind"] == "Unauthorized"
+
+
+@asynccontextmanager
+async def answering(status: int) -> AsyncGenerator[str]:
+    """The URL of a server that answers all requests with a status."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status)
+
+    app = web.Application()
+    app.router.add_route("*", "/mcp", answer)
+    async with serving_app(app) as url:
+        yield url
 
 
 @pytest.mark.promise("gateway.foreign-methods")

@@ -11,7 +11,7 @@ from typing import Any, cast
 from holdfast.core.eras import METHOD_NOT_FOUND
 from holdfast.core.methods import is_foreign
 from holdfast.core.values import members
-from holdfast.errors import ErrorAnswer, Unavailable
+from holdfast.errors import ErrorAnswer, Rejected, Unavailable
 from holdfast.gateway.backend_calls import BackendCalls, BackendRequest
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.identity import ServerIdentity
@@ -86,7 +86,7 @@ class ForeignMethods:
         """Ask one server after the other, until one has the method; the error of one that can't be asked is raised, for
         it may have it."""
         known = dict(catalogues_of(self._gateway, context))
-        unreachable: Unavailable | None = None
+        unreachable: Unavailable | Rejected | None = None
         for name, backend in tuple(self._gateway.backends.items()):
             catalogue = known.get(name)
             if catalogue is not None and not _extensions(catalogue.identity):
@@ -96,7 +96,7 @@ class ForeignMethods:
             except ErrorAnswer as error:
                 if error.code != METHOD_NOT_FOUND:
                     raise
-            except Unavailable as error:
+            except (Unavailable, Rejected) as error:  # nothing was executed
                 unreachable = unreachable or error
         if unreachable is not None:
             raise unreachable
