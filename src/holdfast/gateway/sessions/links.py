@@ -20,7 +20,7 @@ from holdfast.gateway.backends.subscriptions import Subscriptions
 from holdfast.gateway.sessions.lists import SessionLists
 from holdfast.gateway.sessions.questions import Asker, Questions
 from holdfast.gateway.sessions.record import Client, SessionRecord
-from holdfast.gateway.sessions.tasks import SessionTasks
+from holdfast.gateway.tasks.session_tasks import SessionTasks
 
 log = logging.getLogger("holdfast.gateway")
 

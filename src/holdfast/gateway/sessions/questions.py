@@ -16,7 +16,7 @@ from holdfast.core.questions import CAPABILITY
 from holdfast.core.values import members
 from holdfast.errors import ErrorAnswer
 from holdfast.gateway.fronts.streams import Stream
-from holdfast.gateway.sessions.tasks import SessionTasks
+from holdfast.gateway.tasks.session_tasks import SessionTasks
 
 INTERNAL_ERROR = -32603
 FOLLOWED = 256  # questions, and tasks of the client, whose progress is passed on

@@ -27,8 +27,8 @@ from holdfast.gateway.sessions.lists import SessionLists
 from holdfast.gateway.sessions.outbox import Outbox
 from holdfast.gateway.sessions.questions import Questions, ReplyChannel
 from holdfast.gateway.sessions.record import Client, SessionRecord
-from holdfast.gateway.sessions.tasks import SessionTasks
 from holdfast.gateway.tasks.ids import TaskIds, scope_of
+from holdfast.gateway.tasks.session_tasks import SessionTasks
 from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.gateway")

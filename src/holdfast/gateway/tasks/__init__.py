@@ -1,1 +1,1 @@
-"""Tasks of both forms: their ids as clients and servers see them, and the messages that name them."""
+"""Tasks of both forms: their ids as clients and servers see them, the messages that name them, listens for them."""
