@@ -55,6 +55,8 @@ class Scripted:
         """Notifications that come before the result of a tool; `@TOKEN@` stands for its progress token."""
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.delays: dict[str, float] = {}
+        self.gates: dict[str, asyncio.Event] = {}
+        """Methods whose answers wait for an event."""
         self._listening: dict[asyncio.Queue[dict[str, Any]], Any] = {}
 
     def count(self, method: str) -> int:
@@ -99,6 +101,8 @@ class Scripted:
         if method == "subscriptions/listen" and self.era == "2026":
             return await self._stream(request, message["id"], params["notifications"])
         await asyncio.sleep(self.delays.get(method, 0))
+        if (gate := self.gates.get(method)) is not None:
+            await gate.wait()
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
         try:
             answer["result"] = self._result(method, params)

@@ -17,6 +17,7 @@ from holdfast.gateway.fronts.bodies import COMMON, RequestBodies
 from holdfast.gateway.fronts.connections import most_of_one_caller
 from holdfast.gateway.fronts.http_2025 import Front2025
 from holdfast.gateway.fronts.http_2026 import Front2026
+from holdfast.gateway.fronts.keep_alive import KeepAlive
 from holdfast.gateway.fronts.messages import Message, read
 from holdfast.gateway.fronts.open_requests import OpenRequests
 from holdfast.gateway.fronts.pipeline import Pipeline
@@ -39,8 +40,9 @@ class HttpFront:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         pipeline = Pipeline(gateway)
-        self._2025 = Front2025(gateway, pipeline)
-        self._2026 = Front2026(gateway, pipeline)
+        self.keep_alive = KeepAlive(lambda: gateway.settings.clients.keep_alive)
+        self._2025 = Front2025(gateway, pipeline, self.keep_alive)
+        self._2026 = Front2026(gateway, pipeline, self.keep_alive)
         self.open = OpenRequests()
         self.bodies = RequestBodies()
         self._readiness = Readiness(gateway)
@@ -64,6 +66,7 @@ class HttpFront:
 
     async def close(self) -> None:
         """Stop what still runs once no request is served."""
+        self.keep_alive.close()
         await self._readiness.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 from holdfast.core.eras import Era
 from holdfast.core.models import Principal
 from holdfast.gateway.fronts.asgi import Request
+from holdfast.gateway.fronts.keep_alive import KeepAlive
 from holdfast.gateway.fronts.messages import Message
 from holdfast.gateway.fronts.pipeline import Pipeline
 from holdfast.gateway.fronts.post_reply import Accepts, PostReplyChannel, event_of
@@ -17,9 +18,10 @@ from holdfast.gateway.sessions.session import GatewaySession
 class Front2025:
     """Answers the requests of 2025 clients."""
 
-    def __init__(self, gateway: Gateway, pipeline: Pipeline) -> None:
+    def __init__(self, gateway: Gateway, pipeline: Pipeline, alive: KeepAlive) -> None:
         self._gateway = gateway
         self._pipeline = pipeline
+        self._alive = alive
 
     async def post(self, request: Request, principal: Principal, message: Message, accepts: Accepts) -> None:
         if message.method == "initialize" and message.is_request:
@@ -74,11 +76,13 @@ class Front2025:
         channel = PostReplyChannel(request, accepts, lambda: session.open_streams().answer())
         context = RequestContext(session.principal, Era.Y2025, session, session.client, request, channel)
         session.begin_call(id, channel)
+        self._alive.add(channel)
         try:
             answer = await self._pipeline.answer(
                 channel, id, self._pipeline.methods.answer(context, method, message.params)
             )
         finally:
+            self._alive.remove(channel)
             session.end_call(id, channel)
         if answer is not None:
             await self._pipeline.deliver(context, channel, answer.message)

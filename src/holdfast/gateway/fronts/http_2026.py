@@ -20,6 +20,7 @@ from holdfast.gateway.announcements import Listener
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS, Subscriptions
 from holdfast.gateway.fronts.asgi import Request
 from holdfast.gateway.fronts.handshake import INFO
+from holdfast.gateway.fronts.keep_alive import KeepAlive
 from holdfast.gateway.fronts.messages import Message
 from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Answer, Pipeline
 from holdfast.gateway.fronts.post_reply import Accepts, PostReplyChannel, event_of
@@ -45,9 +46,10 @@ _LISTS = {
 class Front2026:
     """Answers the POSTs of 2026 clients."""
 
-    def __init__(self, gateway: Gateway, pipeline: Pipeline) -> None:
+    def __init__(self, gateway: Gateway, pipeline: Pipeline, alive: KeepAlive) -> None:
         self._gateway = gateway
         self._pipeline = pipeline
+        self._alive = alive
         self._keys = Keys(gateway.sessions)
 
     async def post(self, request: Request, principal: Principal, message: Message, accepts: Accepts) -> None:
@@ -107,12 +109,14 @@ class Front2026:
             watching.append(asyncio.ensure_future(_cancel_when_gone(request, task)))
 
         timer = asyncio.get_running_loop().call_later(WATCH_AFTER, watch)
+        self._alive.add(channel)
         try:
             with session.calling() if session is not None else contextlib.nullcontext():
                 answer = await self._pipeline.answer(
                     channel, id, self._pipeline.methods.answer(context, method, params)
                 )
         finally:
+            self._alive.remove(channel)
             timer.cancel()
             for each in watching:
                 each.cancel()
