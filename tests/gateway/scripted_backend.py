@@ -53,11 +53,14 @@ class Scripted:
         }
         self.before: list[dict[str, Any]] = []
         """Notifications that come before the result of a tool; `@TOKEN@` stands for its progress token."""
+        self.aside: list[tuple[str, dict[str, Any]]] = []
+        """Notifications that a tool sends on the GET stream of the calling session alone, before its result."""
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.delays: dict[str, float] = {}
         self.gates: dict[str, asyncio.Event] = {}
         """Methods whose answers wait for an event."""
         self._listening: dict[asyncio.Queue[dict[str, Any]], Any] = {}
+        self._session_of: dict[asyncio.Queue[dict[str, Any]], str | None] = {}
 
     def count(self, method: str) -> int:
         return sum(asked == method for asked, _ in self.requests)
@@ -69,9 +72,11 @@ class Scripted:
     def listening(self) -> int:
         return len(self._listening)
 
-    def push(self, method: str, params: dict[str, Any] | None = None) -> None:
-        """Send a notification to all who listen."""
+    def push(self, method: str, params: dict[str, Any] | None = None, session: str | None = None) -> None:
+        """Send a notification to all who listen, or in one session."""
         for queue, id in self._listening.items():
+            if session is not None and self._session_of[queue] != session:
+                continue
             said = dict(params or {})
             if id is not None:
                 said["_meta"] = {**said.get("_meta", {}), SUBSCRIPTION_ID: id}
@@ -108,7 +113,11 @@ class Scripted:
             answer["result"] = self._result(method, params)
         except Refusal as refusal:
             answer["error"] = refusal.error
-        headers = {"mcp-session-id": "abc"} if self.era == "2025" else {}
+        session = request.headers.get("mcp-session-id", f"s{self.count('initialize')}")
+        headers = {"mcp-session-id": session} if self.era == "2025" else {}
+        if method == "tools/call":
+            for note, said in self.aside:
+                self.push(note, said, session)
         if method != "tools/call" or not self.before:
             return web.json_response(answer, headers=headers)
         token = json.dumps(params.get("_meta", {}).get("progressToken"))
@@ -121,6 +130,7 @@ class Scripted:
         await response.prepare(request)
         queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._listening[queue] = id
+        self._session_of[queue] = request.headers.get("mcp-session-id")
         if id is not None:
             acknowledged = {"notifications": wanted, "_meta": {SUBSCRIPTION_ID: id}}
             method = "notifications/subscriptions/acknowledged"
@@ -130,7 +140,7 @@ class Scripted:
                 while True:
                     await response.write(f"data: {json.dumps(await queue.get())}\n\n".encode())
             finally:
-                del self._listening[queue]
+                del self._listening[queue], self._session_of[queue]
         return response
 
     @asynccontextmanager

@@ -168,7 +168,7 @@ async def test_many_resources_of_many_clients_are_one_listen_at_the_server(tmp_p
                 assert (await second.next(20))["params"]["uri"] == "note://7"
                 server.changed("note://new")
                 assert (await second.next(20))["params"]["uri"] == "note://new"
-            await until(lambda: program.gateway is not None and len(program.gateway.announcements.listeners) == 1)
+            await until(lambda: program.gateway is not None and len(program.gateway.listeners) == 1)
             server.changed("note://8")
             assert (await first.next(20))["params"]["uri"] == "note://8"
         if era == "2026":

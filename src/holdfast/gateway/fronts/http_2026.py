@@ -16,7 +16,6 @@ from holdfast.core.exact import is_unicode, plain
 from holdfast.core.models import Principal
 from holdfast.core.values import members
 from holdfast.errors import HoldfastError
-from holdfast.gateway.announcements import Listener
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS, Subscriptions
 from holdfast.gateway.fronts.asgi import Request
 from holdfast.gateway.fronts.handshake import INFO
@@ -26,6 +25,7 @@ from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Answer, Pipeline
 from holdfast.gateway.fronts.post_reply import Accepts, PostReplyChannel, event_of
 from holdfast.gateway.fronts.refusals import Refused
 from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.listeners import Listener
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.seen_uris import LONGEST_URI
 from holdfast.gateway.sessions.header_keys import Keys
@@ -68,7 +68,8 @@ class Front2026:
             result = await self._pipeline.discover(client)
             await request.reply_json(200, {"jsonrpc": "2.0", "id": id, "result": result})
         elif method == "subscriptions/listen":
-            await self._listen(request, RequestContext(principal, Era.Y2026, None, client, request), id, params)
+            session = await self._session(headers, principal, client)
+            await self._listen(request, RequestContext(principal, Era.Y2026, session, client, request), id, params)
         else:
             session = await self._session(headers, principal, client)
             channel = PostReplyChannel(request, accepts, self._gateway.answer_stream)
@@ -138,17 +139,17 @@ class Front2026:
             await self._gateway.settled()  # else a client of the first seconds would be told that nobody has them
         by_backend = await self._by_backend(context, uris)
         agreed: dict[str, Any] = {key: True for key in _LISTS if _LISTS[key][0] in kinds}
-        listener = Listener()
+        listener = Listener(context.principal, context.session.key if context.session is not None else None)
         watched: list[tuple[Subscriptions, list[str]]] = []
         try:
-            await asyncio.gather(*(self._watch(name, uris, watched) for name, uris in by_backend.items()))
+            await asyncio.gather(*(self._watch(context, name, uris, watched) for name, uris in by_backend.items()))
             listener.follow(uri for _, taken in watched for uri in taken)
             if listener.uris:
                 agreed["resourceSubscriptions"] = sorted(listener.uris)
-            self._gateway.announcements.add(listener)
+            self._gateway.listeners.add(listener)
             await request.stream(_events(listener, id, kinds, agreed))
         finally:
-            self._gateway.announcements.remove(listener)
+            self._gateway.listeners.remove(listener)
             for subscriptions, taken in watched:
                 subscriptions.remove(taken)
 
@@ -176,10 +177,16 @@ class Front2026:
             return None
         return backend.name if backend is not None else None
 
-    async def _watch(self, name: str, uris: list[str], watched: list[tuple[Subscriptions, list[str]]]) -> None:
+    async def _watch(
+        self,
+        context: RequestContext,
+        name: str,
+        uris: list[str],
+        watched: list[tuple[Subscriptions, list[str]]],
+    ) -> None:
         """Subscribe to resources at their backend; those that can't be are not acknowledged."""
         try:
-            subscriptions = self._gateway.backends[name].links.subscriptions()
+            subscriptions = await self._gateway.link_choice.for_updates(context, self._gateway.backends[name])
             watched.append((subscriptions, await subscriptions.add(uris)))
         except HoldfastError as error:
             log.info("%s is not watched: %s", name, error.what)

@@ -46,6 +46,7 @@ class LinkedSession(Protocol):
     @property
     def is_read(self) -> bool: ...
     def push(self, message: Mapping[str, Any]) -> None: ...
+    def own_resource_updated(self, uri: str, params: Mapping[str, Any]) -> None: ...
     def start(self, work: Coroutine[Any, Any, Any], name: str) -> object: ...
 
 
@@ -115,12 +116,13 @@ class SessionLinks(Mapping[str, BackendLink]):
     def on_notification(self, backend: str, method: str, params: Mapping[str, Any] | None) -> None:
         """A backend's notification that belongs to no call."""
         if method in LISTS:
-            self._session.lists.fetch_soon(backend)
+            self._session.lists.fetch_soon(backend, LISTS[method])
             return
         if method == "notifications/resources/updated":
             uri = (params or {}).get("uri")
-            if uri not in self._session.record.subscriptions:
-                return
+            if params is not None and isinstance(uri, str):
+                self._session.own_resource_updated(uri, without_subscription(params))
+            return
         self._session.push({"method": method, "params": without_subscription(params or {})})
 
     def listen(self) -> None:
@@ -151,13 +153,19 @@ class SessionLinks(Mapping[str, BackendLink]):
             await link.request("resources/subscribe", params, timeout=SUBSCRIBE_SECONDS)
             link.listen()
             return
-        known = self._subscriptions.get(name)
-        if known is None or known.link is not link:
-            known = self._subscriptions[name] = Subscriptions(link)
+        known = self.subscriptions(backend_link)
         if uri not in known:  # one listen stands for all resources of this session
             subscribed = self._session.record.subscriptions
             wanted = [each for each, where in subscribed.items() if where == name and each not in known]
             await known.add([uri, *wanted])
+
+    def subscriptions(self, backend_link: BackendLink) -> Subscriptions:
+        """What is followed over one of these links."""
+        name, link = backend_link.backend.name, backend_link.link
+        known = self._subscriptions.get(name)
+        if known is None or known.link is not link:
+            known = self._subscriptions[name] = Subscriptions(link)
+        return known
 
     async def unsubscribe(self, uri: str) -> None:
         name = self._session.record.subscriptions.get(uri)
