@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.gateway.auth import new_token
 from tests.deadlines import until
-from tests.gateway.clients import Events, Raw
+from tests.gateway.clients import Events, RawClient
 from tests.gateway.gateways import gateway
 from tests.gateway.scripted_backend import Scripted
 from tests.gateway.test_whole_messages import ENVELOPE, LISTEN, UPDATED
@@ -25,7 +25,7 @@ EVERYTHING: dict[str, Any] = {
 
 
 @asynccontextmanager
-async def listening(client: Raw, **headers: str) -> AsyncGenerator[Events]:
+async def listening(client: RawClient, **headers: str) -> AsyncGenerator[Events]:
     """A subscription to everything, acknowledged."""
     body = {
         "jsonrpc": "2.0",
@@ -60,7 +60,7 @@ async def test_what_a_server_says_on_its_own_stream_becomes_a_frame_for_every_li
 ) -> None:
     async with Scripted().serving() as backend:
         async with gateway(tmp_path, {"s": backend.entry}, sessions={"steer": False}) as program:
-            async with Raw(program.url) as one, Raw(program.url) as two:
+            async with RawClient(program.url) as one, RawClient(program.url) as two:
                 async with listening(one) as first, listening(two) as second:
                     await until(lambda: backend.listening)
                     backend.push(change, {"uri": "x://one"} if change == UPDATED else {})
@@ -79,7 +79,7 @@ async def test_what_a_server_says_to_the_calling_session_alone_becomes_a_frame(
         servers = {"s": {**backend.entry, "reuse": "principal" if named_by == "principal" else "session"}}
         backend.aside = [(change, {"uri": "x://one"} if change == UPDATED else {})]
         async with gateway(tmp_path, servers, auth=auth, sessions=sessions) as program:
-            async with Raw(program.url, token) as client:
+            async with RawClient(program.url, token) as client:
                 await until(lambda: program.gateway is not None and program.gateway.table.tools)
                 arguments, headers = {}, {}
                 if named_by == "handle":
@@ -101,7 +101,7 @@ async def test_what_a_server_says_to_one_caller_reaches_no_other(tmp_path: Path,
         servers = {"s": {**backend.entry, "reuse": reuse}}
         backend.aside = [(UPDATED, {"uri": "x://one"})]
         async with gateway(tmp_path, servers, auth=auth, sessions={"header": "x-key"}) as program:
-            async with Raw(program.url, ours) as alice, Raw(program.url, theirs) as bob:
+            async with RawClient(program.url, ours) as alice, RawClient(program.url, theirs) as bob:
                 await until(lambda: program.gateway is not None and program.gateway.table.tools)
                 call = {"name": "s__t", "arguments": {}}
                 async with (
@@ -121,7 +121,7 @@ async def test_what_a_server_says_to_one_caller_reaches_no_other(tmp_path: Path,
 @pytest.mark.promise("gateway.announcements")
 async def test_a_change_that_shows_no_difference_is_announced_once(tmp_path: Path) -> None:
     async with Scripted().serving() as backend:
-        async with gateway(tmp_path, {"s": backend.entry}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"s": backend.entry}) as program, RawClient(program.url) as client:
             await client.initialize()
             async with client.stream() as events:
                 await until(lambda: backend.listening == 2)  # the gateway's own session, and the client's
@@ -141,7 +141,7 @@ async def test_a_change_that_shows_no_difference_is_announced_once(tmp_path: Pat
 async def test_what_the_calling_session_of_2025_is_told_reaches_it_although_no_difference_shows(tmp_path: Path) -> None:
     async with Scripted().serving() as backend:
         backend.aside = [(TOOLS, {})]
-        async with gateway(tmp_path, {"s": backend.entry}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"s": backend.entry}) as program, RawClient(program.url) as client:
             await client.initialize()
             async with client.stream() as events:
                 await until(lambda: backend.listening == 2)

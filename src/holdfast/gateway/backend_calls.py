@@ -1,4 +1,4 @@
-"""Calls on their way to backends: their headers, what a backend says and asks meanwhile, and what an error becomes."""
+"""Calls on their way to backends: their headers, what a backend sends and asks meanwhile, and what an error becomes."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -165,11 +165,11 @@ class BackendCalls:
             if parkable is not None:
                 backend_link.parkable.remove(parkable)
             if request.method == "tools/call":  # what the server offers may be other things from now on
-                backend.lists.looks.changes += 1
+                backend.lists.looks.mark_changed()
                 if session is not None and backend_link.session is not None:
                     session.lists.may_have_changed(backend.name)
         if backend.health.state != "up":
-            backend.answered()
+            backend.answered(backend_link.caller)
         if request.method in SHOWS_URIS and (uris := uris_in(request.method, result)):
             self._seen_by(context).add(uris, backend.name)
         if (
@@ -202,7 +202,7 @@ class BackendCalls:
             if isinstance(asked, dict) and asked:
                 if session is None:
                     raise ErrorAnswer(
-                        "input is needed", message="Input is needed, and nobody can be asked", code=-32603
+                        "input is needed", message="Input is needed, and the client can't be asked", code=-32603
                     )
                 for key, question in cast("dict[str, Any]", asked).items():
                     known = cast("dict[str, Any]", question) if isinstance(question, dict) else {}
@@ -291,8 +291,8 @@ def _handlers(
 
 
 def _progress(reply_channel: ReplyChannel, token: Any) -> RawProgress:
-    def told(params: Mapping[str, Any]) -> None:
-        said = {**params, "progressToken": token}
-        reply_channel.send({"jsonrpc": "2.0", "method": "notifications/progress", "params": said})
+    def pass_on(params: Mapping[str, Any]) -> None:
+        own = {**params, "progressToken": token}
+        reply_channel.send({"jsonrpc": "2.0", "method": "notifications/progress", "params": own})
 
-    return RawProgress(told)
+    return RawProgress(pass_on)

@@ -71,7 +71,7 @@ class Methods:
         except ErrorAnswer:
             raise
         except HoldfastError as error:
-            self._gateway.report(error)
+            self._gateway.report(error, context.principal)
             raise
         except asyncio.CancelledError:
             if not lifecycle.was_cut():
@@ -102,7 +102,7 @@ class Methods:
         except HoldfastError as error:
             if method != "tools/call":
                 raise
-            self._gateway.report(error)
+            self._gateway.report(error, context.principal)
             return tool_error(error)
 
     def _is_of_2026(self, context: RequestContext, method: str, params: dict[str, Any]) -> bool:

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast.core.clock import SYSTEM, Clock
+from holdfast.core.models import Principal
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.events import Sink
 from holdfast.gateway.announcements import Announcements
@@ -129,7 +130,7 @@ class Gateway:
 
     def seen_by(self, context: RequestContext) -> SeenUris:
         """The URIs that servers have shown to a session, or to a caller who has none."""
-        return context.session.seen if context.session is not None else self._seen.of(context.principal)
+        return context.session.seen if context.session is not None else self._seen.for_caller(context.principal)
 
     def answer_stream(self) -> Stream:
         """A stream for one answer that can't be resumed."""
@@ -151,10 +152,10 @@ class Gateway:
             },
         }
 
-    def report(self, error: HoldfastError) -> None:
+    def report(self, error: HoldfastError, caller: Principal | None = None) -> None:
         """Log what a caller is not shown of an error, once until the backend, or the store, has answered again."""
         backend = self.backends.get(error.server) if error.server is not None else None
-        (self.failures if backend is None else backend.health.failures).add(error)
+        (self.failures if backend is None else backend.health.failures).add(error, caller)
 
     async def settled(self) -> None:
         """Wait until every backend that is still coming up for the first time has shown what it offers."""
@@ -173,7 +174,7 @@ class Gateway:
     async def start(self) -> None:
         await check_sealing(self.store)
         for backend in self.backends.values():
-            await backend.lists.recall()
+            await backend.known_lists.recall()
         await self._process.end_dead()
         self.announcements.lists_changed()
         await self._process.write()
@@ -194,8 +195,9 @@ class Gateway:
             clash = next((each for each in self.table.clashes if each.kind in ("tool", "prompt")), None)
             if clash is not None:
                 await self.stop()
+                one, other = (name for name in self.backends if name in (clash.winner, clash.loser))
                 raise ConfigError(
-                    f"the {clash.kind} {clash.name!r} is offered by {clash.winner!r} and by {clash.loser!r}",
+                    f"the {clash.kind} {clash.name!r} is offered by {one!r} and by {other!r}",
                     remedy="use naming.mode prefix or priority, naming.rename, or a deny list",
                 )
 
@@ -241,9 +243,9 @@ class Gateway:
             backend = self.backends.get(name)
             if backend is None or not goes_on(backend, entry):
                 old, backend = backend, self._new_backend(name, entry)
-                await backend.lists.recall()
+                await backend.known_lists.recall()
                 if old is not None:
-                    backend.lists.take_over(old.lists)
+                    backend.known_lists.take_over(old.known_lists)
             fresh[name] = backend
         # No await until the table is made: calls must not see half of the change.
         outdated = OutdatedBackends(self.backends, fresh)

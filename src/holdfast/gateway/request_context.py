@@ -34,7 +34,7 @@ class RequestContext:
         self.session = session
 
     def identify(self, client: Client) -> None:
-        """The request says what client it comes from."""
+        """The client that the request comes from is known."""
         self.client = client
 
     def will_report(self, link: Link, loss: Loss) -> None:

@@ -213,7 +213,7 @@ def _settings(app: HttpFront, limits: ClientLimits, connections: Connections) ->
 
 def _stamp(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return stat.st_mtime_ns, stat.st_size

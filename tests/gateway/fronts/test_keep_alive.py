@@ -10,7 +10,7 @@ import pytest
 from holdfast.gateway.fronts.keep_alive import KeepAlive
 from holdfast.gateway.server import Program
 from tests.deadlines import patience, until
-from tests.gateway.clients import BOTH, Raw, messages_in
+from tests.gateway.clients import BOTH, RawClient, messages_in
 from tests.gateway.gateways import gateway
 from tests.gateway.scripted_backend import Era, Scripted
 
@@ -27,7 +27,7 @@ def _call(client_era: str, id: int = 7, **extra: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "s__t", **meta, **extra}}
 
 
-async def _ready(program: Program, client: Raw, client_era: str, accept: str = BOTH) -> dict[str, str]:
+async def _ready(program: Program, client: RawClient, client_era: str, accept: str = BOTH) -> dict[str, str]:
     """The headers of a call."""
     await until(lambda: program.gateway is not None and program.gateway.table.tools, 20)
     if client_era == "2025":
@@ -55,7 +55,7 @@ async def test_a_silent_call_has_its_head_and_comments_before_its_answer(
     gate = asyncio.Event()
     async with Scripted(server_era).serving() as backend:
         backend.gates["tools/call"] = gate
-        async with gateway(tmp_path, {"s": backend.entry}, clients=OFTEN) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"s": backend.entry}, clients=OFTEN) as program, RawClient(program.url) as client:
             headers = await _ready(program, client, client_era)
             async with aiohttp.request("POST", program.url, json=_call(client_era), headers=headers) as response:
                 assert response.status == 200
@@ -76,11 +76,11 @@ async def test_a_quick_call_and_a_client_of_json_only_get_json(tmp_path: Path, c
     gate = asyncio.Event()
     async with Scripted().serving() as backend:
         servers = {"s": backend.entry}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
             quick = await client.send(_call(client_era), headers=await _ready(program, client, client_era))
             assert quick.headers["content-type"] == "application/json"
         backend.gates["tools/call"] = gate
-        async with gateway(tmp_path, servers, clients=OFTEN) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, clients=OFTEN) as program, RawClient(program.url) as client:
             headers = await _ready(program, client, client_era, "application/json")
             beats = _count_turns(program)
             slow = asyncio.create_task(client.send(_call(client_era), headers=headers))
@@ -111,7 +111,7 @@ async def test_a_long_call_of_a_2025_client_that_hung_up_is_resumed(tmp_path: Pa
     gate = asyncio.Event()
     async with Scripted().serving() as backend:
         backend.gates["tools/call"] = gate
-        async with gateway(tmp_path, {"s": backend.entry}, clients=OFTEN) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"s": backend.entry}, clients=OFTEN) as program, RawClient(program.url) as client:
             headers = await _ready(program, client, "2025")
             async with aiohttp.request("POST", program.url, json=_call("2025"), headers=headers) as response:
                 came = await _comments(response, 1)
@@ -129,7 +129,7 @@ async def test_a_client_that_reads_nothing_costs_one_comment_at_a_time(tmp_path:
     async with Scripted().serving() as backend:
         backend.gates["tools/call"] = gate
         limits = {"keep_alive": 0.001}
-        async with gateway(tmp_path, {"s": backend.entry}, clients=limits) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"s": backend.entry}, clients=limits) as program, RawClient(program.url) as client:
             headers = await _ready(program, client, "2025")
             beats = _count_turns(program)
             async with aiohttp.request("POST", program.url, json=_call("2025"), headers=headers) as response:
@@ -148,7 +148,7 @@ async def test_errors_after_a_comment_come_on_the_stream(tmp_path: Path) -> None
     async with Scripted("2026").serving() as backend:
         backend.results.pop("tools/call")
         backend.gates["tools/call"] = gate
-        async with gateway(tmp_path, {"s": backend.entry}, clients=OFTEN) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"s": backend.entry}, clients=OFTEN) as program, RawClient(program.url) as client:
             headers = await _ready(program, client, "2026")
             async with aiohttp.request("POST", program.url, json=_call("2026"), headers=headers) as response:
                 came = await _comments(response, 1)

@@ -52,7 +52,7 @@ class LinkOwner(Protocol):
     @property
     def health(self) -> BackendHealth: ...
     def emit(self, event: Event) -> None: ...
-    def note_left_out(self, found: Catalogue, known: Collection[str]) -> None:
+    def note_left_out(self, catalogue: Catalogue, known: Collection[str]) -> None:
         """Report what can't be offered of its lists, but for what was known."""
         ...
 
@@ -230,7 +230,7 @@ class BackendLink:
         except HoldfastError as error:
             backend.link_failed(error, self.session, self.caller)
             raise
-        backend.health.note(None, self.session)
+        backend.health.note(None, self.session, caller=self.caller)
         await backend.link_came_up(self.link, handshake)
         backend.emit(
             BackendStarted(

@@ -95,7 +95,7 @@ class SharedLinks:
             return None
         return await self._stateless.get()
 
-    def of_principal(self, principal: Principal, idle: float, passed: Mapping[str, str] | None = None) -> BackendLink:
+    def for_principal(self, principal: Principal, idle: float, passed: Mapping[str, str] | None = None) -> BackendLink:
         """The link that a principal's clients share."""
         backend_link = self._principals.get(principal)
         if backend_link is None:

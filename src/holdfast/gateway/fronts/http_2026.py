@@ -136,7 +136,7 @@ class Front2026:
         kinds = {_LISTS[key][0]: _LISTS[key][1] for key in _LISTS if known.get(key) is True}
         uris = known.get("resourceSubscriptions")
         if uris:
-            await self._gateway.settled()  # else a client of the first seconds would be told that nobody has them
+            await self._gateway.settled()  # else resources of servers that still come up would not be acknowledged
         by_backend = await self._by_backend(context, uris)
         agreed: dict[str, Any] = {key: True for key in _LISTS if _LISTS[key][0] in kinds}
         listener = Listener(context.principal, context.session.key if context.session is not None else None)
@@ -154,19 +154,19 @@ class Front2026:
                 subscriptions.remove(taken)
 
     async def _by_backend(self, context: RequestContext, uris: object) -> Mapping[str, list[str]]:
-        """Who has which of the resources that a listen names; those that nobody has are not acknowledged."""
+        """Who has which of the resources that a listen names; those that no backend has are not acknowledged."""
         listed = cast("list[object]", uris) if isinstance(uris, list) else []
         if len(listed) > LISTEN_URIS or any(isinstance(uri, str) and len(uri) > LONGEST_URI for uri in listed):
             what = f"resourceSubscriptions has at most {LISTEN_URIS} URIs of at most {LONGEST_URI} characters each"
             raise Refused(400, f"{what}; here are {len(listed)}", code=INVALID_PARAMS)
-        found: dict[str, list[str]] = {}
+        by_backend: dict[str, list[str]] = {}
         wanted = [uri for uri in listed if isinstance(uri, str) and is_unicode(uri)]
         for uri, name in zip(
             wanted, await asyncio.gather(*(self._locate(context, uri) for uri in wanted)), strict=True
         ):
             if name is not None:
-                found.setdefault(name, []).append(uri)
-        return found
+                by_backend.setdefault(name, []).append(uri)
+        return by_backend
 
     async def _locate(self, context: RequestContext, uri: str) -> str | None:
         table = self._gateway.table

@@ -71,7 +71,7 @@ class Pipeline:
         return await self._gateway.sessions.begin(principal, client), handshake(self._gateway, client)
 
     def client_2026(self, message: Message, headers: Mapping[str, str] | None = None) -> Client:
-        """What a 2026 request says of its client, once its envelope, and the headers that repeat it, are checked."""
+        """The client of a 2026 request, once its envelope, and the headers that repeat it, are checked."""
         body = message.body if headers is not None else {"method": message.method, "params": message.params}
         checked = classify_inbound_request(body, headers=headers)
         if isinstance(checked, InboundLadderRejection):
@@ -123,7 +123,7 @@ class Pipeline:
     async def deliver(
         self, context: RequestContext, channel: AnswerChannel, message: dict[str, Any], status: int = 200
     ) -> None:
-        """Send an answer. A loss that it tells of counts as told once the client has read it."""
+        """Send an answer. A loss that it reports counts as reported once the client has read it."""
         await channel.finish(message, status)
         if context.reporting is not None and await channel.was_read():
             context.reported()

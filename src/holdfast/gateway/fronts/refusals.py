@@ -1,4 +1,4 @@
-"""A request that is refused: the HTTP status and the JSON-RPC error with which every front says so."""
+"""A request that is refused: the HTTP status and the JSON-RPC error with which every front answers it."""
 
 import math
 from typing import Any

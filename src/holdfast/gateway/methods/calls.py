@@ -45,7 +45,7 @@ class CallMethods:
         except ErrorAnswer:
             raise
         except HoldfastError as error:
-            self._gateway.report(error)
+            self._gateway.report(error, context.principal)
             return tool_error(error)
 
     async def _call_in_session(

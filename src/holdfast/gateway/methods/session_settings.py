@@ -39,7 +39,7 @@ class SessionSettings:
         backend = await self._uris.locate(context, uri, self._names.known(context))
         if backend is None:
             raise not_found(context.era, uri)
-        backend_link = await self._choice.of_session(context, backend, session)
+        backend_link = await self._choice.for_session(context, backend, session)
         await self._choice.start(backend_link, backend)
         await session.links.subscribe(params, backend_link)
         return {}

@@ -276,7 +276,7 @@ class LinkLifecycle:
     def _superseded(self, generation: Generation) -> None:
         """The memory came back and has another link's session: that one stands, and ours ends after its calls."""
         self._reporter.warn(
-            f"session {shown_session(generation.session)} could not be saved, and another was: that one is used"
+            f"{shown_session(generation.session)} could not be saved, and another was: that one is used"
         )
         self.lose(generation, LinkEvent.SESSION_LOST)
         self._background.start(self._end_superseded(generation), "end superseded")

@@ -89,8 +89,7 @@ class Succession:
         """Another link has replaced the lost session for all who share it, and knew whether it kept something: what it
         saved says whether that has still to be reported."""
         self._report_replacement(
-            f"session {shown_session(old.session)} was replaced by {shown_session(new.session)}, which another process "
-            "began",
+            f"{shown_session(old.session)} was replaced by {shown_session(new.session)}, which another process began",
             old.session,
             new,
             new.unreported_loss,
@@ -110,7 +109,7 @@ class Succession:
             old.mark_reseeded(reseeded)
         gone = "; what it kept is gone" if kept and not reseeded else ""
         self._report_replacement(
-            f"session {shown_session(before)} was replaced by {shown_session(new.session)}{gone}",
+            f"{shown_session(before)} was replaced by {shown_session(new.session)}{gone}",
             before,
             new,
             kept,
