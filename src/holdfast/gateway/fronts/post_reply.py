@@ -84,8 +84,17 @@ class PostReplyChannel:
         else:
             await self._request.end_stream()  # one that was cut off is resumed, as far as it is kept
 
-    async def finish(self, message: dict[str, Any], status: int = 200) -> None:
-        """Send the answer, after all messages before it."""
+    @property
+    def is_stream(self) -> bool:
+        """Has an event stream begun?"""
+        return self._pump is not None
+
+    @property
+    def takes_json(self) -> bool:
+        return self._json
+
+    async def finish(self, message: dict[str, Any] | list[dict[str, Any]], status: int = 200) -> None:
+        """Send the answer, or those of a batch as JSON, after all messages before it."""
         if self._request.revoked:  # the call took this cancellation for that of its session's end
             self.drop()
             raise asyncio.CancelledError
@@ -93,7 +102,8 @@ class PostReplyChannel:
             await self._request.reply_json(status, message)
             return
         stream = self._begun()
-        stream.add(message)
+        for each in message if isinstance(message, list) else [message]:
+            stream.add(each)
         stream.finish()
         assert self._pump is not None
         try:
