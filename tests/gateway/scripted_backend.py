@@ -58,6 +58,10 @@ class Scripted:
         self.aside: list[tuple[str, dict[str, Any]]] = []
         """Notifications that a tool sends on the GET stream of the calling session alone, before its result."""
         self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.headers: dict[str, str] = {}
+        """Of the latest request, by their names in lower case."""
+        self.open_calls = 0
+        self.answered = 0
         self.delays: dict[str, float] = {}
         self.gates: dict[str, asyncio.Event] = {}
         """Methods whose answers wait for an event."""
@@ -107,9 +111,15 @@ class Scripted:
             return web.Response(status=202)
         if method == "subscriptions/listen" and self.era == "2026":
             return await self._stream(request, message["id"], params["notifications"])
+        self.headers = {name.lower(): value for name, value in request.headers.items()}
         await asyncio.sleep(self.delays.get(method, 0))
-        if (gate := self.gates.get(method)) is not None:
-            await gate.wait()
+        self.open_calls += method == "tools/call"
+        try:
+            if (gate := self.gates.get(method)) is not None:
+                await gate.wait()
+            self.answered += method == "tools/call"
+        finally:
+            self.open_calls -= method == "tools/call"
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
         try:
             answer["result"] = self._result(method, params)

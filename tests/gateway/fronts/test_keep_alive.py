@@ -10,30 +10,13 @@ import pytest
 from holdfast.gateway.fronts.keep_alive import KeepAlive
 from holdfast.gateway.server import Program
 from tests.deadlines import patience, until
-from tests.gateway.clients import BOTH, RawClient, messages_in
+from tests.gateway.clients import RawClient, messages_in
 from tests.gateway.gateways import gateway
 from tests.gateway.scripted_backend import Era, Scripted
+from tests.gateway.scripted_calls import call_of, ready
 
 ERAS = [("2025", "2025"), ("2025", "2026"), ("2026", "2025"), ("2026", "2026")]
 OFTEN = {"keep_alive": 0.05}
-META = {
-    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
-
-
-def _call(client_era: str, id: int = 7, **extra: Any) -> dict[str, Any]:
-    meta = {"_meta": META} if client_era == "2026" else {}
-    return {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "s__t", **meta, **extra}}
-
-
-async def _ready(program: Program, client: RawClient, client_era: str, accept: str = BOTH) -> dict[str, str]:
-    """The headers of a call."""
-    await until(lambda: program.gateway is not None and program.gateway.table.tools, 20)
-    if client_era == "2025":
-        await client.initialize()
-        return client.headers(accept=accept)
-    return client.headers(accept=accept, mcp_protocol_version="2026-07-28", mcp_method="tools/call", mcp_name="s__t")
 
 
 async def _comments(response: aiohttp.ClientResponse, count: int) -> bytes:
@@ -56,8 +39,8 @@ async def test_a_silent_call_has_its_head_and_comments_before_its_answer(
     async with Scripted(server_era).serving() as backend:
         backend.gates["tools/call"] = gate
         async with gateway(tmp_path, {"s": backend.entry}, clients=OFTEN) as program, RawClient(program.url) as client:
-            headers = await _ready(program, client, client_era)
-            async with aiohttp.request("POST", program.url, json=_call(client_era), headers=headers) as response:
+            headers = await ready(program, client, client_era)
+            async with aiohttp.request("POST", program.url, json=call_of(client_era), headers=headers) as response:
                 assert response.status == 200
                 assert response.content_type == "text/event-stream"
                 came = await _comments(response, 3)
@@ -77,13 +60,13 @@ async def test_a_quick_call_and_a_client_of_json_only_get_json(tmp_path: Path, c
     async with Scripted().serving() as backend:
         servers = {"s": backend.entry}
         async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
-            quick = await client.send(_call(client_era), headers=await _ready(program, client, client_era))
+            quick = await client.send(call_of(client_era), headers=await ready(program, client, client_era))
             assert quick.headers["content-type"] == "application/json"
         backend.gates["tools/call"] = gate
         async with gateway(tmp_path, servers, clients=OFTEN) as program, RawClient(program.url) as client:
-            headers = await _ready(program, client, client_era, "application/json")
+            headers = await ready(program, client, client_era, "application/json")
             beats = _count_turns(program)
-            slow = asyncio.create_task(client.send(_call(client_era), headers=headers))
+            slow = asyncio.create_task(client.send(call_of(client_era), headers=headers))
             await until(lambda: beats() >= 3)
             gate.set()
             answer = await slow
@@ -112,8 +95,8 @@ async def test_a_long_call_of_a_2025_client_that_hung_up_is_resumed(tmp_path: Pa
     async with Scripted().serving() as backend:
         backend.gates["tools/call"] = gate
         async with gateway(tmp_path, {"s": backend.entry}, clients=OFTEN) as program, RawClient(program.url) as client:
-            headers = await _ready(program, client, "2025")
-            async with aiohttp.request("POST", program.url, json=_call("2025"), headers=headers) as response:
+            headers = await ready(program, client, "2025")
+            async with aiohttp.request("POST", program.url, json=call_of("2025"), headers=headers) as response:
                 came = await _comments(response, 1)
                 response.close()
             id = next(line for line in came.decode().splitlines() if line.startswith("id: "))[4:]
@@ -130,9 +113,9 @@ async def test_a_client_that_reads_nothing_costs_one_comment_at_a_time(tmp_path:
         backend.gates["tools/call"] = gate
         limits = {"keep_alive": 0.001}
         async with gateway(tmp_path, {"s": backend.entry}, clients=limits) as program, RawClient(program.url) as client:
-            headers = await _ready(program, client, "2025")
+            headers = await ready(program, client, "2025")
             beats = _count_turns(program)
-            async with aiohttp.request("POST", program.url, json=_call("2025"), headers=headers) as response:
+            async with aiohttp.request("POST", program.url, json=call_of("2025"), headers=headers) as response:
                 await until(lambda: beats() >= 100)
                 assert program.gateway is not None
                 [session] = program.gateway.sessions.live.values()
@@ -149,8 +132,8 @@ async def test_errors_after_a_comment_come_on_the_stream(tmp_path: Path) -> None
         backend.results.pop("tools/call")
         backend.gates["tools/call"] = gate
         async with gateway(tmp_path, {"s": backend.entry}, clients=OFTEN) as program, RawClient(program.url) as client:
-            headers = await _ready(program, client, "2026")
-            async with aiohttp.request("POST", program.url, json=_call("2026"), headers=headers) as response:
+            headers = await ready(program, client, "2026")
+            async with aiohttp.request("POST", program.url, json=call_of("2026"), headers=headers) as response:
                 came = await _comments(response, 1)
                 gate.set()
                 [answer] = messages_in(came + await response.read(), "text/event-stream")
