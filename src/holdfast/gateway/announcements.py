@@ -51,6 +51,9 @@ class Announcements:
         self._listeners.lists_announced((kind,))
 
     def resource_updated(self, uri: str, params: Mapping[str, Any], principal: Principal | None = None) -> None:
+        for session in self._live.values():
+            if uri in session.links.followed and principal in (None, session.principal):
+                session.push({"method": "notifications/resources/updated", "params": dict(params)})
         self._listeners.resource_updated(uri, params, principal)
 
     def server_replaced(self, backend: str) -> None:

@@ -247,6 +247,10 @@ class GatewaySession:
     def ask_seconds(self) -> float:
         return self._host.settings.ask
 
+    @property
+    def idle_seconds(self) -> float:
+        return self._host.settings.idle
+
     # The end
 
     def unopened(self) -> dict[str, Any]:
