@@ -39,6 +39,7 @@ async def test_operators_see_sessions_and_backends_and_end_one(tmp_path: Path) -
                 holdfast_cli, "sessions", "end", record["id"], "--config", config, "--store", store
             )
             assert ended.returncode == 0, ended.stderr
+            assert ended.stdout == f"ended session {record['id']}\n"
             assert http.sessions.deletes == 1
             async with asyncio.timeout(patience(10)):
                 while (await client.ask("ping")).status != 404:

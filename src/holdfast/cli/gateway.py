@@ -223,8 +223,8 @@ def sessions_end(
     ended = run(main())
     if json:
         print_json({"session": id, "ended": ended})
-    elif not ended:
-        out.print(f"there was no session {printable(id)} to end")
+    else:
+        out.print(f"ended session {printable(id)}" if ended else f"there was no session {printable(id)} to end")
     if not ended:
         raise typer.Exit(1)
 

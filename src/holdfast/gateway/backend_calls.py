@@ -172,7 +172,7 @@ class BackendCalls:
             raise backend.health.unavailable(error) from error
         except SessionReplaced as error:
             error.remedy = CALL_AGAIN
-            if not request.safe and (loss := link.unreported_loss) is not None:
+            if not request.safe and (loss := link.losses.pending) is not None:
                 context.will_report(link, loss)
             raise
         finally:

@@ -107,4 +107,4 @@ class LinkChoice:
             raise
         except Unavailable as error:
             raise backend.health.unavailable(error) from error
-        await backend_link.link.wait_listening(LISTEN_SECONDS)
+        await backend_link.link.stream.wait_listening(LISTEN_SECONDS)

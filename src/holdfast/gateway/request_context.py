@@ -45,7 +45,7 @@ class RequestContext:
         """The client has read the answer."""
         if self.reporting is not None:
             link, loss = self.reporting
-            link.loss_reported(loss)
+            link.losses.reported(loss)
 
     @property
     def is_anonymous(self) -> bool:

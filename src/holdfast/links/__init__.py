@@ -1,13 +1,13 @@
-"""One live, self-healing connection to one server: HTTP, a program, an object.
+"""A connection to one server, over HTTP, to a program or to an object, that recovers by itself.
 
-It owns recovery. What a tool is, is known to the packages above.
+It owns recovery. Tools are known to the packages above only.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.outcome import Verdict, VerdictRule
+from holdfast.core.verdicts import Verdict, VerdictRule
 from holdfast.links.calls.handlers import OnNotification, OnProgress, OnRequest
-from holdfast.links.lifecycle.reseed import Reseeding
+from holdfast.links.lifecycle.reseed import ReseedContext
 from holdfast.links.limits import Limits
 from holdfast.links.link import Link
 from holdfast.links.memory.http import HttpMemory
@@ -36,7 +36,7 @@ __all__ = [
     "OnProgress",
     "OnRequest",
     "Options",
-    "Reseeding",
+    "ReseedContext",
     "StoreMemory",
     "Verdict",
     "VerdictRule",

@@ -1,13 +1,11 @@
 """A server that wants a header of the caller on every request, and shows each tenant other tools."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
 from holdfast.events import BackendItemLeftOut, Event
-from holdfast.testing import FaultServer
-from holdfast.testing.fault_server import Request
+from holdfast.testing import FaultServer, Refusal, Request
 from tests.deadlines import until
 from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
@@ -19,12 +17,12 @@ TOOLS = {"moss": ("count", "echo"), "fern": ("count", "log")}
 class TenantServer(FaultServer):
     """401 to whatever names no tenant; `x-tenant` decides what is listed."""
 
-    async def _serve(self, request: Request, writer: asyncio.StreamWriter) -> bool:
+    async def intercept(self, request: Request) -> Refusal | None:
         tenant = request.headers.get("x-tenant")
         if tenant not in TOOLS:
-            return self._write(writer, 401, {"www-authenticate": self.challenge})
+            return Refusal("no tenant", 401, headers={"www-authenticate": self.challenge})
         self.sessions.tools = TOOLS[tenant]
-        return await super()._serve(request, writer)
+        return None
 
 
 def refused(server: FaultServer) -> list[str | None]:

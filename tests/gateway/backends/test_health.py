@@ -18,8 +18,7 @@ from holdfast.gateway.auth import new_token
 from holdfast.gateway.backends.health import BackendHealth
 from holdfast.gateway.backends.ownership import PROCESSES
 from holdfast.links.lifecycle.peer import peer_of
-from holdfast.testing import Fault, FaultServer
-from holdfast.testing.fault_server import Request
+from holdfast.testing import Fault, FaultServer, Refusal, Request
 from tests.deadlines import patience, until
 from tests.gateway.backends.test_caller_lists import TenantServer
 from tests.gateway.clients import RawClient
@@ -257,10 +256,12 @@ class Fragile(FaultServer):
         super().__init__(era=era)  # type: ignore[arg-type]
         self.way = way
 
-    async def _serve(self, request: Request, writer: asyncio.StreamWriter) -> bool:
+    async def intercept(self, request: Request) -> Refusal | None:
         if request.headers.get("x-tenant") != "crash":
-            return await super()._serve(request, writer)
-        return self.way == "502" and self._write(writer, 502)
+            return None
+        if self.way == "close":
+            self.plan(Fault.CLOSE)
+        return Refusal("crash", 502) if self.way == "502" else None
 
 
 @pytest.mark.promise("gateway.circuit")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.events import BackendChanged, BackendClosed, BackendReplaced, BackendStarted, Event
+from holdfast.events import BackendChanged, BackendClosed, BackendSessionReplaced, BackendStarted, Event
 from holdfast.testing import LOST_SESSION, Fault, FaultServer, Refusal
 from tests.deadlines import patience, until
 from tests.gateway.clients import RawClient
@@ -40,7 +40,7 @@ async def test_a_lost_session_is_told_once_and_then_works(tmp_path: Path, refusa
                 assert (await client.call("counter__count")).text == "1"
                 assert (await client.call("other__count")).text == "2"  # other backends noticed nothing
                 assert (await neighbour.call("counter__count")).text == "2"  # nor other sessions
-    assert sum(isinstance(event, BackendReplaced) for event in events) == 1
+    assert sum(isinstance(event, BackendSessionReplaced) for event in events) == 1
 
 
 @pytest.mark.promise("gateway.replaced")

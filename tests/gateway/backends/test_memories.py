@@ -135,10 +135,9 @@ class Slow(FaultServer):
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def _serve(self, request: Any, writer: asyncio.StreamWriter) -> bool:
+    async def intercept(self, request: Any) -> None:
         if request.method == "initialize":
             await self.gate.wait()
-        return await super()._serve(request, writer)
 
 
 @pytest.mark.promise("gateway.state-loss")

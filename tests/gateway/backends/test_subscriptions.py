@@ -14,7 +14,7 @@ from tests.deadlines import until
 from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 from tests.gateway.scripted_backend import Scripted
-from tests.links.wires.http.fronts import talking
+from tests.links.web import listening
 
 NAMED = {"mcp_protocol_version": "2026-07-28", "mcp_method": "subscriptions/listen"}
 UPDATED = "notifications/resources/updated"
@@ -105,8 +105,8 @@ class Notes:
 @asynccontextmanager
 async def notes(era: str) -> AsyncGenerator[Notes]:
     served = Notes(era)
-    async with talking(served.serve) as address:
-        served.url = f"http://{address}/mcp"
+    async with listening(served.serve) as port:
+        served.url = f"http://127.0.0.1:{port}/mcp"
         yield served
 
 

@@ -23,7 +23,7 @@ async def test_a_loss_whose_answer_was_not_written_whole_is_still_to_be_reported
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     reported: list[object] = []
-    link = SimpleNamespace(loss_reported=reported.append)
+    link = SimpleNamespace(losses=SimpleNamespace(reported=reported.append))
     said, go = asyncio.Event(), asyncio.Event()
 
     async def answer(methods: Methods, context: RequestContext, method: str, params: dict[str, Any]) -> dict[str, Any]:

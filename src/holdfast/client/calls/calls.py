@@ -1,4 +1,4 @@
-"""Typed calls: what an agent wants of a server, with the SDK's result types, over the run's link. One request a call.
+"""Typed calls to a server, with the SDK's result types, over the run's link. One request a call.
 
 It owns the checks of what is given, pages, and the parsing of results. It makes no hidden requests but one: a tool that
 wants parameters in headers is listed once and called again.
@@ -123,13 +123,15 @@ async def _call_tool(
     headers: Mapping[str, str] | None,
     definition: types.Tool | None,
 ) -> types.CallToolResult:
-    tool = ListedTools.of(link).get(name)
-    safe = idempotent if idempotent is not None else ListedTools.of(link).may_repeat(server, link, name, definition)
+    tool = ListedTools.for_link(link).get(name)
+    safe = (
+        idempotent if idempotent is not None else ListedTools.for_link(link).may_repeat(server, link, name, definition)
+    )
     if safe and idempotent is None and link.handshake is None:  # the handshake tells which version will be called
         began = time.monotonic()
         await link.open(timeout=seconds)
         seconds = None if seconds is None else max(0.0, seconds - (time.monotonic() - began))
-        safe = ListedTools.of(link).may_repeat(server, link, name, definition)
+        safe = ListedTools.for_link(link).may_repeat(server, link, name, definition)
     listed = False
     while True:
         extra = headers
@@ -153,9 +155,9 @@ async def _call_tool(
                 raise ours from error
             if error.code != HEADER_MISMATCH or listed:
                 raise
-            # The tool wants parameters in headers, and we did not know, or knew it wrong: list once and repeat.
+            # The tool requires parameters in headers, and what was listed did not say which: list once and repeat.
             await _list_tools(server, link)
-            tool, listed = ListedTools.of(link).get(name), True
+            tool, listed = ListedTools.for_link(link).get(name), True
     return check_result(server, tool, _parsed(server, "tools/call", types.CallToolResult, result))
 
 
@@ -178,7 +180,7 @@ async def _list_tools(server: ServerDeclaration, link: Link) -> list[types.Tool]
     tools = [
         _parsed(server, "tools/list", types.Tool, each) for each in await _pages(server, link, "tools/list", "tools")
     ]
-    ListedTools.of(link).learn(server, link, tools)
+    ListedTools.for_link(link).learn(server, link, tools)
     return tools
 
 

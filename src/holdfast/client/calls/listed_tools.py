@@ -1,4 +1,4 @@
-"""What the server of a link said of its tools, for as long as the link's session stands.
+"""What the server of a link has listed of its tools, for as long as the link's session stands.
 
 It owns what follows from a definition: may the call be repeated, which parameters go into headers, does the result fit
 its schema. Nothing is requested here: a listing counts once a caller has made it.
@@ -31,7 +31,7 @@ class ListedTools:
         self._hints: Hints | None = None
 
     @classmethod
-    def of(cls, link: Link) -> "ListedTools":
+    def for_link(cls, link: Link) -> "ListedTools":
         """What is known now; nothing of an earlier session."""
         known = _of_link.get(link)
         if known is None or known.generation != link.generation:
@@ -53,7 +53,7 @@ class ListedTools:
         known = self._hints
         now = pool.clock.monotonic()
         if known is None or known.revoked or now - known.listed > hints.HINT_SECONDS:
-            known = hints.of(server.plain, link.principal, _version(link), now)
+            known = hints.known(server.plain, link.principal, _version(link), now)
         listed = None if known is None else known.repeatable.get(name)
         if listed is None:
             return _is_repeatable(definition) and hints.saved_count(server.plain, link.principal, _version(link))
@@ -75,7 +75,7 @@ def _is_repeatable(tool: types.Tool | None) -> bool:
 
 
 def param_headers(link: Link, tool: types.Tool | None, arguments: Mapping[str, Any]) -> dict[str, str]:
-    """The arguments that a 2026 tool wants in headers, too."""
+    """The arguments that a 2026 tool requires in headers, too."""
     if tool is None or link.era is not Era.Y2026:
         return {}
     return mcp_param_headers(x_mcp_header_map(tool.input_schema), arguments)

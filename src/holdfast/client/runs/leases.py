@@ -97,7 +97,7 @@ class RunLeases:
     def _leave(self, key: Key, leasing: _Leasing) -> None:
         leasing.waiting -= 1
         if not leasing.waiting and not leasing.task.done():
-            leasing.task.cancel()  # no call wants it any more
+            leasing.task.cancel()  # no call waits for it any more
             self._forget(key, leasing)
 
     def _forget(self, key: Key, leasing: _Leasing) -> None:
@@ -129,7 +129,7 @@ def _statistics(leases: Mapping[Key, Lease]) -> dict[str, LinkStatistics]:
 
 
 def _not_leased(server: ServerDeclaration, seconds: float) -> HoldfastError:
-    full = pool.full(server)
+    full = pool.slots.full(server, pool.max_links)
     if full is None:
         return StartTimeout(
             f"no link to {server.name!r} was ready within {seconds:g} s",

@@ -16,7 +16,7 @@ from holdfast.core.eras import Era, without_subscription
 from holdfast.core.handshake import Handshake
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import ConnectFailed, HoldfastError, NoBackend, OutcomeUnknown, Rejected, RunsElsewhere
-from holdfast.events import BackendItemLeftOut, BackendReplaced, Event, HandshakeDone, SessionWasReplaced, Sink
+from holdfast.events import BackendItemLeftOut, BackendSessionReplaced, Event, HandshakeDone, LinkSessionReplaced, Sink
 from holdfast.gateway.backends.catalogue import Catalogue, server_digest
 from holdfast.gateway.backends.children import Children
 from holdfast.gateway.backends.health import BackendHealth
@@ -179,12 +179,12 @@ class Backend:
         link = Link(target, options, name=self.name)
         backend_link = BackendLink(self, link, session, memory, program, caller, passed)
         if on_request is None:
-            link.handle(backend_link.on_question, on_notification)
+            link.inbound.handle(backend_link.on_question, on_notification)
         return backend_link
 
     def _on_event(self, event: Event, backend_link: BackendLink) -> None:
-        if isinstance(event, SessionWasReplaced):
-            self.emit(BackendReplaced(event.at, self.name, backend_link.session, event.kept_state))
+        if isinstance(event, LinkSessionReplaced):
+            self.emit(BackendSessionReplaced(event.at, self.name, backend_link.session, event.kept_state))
         elif isinstance(event, HandshakeDone) and event.generation > 1 and not event.adopted and not self.is_child:
             if self.is_per_caller:
                 self._listener.server_replaced(self.name)

@@ -130,7 +130,7 @@ class SharedLinks:
             if time.monotonic() - backend_link.used <= idle / 2 or backend_link.link.statistics().in_flight:
                 continue
             if await has_session(principal):
-                await backend_link.link.touch()
+                await backend_link.link.saved.touch()
                 continue
             if time.monotonic() - backend_link.used > idle and not backend_link.link.statistics().in_flight:
                 self._principals.pop(principal, None)

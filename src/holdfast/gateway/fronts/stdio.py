@@ -31,7 +31,7 @@ from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.links.codec import decode_exactly, encode_known
 from holdfast.links.target import CommandTarget
-from holdfast.links.wires.stdio.child import ID_WITHIN, ids_in
+from holdfast.links.wires.stdio.lines import ID_WITHIN, ids_in
 from holdfast.stores import open_store
 
 log = logging.getLogger("holdfast.gateway")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.core.eras import Era, stamp_2026, unstamp
-from holdfast.core.outcome import Broke, Seen, judge
+from holdfast.core.verdicts import Broke, Seen, judge
 from holdfast.links.background import BackgroundTasks, cancelling
 from holdfast.links.calls.errors import error_for
 from holdfast.links.calls.handlers import CallHandlers, OnProgress, Params
@@ -75,14 +75,19 @@ class Exchanger:
         self._inbound.begin(id, patience, on_progress)
         try:
             reply = await generation.wire.send(
-                generation, message, headers, patience, self._inbound.of(generation, handlers, patience), resumption
+                generation,
+                message,
+                headers,
+                patience,
+                self._inbound.receiver(generation, handlers, patience),
+                resumption,
             )
         except asyncio.CancelledError:
             if cancelling():
                 if resumption is None or generation.wire.owns_server:  # else it may be gone on with
                     self._cancel(generation, id, "the caller was cancelled")
                 raise
-            # Not the caller's: something below was closed. It must not look like a cancellation.
+            # Something below was closed; the caller was not cancelled, and must not see a cancellation.
             return Reply(seen=Seen(era=generation.era, broke=Broke.AFTER_SEND), what="the exchange was torn down")
         finally:
             self._inbound.end(id, patience)

@@ -11,7 +11,7 @@ Send: TypeAlias = Callable[[str, Mapping[str, Any] | None, float | None], Awaita
 
 
 @dataclass(frozen=True, slots=True)
-class Reseeding:
+class ReseedContext:
     """`kept_state`: the lost session had answered an unsafe call."""
 
     server: str
@@ -24,5 +24,5 @@ class Reseeding:
     async def request(
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> dict[str, Any]:
-        """A call in the new session, ahead of everybody else's."""
+        """A call in the new session, before all other calls."""
         return await self._send(method, params, timeout)

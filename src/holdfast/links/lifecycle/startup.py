@@ -8,8 +8,8 @@ import random
 import time
 
 from holdfast.core.eras import Era
-from holdfast.core.outcome import Broke, Seen, Verdict, is_transport_fault, judge
 from holdfast.core.retry import Circumstances, RetryStep, decide, wait_for
+from holdfast.core.verdicts import Broke, Seen, Verdict, is_transport_fault, judge
 from holdfast.errors import ConnectFailed, HoldfastError, StartTimeout
 from holdfast.events import CircuitChanged
 from holdfast.links.background import BackgroundTasks
@@ -225,7 +225,7 @@ class Startup:
             return generation
 
     def _first(self) -> Era:
-        """The era to prefer now: a program that ended at the one's first message may like the other's."""
+        """The era to prefer now: a program that ended at the first message of one era may speak the other."""
         if self._ends_at is None:
             return self._settings.now.prefers
         return Era.Y2026 if self._ends_at is Era.Y2025 else Era.Y2025

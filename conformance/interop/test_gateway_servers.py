@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from conformance.conftest import NPM
+from conformance.interop.conftest import NPM
 from holdfast.gateway.server import Program
 from tests.deadlines import until
 from tests.gateway.clients import RawClient
