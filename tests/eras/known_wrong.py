@@ -40,6 +40,11 @@ KNOWN_WRONG: tuple[Wrong, ...] = (
     # Tools and calls
     Wrong("parameters in headers (`x-mcp-header`)", ("link-2026-2025",), "the header goes on to the 2025 server"),
     Wrong(
+        "a parameter that goes into a header since the list was read",
+        ("gateway-2025-2026",),
+        "the client gets -32020, a code of 2026; the list is not read again",
+    ),
+    Wrong(
         "progress of the server: the client's token, message, total, `_meta`",
         ALL_LINK,
         "only progress, total and message pass; `_meta` and other members are lost",
@@ -93,11 +98,13 @@ KNOWN_WRONG: tuple[Wrong, ...] = (
         "a subscription, and updates with `_meta` and unknown members",
         "a subscription to a resource that no list shows",
         "the end of a subscription reaches the server",
+        "updates of nothing but what was subscribed to",
     ),
-    Wrong(
-        "`subscriptions/listen`: nothing that was not asked for",
-        ("link-2026-2025",),
+    *_all(
         "the server has no `subscriptions/listen`, and its error passes",
+        ("link-2026-2025",),
+        "`subscriptions/listen`: nothing that was not asked for",
+        "`tools/list_changed` on a call's own stream",
     ),
     Wrong("batches of 2025-03-26", GATEWAY_2025, "400: the version is agreed on, its batches are refused"),
     # Extensions

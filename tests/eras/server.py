@@ -21,6 +21,7 @@ from tests.eras.cells import Era
 from tests.eras.offers import handshake_2025, handshake_2026, lists
 
 HEADER_MISMATCH, UNSUPPORTED_VERSION, INVALID_PARAMS, UNKNOWN_METHOD = -32020, -32022, -32602, -32601
+UPDATED = "notifications/resources/updated"
 _KINDS = {
     "notifications/tools/list_changed": "toolsListChanged",
     "notifications/prompts/list_changed": "promptsListChanged",
@@ -139,6 +140,7 @@ class EraServer:
         self.rest: list[Json] = []
         """What those clients get."""
         self._sessions: set[str] = set()
+        self._subscribed: set[tuple[str | None, str]] = set()
         self._ids = itertools.count(1)
         self._waiting: dict[str, asyncio.Future[Json]] = {}
         self._streams: dict[asyncio.Queue[Json], tuple[Any, Json, str | None]] = {}
@@ -171,8 +173,10 @@ class EraServer:
 
     def push(self, method: str, params: Json | None = None) -> None:
         """Send a notification to all who listen for it: on GET streams in 2025, on `subscriptions/listen` in 2026."""
-        for queue, (id, wanted, _) in self._streams.items():
+        for queue, (id, wanted, session) in self._streams.items():
             said = dict(params or {})
+            if id is None and method == UPDATED and (session, said["uri"]) not in self._subscribed:
+                continue
             if id is not None:
                 uri_wanted = said.get("uri") in wanted.get("resourceSubscriptions", ())
                 if not (uri_wanted or wanted.get(_KINDS.get(method, "")) or method.startswith("notifications/tasks")):
@@ -248,6 +252,9 @@ class EraServer:
         return call.stream
 
     async def _result(self, call: ServerCall) -> Json:
+        if self.era == "2025" and call.method in ("resources/subscribe", "resources/unsubscribe"):
+            change = self._subscribed.add if call.method == "resources/subscribe" else self._subscribed.discard
+            change((call.headers.get("mcp-session-id"), call.params["uri"]))
         handler = self.on.get(call.method)
         if handler is None:
             raise Refusal(UNKNOWN_METHOD, "Method not found", 404 if self.era == "2026" else 200)

@@ -202,3 +202,45 @@ async def resumed_at_server(walk: Walk) -> None:
     assert reply.result["content"][0]["text"] == "the rest"
     assert walk.server.resumed == ["e-1"]
     assert len(reply.notices) == 1
+
+
+@feature(SUBJECT, "ids and progress tokens: strings, 0, numbers")
+async def ids(walk: Walk) -> None:
+    async def works(call: ServerCall) -> dict[str, Any]:
+        await call.notify("notifications/progress", {"progressToken": call.token, "progress": 1})
+        return DONE
+
+    walk.server.on["tools/call"] = works
+    client = await walk.client()
+    for id in ("a/b ä", 0, "0", 2**40):
+        client.ids = iter([id])
+        reply = await call(walk, client, _meta={"progressToken": id})
+        assert repr(reply.message["id"]) == repr(id)
+        assert [repr(each["params"]["progressToken"]) for each in reply.notices] == [repr(id)]
+
+
+@feature(SUBJECT, "calls of two clients with the same ids and tokens, answered in another order")
+async def two_clients(walk: Walk) -> None:
+    async def works(call: ServerCall) -> dict[str, Any]:
+        name = call.params["arguments"]["name"]
+        begun.append(name)
+        await until(lambda: len(begun) == 2)
+        if name == begun[0]:
+            await second_is_done.wait()
+        await call.notify("notifications/progress", {"progressToken": call.token, "progress": 1, "message": name})
+        return {"content": [{"type": "text", "text": name}]}
+
+    begun, second_is_done = list[str](), asyncio.Event()
+    walk.server.on["tools/call"] = works
+    running: dict[str, Any] = {}
+    for name in ("ada", "bob"):
+        client = await walk.client()
+        client.ids = iter(["same"])
+        asked = {"name": walk.name("any"), "arguments": {"name": name}, "_meta": {"progressToken": "same"}}
+        running[name] = await client.begin("tools/call", asked)
+        await until(lambda name=name: name in begun)
+    for name in ("bob", "ada"):
+        reply = await running[name].reply()
+        assert reply.result["content"][0]["text"] == name
+        assert [each["params"]["message"] for each in reply.notices] == [name]
+        second_is_done.set()

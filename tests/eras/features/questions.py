@@ -34,7 +34,7 @@ SAMPLING: dict[str, Any] = {
 }
 SAMPLED = {"role": "assistant", "content": [TOOL_USE], "model": "m", "stopReason": "toolUse", **EXTRA}
 ROOTS = {"roots": [{"uri": "file:///r", "name": "r", **EXTRA}]}
-ACCEPTED = {"action": "accept", "content": {"name": "ada", "n": "b"}}
+ACCEPTED = {"action": "accept", "content": {"name": "ada", "n": "b"}, **EXTRA}
 ALL = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}, "roots": {"listChanged": True}}
 ERRORS = NotApplicable("2026 clients answer with results only", client="2026")
 BOTH_2026 = (CLIENT_2026, SERVER_2026)

@@ -13,6 +13,8 @@ from tests.eras.walk import Walk
 SUBJECT = "Changes and streams"
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 ONE_STREAM = NotApplicable("2026 has no stream for it", client="2026")
+UPDATED = "notifications/resources/updated"
+CHANGED = "notifications/tools/list_changed"
 DONE: dict[str, Any] = {"content": [{"type": "text", "text": "done"}]}
 
 
@@ -64,6 +66,36 @@ async def only_what_was_asked_for(walk: Walk) -> None:
         walk.server.push("notifications/prompts/list_changed")
         await client.noticed("notifications/prompts/list_changed")
         assert client.all_noticed("notifications/tools/list_changed") == []
+
+
+@feature(SUBJECT, "updates of nothing but what was subscribed to")
+async def only_what_was_subscribed(walk: Walk) -> None:
+    client = await walk.client()
+    async with client.listening(uris=["mem://listed"]):
+        other = await walk.client()
+        async with other.listening(uris=["mem://of/other"]):
+            await push_until_noticed(walk, other, UPDATED, {"uri": "mem://of/other"})
+            await push_until_noticed(walk, client, UPDATED, {"uri": "mem://listed"})
+            assert {each["uri"] for each in client.all_noticed(UPDATED)} == {"mem://listed"}
+
+
+@feature(SUBJECT, "`tools/list_changed` on a call's own stream", SERVER_2025)
+async def changed_in_a_call(walk: Walk) -> None:
+    async def changes(call: ServerCall) -> dict[str, Any]:
+        walk.server.on["tools/list"] = {"tools": [{**TOOL, "name": "shown"}, {**TOOL, "name": "any"}]}
+        await call.notify(CHANGED)
+        return DONE
+
+    walk.server.on["tools/call"] = changes
+    client = await walk.client()
+    async with client.listening("tools"):
+        reply = await call(walk, client)
+        assert reply.result["content"][0] == DONE["content"][0]
+        await client.noticed(CHANGED)
+        if client.era == "2026":
+            assert reply.notices == []
+        names = [tool["name"] for tool in (await client.request("tools/list")).result["tools"]]
+        assert names == [walk.name("shown"), walk.name("any")]
 
 
 @feature(SUBJECT, "log messages on the server's own stream", SERVER_2025, ONE_STREAM)

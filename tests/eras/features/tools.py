@@ -188,3 +188,25 @@ async def header_parameters_differ(walk: Walk) -> None:
     reply = await client.request("tools/call", params, mcp_param_region="south")
     assert (reply.status, reply.error["code"]) == (400, HEADER_MISMATCH)
     assert walk.server.all("tools/call") == []
+
+
+@feature(
+    SUBJECT,
+    "a parameter that goes into a header since the list was read",
+    NotApplicable("2026 clients list again themselves", client="2026"),
+    NotApplicable("2025 servers have no such headers", server="2025"),
+)
+async def header_parameters_since(walk: Walk) -> None:
+    async def by_zone(call: ServerCall) -> dict[str, Any]:
+        if call.headers.get("mcp-param-zone") != "north":
+            raise Refusal(HEADER_MISMATCH, "Mcp-Param-Zone is missing", 400)
+        return {"content": [{"type": "text", "text": "north"}]}
+
+    walk.server.on["tools/call"] = by_zone
+    client = await walk.client()
+    await tools_of(walk, client)
+    schema = {"type": "object", "properties": {"zone": {"type": "string", "x-mcp-header": "Zone"}}}
+    kept = {"ttlMs": 0, "cacheScope": "private"}
+    walk.server.on["tools/list"] = {"tools": [{"name": "any", "inputSchema": schema}], **kept}
+    reply = await call(walk, client, arguments={"zone": "north"})
+    assert reply.result["content"][0]["text"] == "north"
