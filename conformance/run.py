@@ -45,7 +45,7 @@ def install() -> None:
 
 def client_suite(revision: str) -> bool:
     """Our client: every scenario that the revision requires, and those it only knows."""
-    command = ["client", "--command", f"{sys.executable} {HERE / 'client.py'}", "--requirements", revision]
+    command = ["client", "--command", f"{sys.executable} {HERE / 'suite' / 'client.py'}", "--requirements", revision]
     return suite(f"client {revision}", [*command, "--timeout", TIMEOUT])
 
 
@@ -70,7 +70,7 @@ def started_gateway(folder: Path, era: str) -> Iterator[str]:
         "store": "memory:",
     }
     (folder / "gateway.json").write_text(json.dumps(config))
-    fixture = subprocess.Popen([sys.executable, str(HERE / "fixture.py"), str(port)])
+    fixture = subprocess.Popen([sys.executable, "-m", "conformance.suite.fixture", str(port)], cwd=HERE.parent)
     _wait_for(port)
     gateway = subprocess.Popen(
         [str(BIN / "holdfast"), "serve", str(folder / "gateway.json"), "--port", "0"],
@@ -124,11 +124,11 @@ def suite(name: str, command: list[str], lines: str = r"\s*(✗|Total|Expected|N
     return done.returncode == 0
 
 
-def strangers() -> bool:
+def interop() -> bool:
     """Test other projects' servers behind links and the gateway, and their clients in front of it."""
     packages = json.loads((HERE / "package.json").read_text())["dependencies"]
     print("from npm: " + ", ".join(f"{name.split('/')[1]} {version}" for name, version in packages.items()), flush=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "interop")]
     return subprocess.run(command, cwd=HERE.parent, env={**ENVIRONMENT, "HOLDFAST_NPM": str(HOME)}).returncode == 0
 
 
@@ -138,7 +138,7 @@ def main() -> None:
     parts = {
         "client": lambda: all(client_suite(revision) for revision in REVISIONS),
         "gateway": lambda: all(gateway_suite(revision) for revision in REVISIONS),
-        "strangers": strangers,
+        "interop": interop,
     }
     if unknown := set(chosen) - set(parts):
         sys.exit(f"no part {', '.join(unknown)}; there are {', '.join(parts)}")

@@ -15,8 +15,8 @@ from pydantic import BaseModel
 
 from holdfast import events
 from holdfast.core.lifecycle import CIRCUIT, LINK, Lifecycle, LinkEvent, LinkState
-from holdfast.core.outcome import VERDICT_RULES, Broke, Verdict, VerdictRule
-from holdfast.core.retry import SAFE_METHODS, Circumstances, Replacement, decide, decide_replacement
+from holdfast.core.retry import SAFE_METHODS, AfterReplacement, Circumstances, decide, decide_replacement
+from holdfast.core.verdicts import VERDICT_RULES, Broke, Verdict, VerdictRule
 from holdfast.gateway.config.settings import Policy, Settings
 from holdfast.state.scopes import ENDS, SURVIVES
 
@@ -100,10 +100,10 @@ def replacements() -> str:
     ]
     for safe, kept, stateful, reseeded in product((False, True), repeat=4):
         decision = decide_replacement(safe=safe, kept_state=kept, stateful=stateful, reseeded=reseeded, tries_left=True)
-        if decision is Replacement.TELL:
+        if decision is AfterReplacement.RAISE:
             cells = ("unsafe", "yes", "stateful", "no")
             rows.append(f"| {' | '.join(cells)} | {decision.value} |")
-    rows.append(f"| anything else | | | | {Replacement.REPLAY.value} |")
+    rows.append(f"| anything else | | | | {AfterReplacement.REPLAY.value} |")
     return "\n".join(rows)
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from importlib import import_module
@@ -46,7 +47,7 @@ def test_the_top_level_has_few_names_and_each_can_be_imported() -> None:
 @pytest.mark.promise("house.public-api")
 def test_every_event_error_and_rule_is_public() -> None:
     events = {name for name, value in vars(holdfast.events).items() if is_dataclass(value)}
-    assert "SessionWasReplaced" in events
+    assert "LinkSessionReplaced" in events
     assert issubclass(holdfast.errors.Busy, holdfast.Unavailable)
     assert holdfast.links.VerdictRule.__doc__
     assert holdfast.links.Verdict.__doc__
@@ -65,6 +66,38 @@ def test_every_public_name_says_on_hover_what_it_is(name: str) -> None:
         if inspect.isclass(value):
             members = {key: member for key, member in vars(value).items() if not key.startswith("_")}
             silent += [f"{path}.{key}" for key, member in members.items() if not _is_described(value, key, member)]
+    assert silent == []
+
+
+def _functions(path: str, value: Any) -> Iterator[tuple[str, Any, str]]:
+    """The public functions of a name, each with the docstrings that a reader of its parameters sees."""
+    if not inspect.isclass(value):
+        yield path, value, inspect.getdoc(value) or ""
+        return
+    for key, member in vars(value).items():
+        function = getattr(member, "__func__", member)
+        if not inspect.isfunction(function) or (key.startswith("_") and key not in ("__init__", "__call__")):
+            continue
+        if "__dataclass_fields__" in vars(value) and key == "__init__":
+            continue  # its fields are described where they are declared
+        others = (getattr(getattr(base, key, None), "__doc__", None) or "" for base in PROTOCOLS)
+        yield f"{path}.{key}", function, " ".join((value.__doc__ or "", function.__doc__ or "", *others))
+
+
+@pytest.mark.promise("house.public-api")
+@pytest.mark.parametrize("name", ["stores", "state", "testing"])
+def test_every_public_parameter_is_described(name: str) -> None:
+    silent: list[str] = []
+    module = import_module(f"holdfast.{name}")
+    for path, value in _public(module):
+        if not (inspect.isclass(value) or inspect.isfunction(value)) or getattr(value, "_is_protocol", False):
+            continue
+        for where, function, described in _functions(path, value):
+            words = set(re.findall(r"\w+", described))
+            # `kind` and `id` name a record everywhere; what middleware is called with is the framework's matter.
+            known = {"self", "cls", "kind", "id", "ctx", "call_next"}
+            parameters = set(inspect.signature(function).parameters) - known
+            silent += [f"{where}({each})" for each in parameters if each not in words]
     assert silent == []
 
 

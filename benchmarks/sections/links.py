@@ -60,6 +60,17 @@ async def cpu(operation: Operation, tasks: int, count: int) -> float:
     return (time.process_time() - start) / (count // tasks * tasks)
 
 
+async def compare(contestants: dict[str, Operation], tasks: int, count: int) -> dict[str, float]:
+    """CPU microseconds of each, the median of several rounds in turn."""
+    taken: dict[str, list[float]] = {name: [] for name in contestants}
+    for operation in contestants.values():
+        await cpu(operation, tasks, max(tasks, count // 5))
+    for _ in range(ROUNDS):
+        for name, operation in contestants.items():
+            taken[name].append(await cpu(operation, tasks, count))
+    return {name: statistics.median(each) * 1e6 for name, each in taken.items()}
+
+
 async def calls(url: str, era: str, tasks: int, count: int) -> dict[str, float]:
     """Median CPU microseconds a call, by contestant."""
     async with AsyncExitStack() as stack:
@@ -78,13 +89,7 @@ async def calls(url: str, era: str, tasks: int, count: int) -> dict[str, float]:
             "session": lambda: session.call_tool("echo", CALL["arguments"]),
             "link": lambda: link.request("tools/call", CALL),
         }
-        taken: dict[str, list[float]] = {name: [] for name in contestants}
-        for operation in contestants.values():
-            await cpu(operation, tasks, max(tasks, count // 5))
-        for _ in range(ROUNDS):
-            for name, operation in contestants.items():
-                taken[name].append(await cpu(operation, tasks, count))
-        return {name: statistics.median(each) * 1e6 for name, each in taken.items()}
+        return await compare(contestants, tasks, count)
 
 
 async def recovery() -> tuple[int, float, float]:

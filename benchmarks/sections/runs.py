@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import statistics
 import sys
 import time
 from contextlib import AsyncExitStack
@@ -14,7 +13,7 @@ from rich.progress import Progress
 
 import holdfast
 from benchmarks.sections.idle import resident
-from benchmarks.sections.links import CALL, MODES, ROUNDS, Operation, cpu, echo_server
+from benchmarks.sections.links import CALL, MODES, Operation, compare, echo_server
 from benchmarks.sections.stdio import SDK_CHILD
 from holdfast import Link, Server
 from holdfast.links import Options
@@ -40,13 +39,7 @@ async def calls(url: str, era: str, tasks: int, count: int) -> dict[str, float]:
             "run": lambda: server.call_tool("echo", ARGUMENTS),
             "link": lambda: link.request("tools/call", CALL),
         }
-        taken: dict[str, list[float]] = {name: [] for name in contestants}
-        for operation in contestants.values():
-            await cpu(operation, tasks, max(tasks, count // 5))
-        for _ in range(ROUNDS):
-            for name, operation in contestants.items():
-                taken[name].append(await cpu(operation, tasks, count))
-        return {name: statistics.median(each) * 1e6 for name, each in taken.items()}
+        return await compare(contestants, tasks, count)
 
 
 async def per_call(server: Server, client: object, count: int, opens: int) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from mcp.client.stdio import StdioServerParameters
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.sections.links import MODES, ROUNDS, Operation, cpu
+from benchmarks.sections.links import MODES, Operation, compare
 from holdfast import Link
 from holdfast.links import CommandTarget, Options
 
@@ -41,13 +41,7 @@ async def calls(era: str, tasks: int, count: int) -> dict[str, float]:
             "mcp.Client": lambda: client.call_tool("echo", ARGUMENTS),
             "link": lambda: link.request("tools/call", CALL),
         }
-        taken: dict[str, list[float]] = {name: [] for name in contestants}
-        for operation in contestants.values():
-            await cpu(operation, tasks, max(tasks, count // 5))
-        for _ in range(ROUNDS):
-            for name, operation in contestants.items():
-                taken[name].append(await cpu(operation, tasks, count))
-        return {name: statistics.median(each) * 1e6 for name, each in taken.items()}
+        return await compare(contestants, tasks, count)
 
 
 SDK_CHILD = [

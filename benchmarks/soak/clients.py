@@ -17,14 +17,14 @@ async def raw_2025(world: World, number: int) -> None:
     """Raw sessions, which are ended, abandoned or left to expire."""
     import aiohttp
 
-    from tests.gateway.clients import Raw
+    from tests.gateway.clients import RawClient
 
     kind, ledger = "raw 2025", world.ledger
     for turn in itertools.count():
         if not world.running:
             return
         holding = Holding(f"raw{number}.{turn}")
-        async with Raw(world.gateway.url) as client, contextlib.AsyncExitStack() as stack:
+        async with RawClient(world.gateway.url) as client, contextlib.AsyncExitStack() as stack:
             began = time.monotonic()
             try:
                 async with world.begins(), asyncio.timeout(PATIENCE):
@@ -142,10 +142,10 @@ async def raw_2026(world: World, number: int) -> None:
     """Single calls without a session."""
     import aiohttp
 
-    from tests.gateway.clients import Raw
+    from tests.gateway.clients import RawClient
 
     kind, ledger = "raw 2026", world.ledger
-    async with Raw(world.gateway.url) as client:
+    async with RawClient(world.gateway.url) as client:
         while world.running:
             call = ledger.new(f"stateless{number}", False, random.random() < 0.02)
             async with world.begins():

@@ -13,8 +13,9 @@ from holdfast.version import __version__ as __version__
 if TYPE_CHECKING:
     from holdfast import errors, events, links, state, stores
     from holdfast.client.callbacks import Callbacks
+    from holdfast.client.declaration import ServerDeclaration
     from holdfast.client.files import load_servers
-    from holdfast.client.runs.handlers import Replaced
+    from holdfast.client.runs.handlers import Replacement
     from holdfast.client.runs.pool import close_kept_links
     from holdfast.client.runs.run import Run
     from holdfast.client.runs.scope import current_run, run
@@ -45,9 +46,10 @@ __all__ = [
     "OutcomeUnknown",
     "Principal",
     "Rejected",
-    "Replaced",
+    "Replacement",
     "Run",
     "Server",
+    "ServerDeclaration",
     "Session",
     "SessionReplaced",
     "SessionState",
@@ -69,8 +71,9 @@ __all__ = [
 
 _HOMES = {
     "holdfast.client.callbacks": ("Callbacks",),
+    "holdfast.client.declaration": ("ServerDeclaration",),
     "holdfast.client.files": ("load_servers",),
-    "holdfast.client.runs.handlers": ("Replaced",),
+    "holdfast.client.runs.handlers": ("Replacement",),
     "holdfast.client.runs.pool": ("close_kept_links",),
     "holdfast.client.runs.run": ("Run",),
     "holdfast.client.runs.scope": ("current_run", "run"),

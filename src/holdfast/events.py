@@ -118,7 +118,7 @@ class LinkClosed:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionWasReplaced:
+class LinkSessionReplaced:
     """The server lost a session and a new one began. `kept_state`: the old one had answered an unsafe call."""
 
     at: float
@@ -190,7 +190,7 @@ class ChildEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class ChildSaid:
+class ChildStderr:
     """A line that a server's program wrote to stderr."""
 
     at: float
@@ -242,7 +242,7 @@ class BackendClosed:
 
 
 @dataclass(frozen=True, slots=True)
-class BackendReplaced:
+class BackendSessionReplaced:
     """A backend had lost the session that it kept for a gateway session, and a new one began."""
 
     at: float
@@ -339,7 +339,7 @@ Event: TypeAlias = (
     | SessionNotOffered
     | LinkFailed
     | LinkClosed
-    | SessionWasReplaced
+    | LinkSessionReplaced
     | CallReplayed
     | StreamDropped
     | StrayMessage
@@ -347,11 +347,11 @@ Event: TypeAlias = (
     | CircuitChanged
     | ChildStarted
     | ChildEnded
-    | ChildSaid
+    | ChildStderr
     | BackendStarted
     | BackendFailed
     | BackendClosed
-    | BackendReplaced
+    | BackendSessionReplaced
     | BackendChanged
     | BackendItemLeftOut
     | GatewaySessionBegan

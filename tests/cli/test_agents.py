@@ -118,8 +118,10 @@ asyncio.run(main())
     )
     [session] = shown["sessions"]
     assert (session["server"], session["era"], len(session["session"])) == ("it", "2025", 5)
-    assert holdfast("runs", "end", "talk-7", "--store", "sqlite:///runs.db", cwd=tmp_path).returncode == 0
-    assert holdfast("runs", "end", "talk-7", "--store", "sqlite:///runs.db", cwd=tmp_path).returncode == 1
+    ended = holdfast("runs", "end", "talk-7", "--store", "sqlite:///runs.db", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (0, "ended run talk-7\n")
+    again = holdfast("runs", "end", "talk-7", "--store", "sqlite:///runs.db", "--json", cwd=tmp_path)
+    assert (again.returncode, json.loads(again.stdout)) == (1, {"run": "talk-7", "ended": False})
     assert "talk-7" not in holdfast("runs", "ls", "--store", "sqlite:///runs.db", cwd=tmp_path).stdout
     assert holdfast("runs", "show", "nobody", "--store", "sqlite:///runs.db", cwd=tmp_path).returncode == 2
 

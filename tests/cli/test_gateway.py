@@ -9,7 +9,7 @@ import pytest
 from holdfast.gateway.auth import hash_of
 from holdfast.testing import FaultServer
 from tests.deadlines import patience
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import Process, holdfast_cli, written
 
 
@@ -19,7 +19,7 @@ async def test_operators_see_sessions_and_backends_and_end_one(tmp_path: Path) -
     store = f"sqlite:///{tmp_path}/s.db"
     async with FaultServer() as http:
         process = Process(tmp_path, {"counter": {"url": http.url}})
-        async with Raw(await process.start(store)) as client:
+        async with RawClient(await process.start(store)) as client:
             await client.initialize()
             await client.call("counter__count")
 
@@ -39,6 +39,7 @@ async def test_operators_see_sessions_and_backends_and_end_one(tmp_path: Path) -
                 holdfast_cli, "sessions", "end", record["id"], "--config", config, "--store", store
             )
             assert ended.returncode == 0, ended.stderr
+            assert ended.stdout == f"ended session {record['id']}\n"
             assert http.sessions.deletes == 1
             async with asyncio.timeout(patience(10)):
                 while (await client.ask("ping")).status != 404:

@@ -36,7 +36,7 @@ async def fill(url: str) -> tuple[str, str]:
     writers = holdfast.Companions(Writer, sessions)
     async with sessions.lifespan():
         session = await sessions.begin(Principal("alice"))
-        writer = await writers.of(session)
+        writer = await writers.for_session(session)
         async with writer.step("draft", to="drafted") as turn:
             turn.state.text = "one"
         async with writer.step("revision", to="revised") as turn:
@@ -47,7 +47,7 @@ async def fill(url: str) -> tuple[str, str]:
         with pytest.raises(holdfast.errors.WrongPhase):
             async with writer.step("draft", to="empty"):
                 pass
-        forked = await writers.of(await session.fork())
+        forked = await writers.for_session(await session.fork())
         async with forked.step("revision", to="revised") as turn:
             turn.state.text = "four"
     return writer.handle, forked.handle

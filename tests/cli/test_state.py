@@ -18,8 +18,8 @@ from holdfast.cli import app
 from holdfast.core.values import members
 from holdfast.errors import NotFound
 from holdfast.state import migrate
-from holdfast.state.log import KIND
 from holdfast.state.storage import records
+from holdfast.state.storage.entries import KIND
 from holdfast.stores import ManualClock, Record
 from holdfast.stores.sealing import new_key
 from holdfast.stores.sqlite.store import SqliteStore
@@ -280,13 +280,14 @@ def test_end_ends_and_says_which_were_not_there(url: str) -> None:
     handle = on(url, filled)
     [other] = state_json(url, "ls", "--principal", "bob")["sessions"]
     first = state(url, "end", handle)
-    assert (first.exit_code, first.output) == (0, "")
+    assert (first.exit_code, first.output) == (0, f"ended session {handle}\n")
     again = state(url, "end", handle, "s_never", other["handle"], other["handle"])
     assert (again.exit_code, again.output.splitlines()) == (
         1,
         [
             f"there was no session {handle} to end: it was ended before",
             "there was no session s_never to end: it is unknown here",
+            f"ended session {other['handle']}",
         ],
     )
     third = state(url, "end", handle, other["handle"], "s_never", "--json")

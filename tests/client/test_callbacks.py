@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import logging
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import mcp_types as types
@@ -257,7 +258,7 @@ async def test_elicitation_sampling_and_roots_in_both_eras() -> None:
     class RequestContext:
         """A 2026 server's input round, as the wire has it."""
 
-        sharers = ()
+        losses = SimpleNamespace(sharers=())
 
         async def request(self, method: str, params: dict[str, Any], **_: Any) -> dict[str, Any]:
             rounds.append(params)

@@ -87,7 +87,7 @@ async def test_hints_end_when_the_server_says_that_its_tools_changed() -> None:
             await server.list_tools()
             assert await repeats(http, server)
             await until(lambda: http.push(CHANGED))
-            await until(lambda: hints.of(server, holdfast.stores.ANONYMOUS, None, 0.0) is None)
+            await until(lambda: hints.known(server, holdfast.stores.ANONYMOUS, None, 0.0) is None)
             assert not await repeats(http, server)
 
 
@@ -121,7 +121,7 @@ def test_what_is_kept_of_listings_is_bounded() -> None:
             one, holdfast.stores.ANONYMOUS, None, [("x" * 300, True), *((str(n), True) for n in range(2000))], 0.0
         )
     assert len(hints._kept) == hints.SERVERS
-    kept = hints.of(one, holdfast.stores.ANONYMOUS, None, 0.0)
+    kept = hints.known(one, holdfast.stores.ANONYMOUS, None, 0.0)
     assert kept is not None
     assert len(kept.repeatable) == hints.TOOLS
     hints._kept.clear()
@@ -186,7 +186,7 @@ async def test_a_langchain_tools_hints_end_with_what_it_was_built_from(
             http.sessions.read_only.clear()
             if ends == "list_changed":
                 await until(lambda: http.push(CHANGED))
-                await until(lambda: hints.of(server, holdfast.stores.ANONYMOUS, None, 0.0) is None)
+                await until(lambda: hints.known(server, holdfast.stores.ANONYMOUS, None, 0.0) is None)
             elif ends == "version":
                 http.sessions.version = "2"
                 await http.restart()

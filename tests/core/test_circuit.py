@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.core.circuit import REST_CAP, Circuit
 from holdfast.core.lifecycle import CircuitState
-from holdfast.core.outcome import Broke, Seen, is_transport_fault
+from holdfast.core.verdicts import Broke, Seen, is_transport_fault
 
 
 def opened(at: float = 100.0) -> Circuit:

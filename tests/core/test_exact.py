@@ -111,3 +111,19 @@ def test_a_key_that_is_there_twice_is_refused_with_its_place(text: str, key: str
 def test_the_same_key_in_two_objects_is_no_repetition() -> None:
     text = b'{"a":{"a":[{"a":1},{"a":2}]},"b":"\\"a\\":1,\\"a\\":2"}'
     assert encode(decode(text)) == text
+
+
+@pytest.mark.promise("gateway.fidelity")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"a": NaN}', "NaN at character 6 is not JSON"),
+        ('{"a": "NaN \\" Infinity", "b": [1, -Infinity]}', "-Infinity at character 34 is not JSON"),
+        ('["[[", ' + "[" * 200 + "]" * 201, "it is nested deeper than 200 levels from character 206 on"),
+        ("[" * 100_000, "it is nested deeper than 200 levels from character 200 on"),
+    ],
+)
+def test_what_is_refused_is_named_with_its_place(text: str, words: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        decode(text.encode())
+    assert str(caught.value) == words

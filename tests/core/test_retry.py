@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.outcome import Verdict
 from holdfast.core.retry import (
     BACKOFF_CAP,
+    AfterReplacement,
     Circumstances,
-    Replacement,
     RetryStep,
     backoff,
     decide,
@@ -18,6 +17,7 @@ from holdfast.core.retry import (
     is_safe,
     wait_for,
 )
+from holdfast.core.verdicts import Verdict
 
 V, S = Verdict, RetryStep
 
@@ -83,7 +83,7 @@ def test_an_unsafe_call_never_runs_in_a_world_it_did_not_expect(
         safe=safe, kept_state=kept_state, stateful=stateful, reseeded=reseeded, tries_left=tries_left
     )
     told = not tries_left or (not safe and kept_state and stateful and not reseeded)
-    assert decision is (Replacement.TELL if told else Replacement.REPLAY)
+    assert decision is (AfterReplacement.RAISE if told else AfterReplacement.REPLAY)
 
 
 @pytest.mark.promise("link.retry")

@@ -42,7 +42,7 @@ class Answer:
         return self.result["content"][0]["text"]
 
 
-class Raw:
+class RawClient:
     """A client that knows HTTP and JSON, and nothing of sessions but what it is told."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
@@ -52,7 +52,7 @@ class Raw:
         self._ids = itertools.count(1)
         self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30))
 
-    async def __aenter__(self) -> "Raw":
+    async def __aenter__(self) -> "RawClient":
         return self
 
     async def __aexit__(self, *_: object) -> None:

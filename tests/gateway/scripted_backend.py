@@ -12,6 +12,8 @@ from typing import Any, Literal, TypeAlias
 
 from aiohttp import web
 
+from tests.gateway.web_apps import serving_app
+
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 Era: TypeAlias = Literal["2025", "2026"]
 
@@ -133,15 +135,8 @@ class Scripted:
     async def serving(self) -> AsyncGenerator["Scripted"]:
         app = web.Application()
         app.router.add_route("*", "/mcp", self._serve)
-        runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
-        try:
+        async with serving_app(app, cancels=True) as self.url:
             yield self
-        finally:
-            await runner.cleanup()
 
     @property
     def entry(self) -> dict[str, Any]:

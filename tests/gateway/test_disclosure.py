@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.testing import FaultServer
 from tests.deadlines import patience, until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 
 SECRET = "hunter2"
@@ -56,7 +56,7 @@ async def test_a_crashing_program_shows_callers_neither_its_command_nor_its_stde
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "holdfast.gateway")
-    async with gateway(tmp_path, {"db": crashing(tmp_path)}) as program, Raw(program.url) as client:
+    async with gateway(tmp_path, {"db": crashing(tmp_path)}) as program, RawClient(program.url) as client:
         await client.initialize()
         crashed = await client.call("db__query")
         assert crashed.result["isError"]
@@ -85,7 +85,7 @@ async def test_a_program_that_does_not_start_is_logged_once_and_not_with_every_c
     caplog.clear()
     servers = {"db": {**crashing(tmp_path), "start": "lazy"}}
     (tmp_path / "db_server.py").write_text(f"import sys\nsys.exit('no database {SECRET}')\n")
-    async with gateway(tmp_path, servers, store=store) as program, Raw(program.url) as client:
+    async with gateway(tmp_path, servers, store=store) as program, RawClient(program.url) as client:
         await client.initialize()
         for _ in range(3):
             down = await client.call("db__query")
@@ -101,7 +101,10 @@ async def test_addresses_of_backends_and_stores_stay_inside(tmp_path: Path) -> N
     folder.mkdir()
     store = f"sqlite:///{folder}/s.db"
     async with FaultServer() as http:
-        async with gateway(tmp_path, {"web": {"url": http.url}}, store=store) as program, Raw(program.url) as client:
+        async with (
+            gateway(tmp_path, {"web": {"url": http.url}}, store=store) as program,
+            RawClient(program.url) as client,
+        ):
             gate = program.gateway
             assert gate is not None
             await client.initialize()
@@ -176,7 +179,7 @@ async def test_with_everything_dead_no_front_and_no_probe_says_where_anything_is
             gate = program.gateway
             assert gate is not None
             await until(lambda: {"web__count", "db__query"} <= set(gate.table.tools), 20)
-            async with Raw(program.url) as client:
+            async with RawClient(program.url) as client:
                 await client.initialize()
                 await http.refuse()
                 (folder / "s.db").rename(folder / "gone.db")

@@ -9,7 +9,7 @@ from mcp_types import ElicitResult
 
 from holdfast.testing import FaultServer
 from tests.deadlines import until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 from tests.links.server_process import RealServer
 
@@ -32,7 +32,7 @@ async def test_a_2025_clients_session_holds_at_a_real_server_that_offers_both_er
             for turn in ("1", "2", "3"):
                 assert (await client.call_tool("real__turn")).content[0].text == turn
             assert (await client.call_tool("real__book")).content[0].text == "row 7 is yours"
-        async with Raw(program.url) as another:
+        async with RawClient(program.url) as another:
             await another.initialize()
             assert (await another.call("real__turn")).text == "1"
 
@@ -41,7 +41,7 @@ async def test_a_2025_clients_session_holds_at_a_real_server_that_offers_both_er
 async def test_a_2026_client_takes_2026_and_with_a_session_2025(tmp_path: Path) -> None:
     async with FaultServer(era="both") as server:
         servers = {"counter": {"url": server.url}}
-        async with gateway(tmp_path, servers, sessions={"handles": True}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, sessions={"handles": True}) as program, RawClient(program.url) as client:
             assert program.gateway is not None
             await until(lambda: program.gateway is not None and program.gateway.table.tools)
             for _ in range(3):
@@ -67,14 +67,14 @@ async def test_a_principals_session_is_taken_in_2025_for_its_2026_clients(tmp_pa
     auth = {"tokens": [{"hash": f"sha256:{sha256(token.encode()).hexdigest()}", "principal": "ada"}]}
     async with FaultServer(era="both") as server:
         servers = {"counter": {"url": server.url, "reuse": "principal"}}
-        async with gateway(tmp_path, servers, auth=auth) as program, Raw(program.url, token) as client:
+        async with gateway(tmp_path, servers, auth=auth) as program, RawClient(program.url, token) as client:
             assert [(await client.call_2026("counter__count")).text for _ in range(3)] == ["1", "2", "3"]
 
 
 @pytest.mark.promise("gateway.era-choice")
 async def test_a_2025_backend_is_asked_once_whether_it_offers_2026(tmp_path: Path) -> None:
     async with FaultServer() as server:
-        async with gateway(tmp_path, {"counter": {"url": server.url}}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"counter": {"url": server.url}}) as program, RawClient(program.url) as client:
             for _ in range(3):
                 answer = await client.call_2026("counter__count")
                 assert answer.text == "1"
@@ -86,7 +86,11 @@ async def test_a_2025_backend_is_asked_once_whether_it_offers_2026(tmp_path: Pat
 async def test_a_backend_declared_stateless_is_taken_in_2026_for_everybody(tmp_path: Path) -> None:
     async with FaultServer(era="both") as server:
         servers = {"counter": {"url": server.url, "stateful": False}}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as client, Raw(program.url) as modern:
+        async with (
+            gateway(tmp_path, servers) as program,
+            RawClient(program.url) as client,
+            RawClient(program.url) as modern,
+        ):
             await client.initialize()
             assert (await client.call("counter__count")).text == ""
             assert (await modern.call_2026("counter__count")).text == ""
@@ -100,14 +104,14 @@ async def test_a_backend_that_comes_to_offer_sessions_is_shared_no_more(tmp_path
     store = f"sqlite:///{tmp_path}/s.db"
     async with FaultServer(era="2026") as server:
         servers = {"counter": {"url": server.url}}
-        async with gateway(tmp_path, servers, store=store) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, store=store) as program, RawClient(program.url) as client:
             assert (await client.call_2026("counter__count")).text == ""
             assert program.gateway is not None
             assert not program.gateway.backends["counter"].keeps_sessions
         server.sessions.era = "2025"
         async with gateway(tmp_path, servers, store=store) as program:
             for _ in range(2):
-                async with Raw(program.url) as client:
+                async with RawClient(program.url) as client:
                     assert (await client.call_2026("counter__count")).text == "1"
 
 
@@ -119,7 +123,7 @@ async def test_a_2026_only_client_that_probes_first_is_let_in_by_its_name(tmp_pa
     async with FaultServer() as server:
         servers = {"counter": {"url": server.url}}
         for settings, names in (({}, ["inspector-cli"]), ({"steer_except": ["Pinned*"]}, ["pinned-app", "PINNED"])):
-            async with gateway(tmp_path, servers, sessions=settings) as program, Raw(program.url) as client:
+            async with gateway(tmp_path, servers, sessions=settings) as program, RawClient(program.url) as client:
                 for name in names:
                     found = (await client.ask_2026("server/discover", info(name))).result
                     assert "2026-07-28" in found["supportedVersions"]

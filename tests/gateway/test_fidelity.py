@@ -16,7 +16,7 @@ from holdfast.gateway.fronts.stdio import StdioFront
 from holdfast.gateway.gateway import Gateway
 from holdfast.stores import open_store
 from tests.deadlines import until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import config_of, gateway
 from tests.gateway.raw_backend import raw_http, raw_program
 
@@ -70,7 +70,7 @@ def call_of(arguments: str, era: str, meta: str = "") -> bytes:
     return f'{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{params}}}'.encode()
 
 
-async def sent(client: Raw, body: bytes, era: str, method: str = "tools/call") -> Any:
+async def sent(client: RawClient, body: bytes, era: str, method: str = "tools/call") -> Any:
     extra = {"mcp_protocol_version": "2026-07-28", "mcp_method": method} if era == "2026" else {}
     if era == "2026" and method == "tools/call":
         extra["mcp_name"] = "b__t"
@@ -88,7 +88,7 @@ async def test_arguments_and_results_pass_digit_for_digit(tmp_path: Path, transp
     async with (
         backend(transport, said) as entry,
         gateway(tmp_path, {"b": entry}) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         if era == "2025":
             await client.initialize()
@@ -108,7 +108,7 @@ async def test_progress_passes_as_it_came(tmp_path: Path, transport: Transport) 
     async with (
         backend(transport, said) as entry,
         gateway(tmp_path, {"b": entry}) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         await client.initialize()
         answer = await sent(client, call_of("{}", "2025", '"progressToken":1.50'), "2025")
@@ -123,7 +123,7 @@ async def test_errors_of_a_backend_pass_digit_for_digit(tmp_path: Path) -> None:
     async with (
         raw_http({"era": "2025", "error": error}) as url,
         gateway(tmp_path, {"b": {"url": url, "era": "2025"}}) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         await client.initialize()
         answer = await sent(client, call_of("{}", "2025"), "2025")
@@ -149,13 +149,13 @@ async def test_definitions_pass_digit_for_digit_also_from_the_store(
     body = f'{{"jsonrpc":"2.0","id":7,"method":"tools/list"{envelope}}}'.encode()
     expected = tokens(tool.replace('"t"', '"b__t"'))
     async with backend(transport, said) as entry:
-        async with gateway(tmp_path, {"b": entry}, store=store) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"b": entry}, store=store) as program, RawClient(program.url) as client:
             if era == "2025":
                 await client.initialize()
             assert at(tokens((await sent(client, body, era, "tools/list")).raw), "result", "tools", 0) == expected
         async with open_store(store) as opened:  # as another process finds it, with its backend down
             other = Gateway(config_of(tmp_path, {"b": entry}), opened)
-            await other.backends["b"].lists.recall()
+            await other.backends["b"].known_lists.recall()
             catalogue = other.backends["b"].catalogue
             assert catalogue is not None
             kept = catalogue.tools[0]
@@ -174,7 +174,7 @@ async def test_a_bad_item_is_left_out_and_reported_and_the_rest_is_listed(tmp_pa
     events: list[Event] = []
     async with raw_http(bad) as one, raw_http(good) as two:
         servers = {"bad": {"url": one, "era": "2025"}, "good": {"url": two, "era": "2025"}}
-        async with gateway(tmp_path, servers, sink=events.append) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, sink=events.append) as program, RawClient(program.url) as client:
             await client.initialize()
             assert await client.tools() == ["bad__t", "bad__huge", "good__t"]
             left_out = program.gateway.describe()["backends"]["bad"]["left_out"]
@@ -197,7 +197,7 @@ async def test_a_list_that_cannot_be_read_leaves_the_last_one(tmp_path: Path, br
     said = {"era": "2025"}
     async with raw_http(said) as url:
         servers = {"b": {"url": url, "era": "2025"}}
-        async with gateway(tmp_path, servers, health={"every": 600}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, health={"every": 600}) as program, RawClient(program.url) as client:
             gate = program.gateway
             assert gate is not None
             await client.initialize()
@@ -209,7 +209,7 @@ async def test_a_list_that_cannot_be_read_leaves_the_last_one(tmp_path: Path, br
             (why,) = gate.describe()["backends"]["b"]["left_out"]
             assert why.startswith("tools/list: ")
             assert why.endswith("the 1 that were known before stay")
-            async with Raw(program.url) as other:
+            async with RawClient(program.url) as other:
                 await other.initialize()
                 assert await other.tools() == ["b__t"]
                 assert "error" not in (await other.call("b__t")).last
@@ -257,7 +257,7 @@ async def test_what_is_no_json_is_refused_and_not_sent_on(tmp_path: Path, body: 
     async with (
         raw_http(said) as url,
         gateway(tmp_path, {"b": {"url": url, "era": "2025"}}) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         await client.initialize()
         answer = await sent(client, call_of(f'{{"v":{body}}}', "2025"), "2025")
@@ -266,7 +266,7 @@ async def test_what_is_no_json_is_refused_and_not_sent_on(tmp_path: Path, body: 
 
 @pytest.mark.promise("gateway.fidelity")
 async def test_a_handshake_that_cannot_be_kept_is_refused_with_its_place(tmp_path: Path) -> None:
-    async with gateway(tmp_path, {}) as program, Raw(program.url) as client:
+    async with gateway(tmp_path, {}) as program, RawClient(program.url) as client:
         for text in ("1e400", "1.50", '"\\ud83d"'):
             params = (
                 f'{{"protocolVersion":"2025-11-25","clientInfo":{{"name":"x","version":"1"}},'

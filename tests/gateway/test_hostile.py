@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from holdfast.testing import FaultServer
 from tests.deadlines import patience, until
-from tests.gateway.clients import BOTH, Raw
+from tests.gateway.clients import BOTH, RawClient
 from tests.gateway.gateways import gateway
+from tests.links.wires.http.fronts import talking
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
@@ -109,7 +110,10 @@ async def test_fuzzed_bodies_and_headers_never_break_it(tmp_path: Path) -> None:
     limits = {"per_principal": 100_000, "total": 100_000, "live": 50}
     async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}, sessions=limits) as program:
         statuses: dict[int, int] = {}
-        async with Raw(program.url) as mine, aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as stranger:
+        async with (
+            RawClient(program.url) as mine,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as stranger,
+        ):
             await mine.initialize()
             assert mine.session is not None
 
@@ -151,7 +155,7 @@ async def test_bytes_that_are_no_http_and_bodies_that_never_end(tmp_path: Path) 
         )
         await writer.drain()
         writer.close()  # hangs up in the middle of its body
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             await client.initialize()
             assert (await client.call("counter__count")).text == "1"
 
@@ -161,7 +165,7 @@ async def test_what_a_backend_sends_is_data(tmp_path: Path) -> None:
     """A backend with hostile names and schemas can't break the front, nor speak for another."""
     async with FaultServer() as http, FaultServer() as evil:
         servers = {"counter": {"url": http.url}, "evil": {"url": evil.url}}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
             await client.initialize()
             answer: Any = await client.call("evil__echo", text="\u202e\x00{}<script>")
             assert answer.text == "\u202e\x00{}<script>"
@@ -223,30 +227,9 @@ class Talker:
 @asynccontextmanager
 async def talker() -> AsyncGenerator[Talker]:
     served = Talker()
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            await served.serve(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-            tasks.discard(task)
-
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
-    served.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
-    try:
+    async with talking(served.serve) as address:
+        served.url = f"http://{address}/mcp"
         yield served
-    finally:
-        server.close()
-        for task in tuple(tasks):
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=5)
 
 
 @pytest.mark.promise("gateway.hostile")
@@ -254,7 +237,7 @@ async def test_a_server_that_says_without_end_that_its_lists_change_is_asked_onc
     async with (
         talker() as server,
         gateway(tmp_path, {"it": {"url": server.url}}) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         await client.initialize()
         assert await client.tools() == ["it__first"]
@@ -270,7 +253,7 @@ async def test_a_server_that_says_without_end_that_its_lists_change_is_asked_onc
             await server.say("notifications/tools/list_changed", 1)  # while the lists are being fetched
             server.go.set()
             await until(lambda: server.waiting == 0)
-            async with Raw(program.url) as other, asyncio.timeout(patience(20)):
+            async with RawClient(program.url) as other, asyncio.timeout(patience(20)):
                 await other.initialize()
                 while await client.tools() != ["it__second"] or await other.tools() != ["it__second"]:
                     pass
@@ -281,7 +264,7 @@ async def test_a_client_whose_roots_change_without_end_costs_a_server_one_reques
     async with (
         talker() as server,
         gateway(tmp_path, {"it": {"url": server.url}}) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         await client.initialize({"roots": {"listChanged": True}})
         await client.call("it__first")

@@ -16,7 +16,7 @@ from holdfast.gateway.place import check_place
 from holdfast.gateway.server import Program
 from holdfast.stores.sealing import new_key
 from holdfast.testing import FaultServer
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import HOLDFAST, config_of, gateway
 
 
@@ -33,7 +33,7 @@ async def test_keys_seal_what_a_gateway_keeps_and_a_mixed_store_is_told(
 
     async with FaultServer() as http:
         config = config_of(tmp_path, {"counter": {"url": http.url}}, store=url)
-        async with Program(config).running() as program, Raw(program.url) as client:
+        async with Program(config).running() as program, RawClient(program.url) as client:
             await client.initialize()
             await client.call("counter__count")
         assert b"capabilities" in b"".join(path.read_bytes() for path in tmp_path.glob("s.db*"))
@@ -45,7 +45,7 @@ async def test_keys_seal_what_a_gateway_keeps_and_a_mixed_store_is_told(
         assert listed.returncode == 1
         assert "not sealed" in listed.stderr
         assert holdfast("store", "reseal", url, "--plaintext", "--keys-file", str(tmp_path / "keys")).returncode == 0
-        async with Program(config, keys=keys).running() as program, Raw(program.url) as other:
+        async with Program(config, keys=keys).running() as program, RawClient(program.url) as other:
             other.session = client.session
             assert (await other.call("counter__count")).text == "2"
         listed = holdfast("sessions", "ls", "--store", url, "--keys", str(tmp_path / "keys"), "--json")

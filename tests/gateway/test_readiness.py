@@ -7,7 +7,7 @@ import pytest
 from holdfast.gateway import readiness
 from holdfast.testing import FaultServer
 from tests.deadlines import until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 
 
@@ -21,7 +21,7 @@ async def test_ready_follows_the_store_and_the_servers(tmp_path: Path, monkeypat
         async with gateway(tmp_path, servers, store=f"sqlite:///{folder}/s.db") as program:
             gate = program.gateway
             assert gate is not None
-            async with Raw(program.url.replace("/mcp", "/readyz")) as probe:
+            async with RawClient(program.url.replace("/mcp", "/readyz")) as probe:
 
                 async def said() -> tuple[int, str]:
                     answer = await probe.send(b"", "GET")
@@ -47,5 +47,5 @@ async def test_ready_follows_the_store_and_the_servers(tmp_path: Path, monkeypat
 
 @pytest.mark.promise("gateway.program")
 async def test_a_gateway_without_servers_is_ready(tmp_path: Path) -> None:
-    async with gateway(tmp_path, {}) as program, Raw(program.url.replace("/mcp", "/readyz")) as probe:
+    async with gateway(tmp_path, {}) as program, RawClient(program.url.replace("/mcp", "/readyz")) as probe:
         assert (await probe.send(b"", "GET")).status == 200

@@ -10,7 +10,7 @@ import pytest
 from holdfast.gateway.auth import new_token
 from holdfast.testing import FaultServer
 from tests.deadlines import patience, until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import Process, config_of, gateway
 
 
@@ -19,7 +19,7 @@ async def test_a_sighup_and_an_edited_file_change_the_servers_and_keep_the_sessi
     store = f"sqlite:///{tmp_path}/s.db"
     async with FaultServer() as http, FaultServer() as other:
         process = Process(tmp_path, {"counter": {"url": http.url}})
-        async with Raw(await process.start(store)) as client:
+        async with RawClient(await process.start(store)) as client:
             await client.initialize()
             assert (await client.call("counter__count")).text == "1"
             process.file.write_text(
@@ -58,7 +58,7 @@ async def test_a_reload_with_the_same_url_keeps_sessions_and_calls(tmp_path: Pat
     }
     async with FaultServer() as http:
         servers = {"counter": {"url": http.url, "reuse": reuse}}
-        async with gateway(tmp_path, servers, **settings) as program, Raw(program.url, token) as client:
+        async with gateway(tmp_path, servers, **settings) as program, RawClient(program.url, token) as client:
             gate = program.gateway
             assert gate is not None
             await client.initialize()
@@ -80,7 +80,7 @@ async def test_a_reload_with_the_same_url_keeps_sessions_and_calls(tmp_path: Pat
 async def test_a_reload_of_policy_keeps_sessions_and_calls(tmp_path: Path) -> None:
     async with FaultServer() as http, FaultServer() as other:
         one = {"counter": {"url": http.url}}
-        async with gateway(tmp_path, one) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, one) as program, RawClient(program.url) as client:
             gate = program.gateway
             assert gate is not None
             await client.initialize()
@@ -108,7 +108,7 @@ async def test_a_reload_while_a_session_begins_leaves_it_on_no_old_server(tmp_pa
             gate = program.gateway
             assert gate is not None
             await until(lambda: gate.table.tools)
-            async with Raw(program.url) as client:
+            async with RawClient(program.url) as client:
                 from holdfast.testing import Fault
 
                 old.plan(Fault.HANG, method="initialize")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 from tests.gateway.raw_backend import raw_http
 from tests.gateway.test_fidelity import BOTH_ERAS, BOTH_WAYS, Transport, backend, call_of, sent
@@ -19,7 +19,7 @@ async def test_a_client_that_repeats_a_key_is_refused_with_its_place(tmp_path: P
     async with (
         raw_http(said) as url,
         gateway(tmp_path, {"b": {"url": url, "era": era}}) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         if era == "2025":
             await client.initialize()
@@ -45,7 +45,7 @@ async def test_a_backend_that_repeats_a_key_has_answered_what_nobody_can_read(
     async with (
         backend(transport, said) as server,
         gateway(tmp_path, {"b": server}) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         await client.initialize()
         answer = await sent(client, call_of("{}", "2025"), "2025")

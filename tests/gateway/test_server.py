@@ -8,7 +8,7 @@ import pytest
 from holdfast.gateway.auth import new_token
 from holdfast.gateway.config.file import load_config
 from holdfast.gateway.server import Program
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 
 
 @pytest.mark.promise("gateway.callers")
@@ -19,7 +19,7 @@ async def test_a_reload_never_opens_a_public_gateway(tmp_path: Path) -> None:
     listen = {"host": "0.0.0.0", "port": 0}
     file.write_text(json.dumps({"listen": listen, "auth": auth, "store": "memory:", "mcpServers": {}}))
     async with Program(load_config(file)).running() as program:
-        async with Raw(f"http://127.0.0.1:{program.port}/mcp") as client:
+        async with RawClient(f"http://127.0.0.1:{program.port}/mcp") as client:
             assert (await client.initialize()).status == 401
             file.write_text(json.dumps({"listen": {"port": 0}, "mcpServers": {}}))
             assert await program.reload() is False
@@ -37,7 +37,7 @@ async def test_a_reload_with_expired_tokens_only_lets_no_caller_in_and_says_so(
     document = {"listen": {"port": 0}, "store": "memory:", "mcpServers": {}}
     file = tmp_path / "g.json"
     file.write_text(json.dumps({**document, "auth": {"tokens": [entry]}}))
-    async with Program(load_config(file)).running() as program, Raw(program.url, token) as client:
+    async with Program(load_config(file)).running() as program, RawClient(program.url, token) as client:
         assert (await client.initialize()).status == 200
         file.write_text(json.dumps({**document, "auth": {"tokens": [{**entry, "expires": "2020-01-01T00:00:00Z"}]}}))
         assert await program.reload()

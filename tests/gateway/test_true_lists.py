@@ -11,7 +11,7 @@ from holdfast.gateway.backends.list_members import OTHERS
 from holdfast.testing import Fault, FaultServer
 from tests.deadlines import patience, until
 from tests.gateway.backends.test_caller_lists import TenantServer
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 from tests.gateway.raw_backend import raw_program
 from tests.gateway.scripted_backend import Era, Scripted
@@ -40,11 +40,11 @@ def growing(era: Era) -> Scripted:
     return server
 
 
-async def names(client: Raw, era: str) -> list[str]:
+async def names(client: RawClient, era: str) -> list[str]:
     return [each["name"] for each in (await ask(client, era, "tools/list")).result["tools"]]
 
 
-async def call(client: Raw, era: str, name: str) -> Any:
+async def call(client: RawClient, era: str, name: str) -> Any:
     return (await ask(client, era, "tools/call", {"name": name, "arguments": {}})).last
 
 
@@ -57,7 +57,7 @@ async def test_a_list_is_right_after_a_call_that_changed_it(
     async with (
         growing(server_era).serving() as server,
         gateway(tmp_path, {"b": server.entry}, **SELDOM) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         if told:
             server.before = [{"method": LIST_CHANGED}]
@@ -77,7 +77,7 @@ async def test_a_tool_that_appeared_meanwhile_is_called_by_its_name(
         Scripted(server_era).serving() as server,
         Scripted(server_era).serving() as other,
         gateway(tmp_path, {"b": server.entry, "c": other.entry}, **SELDOM) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         assert await names(client, client_era) == ["b__t", "c__t"]
         server.results["tools/list"] = {"tools": [tool("new")]}
@@ -95,7 +95,7 @@ async def test_unknown_names_ask_their_server_seldom_and_once_for_all(tmp_path: 
     async with (
         Scripted().serving() as server,
         gateway(tmp_path, {"b": server.entry}, **SELDOM) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         await client.initialize()
         before, began = server.count("tools/list"), time.monotonic()
@@ -115,7 +115,7 @@ async def test_a_change_that_nobody_told_shows_in_the_next_list(
     async with (
         Scripted(server_era).serving() as server,
         gateway(tmp_path, {"b": server.entry}, **SELDOM) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         assert await names(client, client_era) == ["b__t"]
         server.results["tools/list"] = {"tools": [tool("other")]}
@@ -138,8 +138,8 @@ async def test_a_sessions_own_lists_go_when_all_see_the_same_again(tmp_path: Pat
     async with (
         growing("2025").serving() as server,
         gateway(tmp_path, {"b": server.entry}, **SELDOM) as program,
-        Raw(program.url) as client,
-        Raw(program.url) as other,
+        RawClient(program.url) as client,
+        RawClient(program.url) as other,
     ):
         assert program.gateway is not None
         await other.initialize()
@@ -154,7 +154,7 @@ async def test_a_sessions_own_lists_go_when_all_see_the_same_again(tmp_path: Pat
 async def test_a_program_is_asked_over_the_sessions_own_link(tmp_path: Path) -> None:
     log = tmp_path / "log"
     said = {"era": "2025", "log": str(log)}
-    async with gateway(tmp_path, {"b": raw_program(said)}, **SELDOM) as program, Raw(program.url) as client:
+    async with gateway(tmp_path, {"b": raw_program(said)}, **SELDOM) as program, RawClient(program.url) as client:
         await client.initialize()
         await until(lambda: program.gateway is not None and program.gateway.checks.done, 30)  # it starts one, too
         assert await client.tools() == ["b__t"]
@@ -173,7 +173,7 @@ async def test_a_server_that_does_not_list_delays_once_and_keeps_its_last_list(t
     async with (
         Scripted(server_era).serving() as server,
         gateway(tmp_path, {"b": server.entry}, sessions={"start": 0.3}, **SELDOM) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         assert program.gateway is not None
         await until(lambda: program.gateway is not None and program.gateway.table.tools)
@@ -199,7 +199,7 @@ async def test_the_time_and_members_of_lists_are_merged(tmp_path: Path) -> None:
         one.serving(),
         two.serving(),
         gateway(tmp_path, {"one": one.entry, "two": two.entry}, **SELDOM) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         result = (await client.ask_2026("tools/list")).result
         assert 20_000 < result["ttlMs"] <= 30_000
@@ -228,7 +228,7 @@ async def test_pages_come_in_order(tmp_path: Path) -> None:
         Scripted(tools__list=paged).serving() as one,
         Scripted(tools__list=paged).serving() as two,
         gateway(tmp_path, {"one": one.entry, "two": two.entry}, **SELDOM) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         await client.initialize()
         found: list[str] = []
@@ -247,17 +247,20 @@ async def test_what_a_list_has_besides_its_items_is_kept_and_bounded(tmp_path: P
     store = f"sqlite:///{tmp_path}/g.db"
     server = Scripted(tools__list={"tools": [tool("t")], "_meta": {"kept": [1]}})
     async with server.serving():
-        async with gateway(tmp_path, {"b": server.entry}, store=store, **SELDOM) as program, Raw(program.url) as client:
+        async with (
+            gateway(tmp_path, {"b": server.entry}, store=store, **SELDOM) as program,
+            RawClient(program.url) as client,
+        ):
             await client.initialize()
             assert (await client.ask("tools/list")).result["_meta"] == {"kept": [1]}
     down = {"b": server.entry}
-    async with gateway(tmp_path, down, store=store, **SELDOM) as program, Raw(program.url) as client:
+    async with gateway(tmp_path, down, store=store, **SELDOM) as program, RawClient(program.url) as client:
         await client.initialize()
         result = (await client.ask("tools/list")).result
         assert (result["tools"][0]["name"], result["_meta"]) == ("b__t", {"kept": [1]})
     server.results["tools/list"] = {"tools": [tool("t")], "_meta": {"huge": "x" * 70_000}}
     async with server.serving():
-        async with gateway(tmp_path, {"b": server.entry}, **SELDOM) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"b": server.entry}, **SELDOM) as program, RawClient(program.url) as client:
             await client.initialize()
             assert "_meta" not in (await client.ask("tools/list")).result
             assert program.gateway is not None
@@ -265,7 +268,7 @@ async def test_what_a_list_has_besides_its_items_is_kept_and_bounded(tmp_path: P
             assert why.startswith("tools/list: what it has beside its items")
 
 
-async def error_of(client: Raw, name: str, **headers: str) -> dict[str, Any]:
+async def error_of(client: RawClient, name: str, **headers: str) -> dict[str, Any]:
     """What programs see of the error of a tool call."""
     answer = await client.ask("tools/call", {"name": name, "arguments": {}}, **headers)
     return answer.result["_meta"]["dev.holdfast/error"]
@@ -277,7 +280,7 @@ async def test_a_name_of_a_server_whose_lists_are_not_known_is_not_unknown(tmp_p
     async with FaultServer() as http:
         await http.refuse()
         servers: dict[str, Any] = {"b": {"url": http.url, **({"pass_headers": ["X-Tenant"]} if passes else {})}}
-        async with gateway(tmp_path, servers, **SELDOM) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, **SELDOM) as program, RawClient(program.url) as client:
             await client.initialize()
             for _ in range(2):
                 error = await error_of(client, "b__count")
@@ -299,7 +302,7 @@ async def test_a_name_is_not_unknown_to_a_caller_whose_lists_could_not_be_read(t
     async with TenantServer(era="2025") as http:
         servers = {"b": {"url": http.url, "pass_headers": ["X-Tenant"], "era": "2025"}}
         async with gateway(tmp_path, servers, **SELDOM) as program:
-            async with Raw(program.url) as client, Raw(program.url) as other:
+            async with RawClient(program.url) as client, RawClient(program.url) as other:
                 await client.initialize()
                 await other.initialize()
                 assert (await error_of(client, "b__count", x_tenant="wrong"))["kind"] == "Unauthorized"

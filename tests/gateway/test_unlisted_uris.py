@@ -9,7 +9,7 @@ import pytest
 from holdfast.gateway import uris
 from holdfast.gateway.seen_uris import PER_ENTRY, SEEN_BYTES, SeenByCallers, SeenUris, ui_uris, uris_in
 from tests.deadlines import patience, until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 from tests.gateway.scripted_backend import Era, Refusal, Scripted
 from tests.gateway.test_whole_messages import CELLS, ENVELOPE, LISTEN, UPDATED, ask
@@ -26,7 +26,7 @@ def having(era: Era, name: str, *own: str, **results: Any) -> Scripted:
     return Scripted(era, resources__read=read, **results)
 
 
-async def read(client: Raw, era: str, uri: str) -> str:
+async def read(client: RawClient, era: str, uri: str) -> str:
     return (await ask(client, era, "resources/read", {"uri": uri})).result["contents"][0]["text"]
 
 
@@ -49,7 +49,7 @@ async def test_what_a_call_showed_is_read_at_its_server(
     far = having(server_era, "far", uri, tools__call=shown)
     async with near.serving(), far.serving():
         servers = {"near": near.entry, "far": far.entry}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
             await ask(client, client_era, "tools/call", {"name": "far__t", "arguments": {}})
             assert await read(client, client_era, uri) == "far"
             assert near.count("resources/read") == 0
@@ -67,7 +67,7 @@ async def test_what_lists_prompts_and_resources_link_to_is_read_at_their_server(
     near = having(server_era, "near")
     async with near.serving(), far.serving():
         servers = {"near": near.entry, "far": far.entry}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
             await ask(client, client_era, "tools/list")
             assert await read(client, client_era, "ui://far/app") == "far"
             await ask(client, client_era, "prompts/get", {"name": "far__p"})
@@ -81,7 +81,7 @@ async def test_one_server_alone_has_every_uri_and_its_own_words(
     tmp_path: Path, client_era: str, server_era: Era
 ) -> None:
     alone = having(server_era, "alone", "skill://a/SKILL.md")
-    async with alone.serving(), gateway(tmp_path, {"b": alone.entry}) as program, Raw(program.url) as client:
+    async with alone.serving(), gateway(tmp_path, {"b": alone.entry}) as program, RawClient(program.url) as client:
         assert await read(client, client_era, "skill://a/SKILL.md") == "alone"
         error = (await ask(client, client_era, "resources/read", {"uri": "no://no"})).error
         assert error == {"code": -32602 if client_era == "2026" else -32002, "message": "Resource not found"}
@@ -94,7 +94,7 @@ async def test_the_configuration_says_who_has_a_uri(tmp_path: Path, client_era: 
     one, two = having(server_era, "one", "ui://x/1", "ui://y"), having(server_era, "two", "ui://x/1", "ui://y")
     async with one.serving(), two.serving():
         servers = {"one": one.entry, "two": {**two.entry, "uris": ["ui://x/*"]}}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
             assert await read(client, client_era, "ui://x/1") == "two"
             assert one.count("resources/read") == 0
             assert await read(client, client_era, "ui://y") == "one"
@@ -105,13 +105,13 @@ async def test_of_two_servers_that_showed_a_uri_the_first_in_the_file_has_it(tmp
     one = having("2025", "one", "x://far", tools__call=LINK)
     two = having("2025", "two", "x://far", tools__call=LINK)
     async with one.serving(), two.serving():
-        async with gateway(tmp_path, {"one": one.entry, "two": two.entry}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"one": one.entry, "two": two.entry}) as program, RawClient(program.url) as client:
             await client.initialize()
             await client.call("two__t")
             assert await read(client, "2025", "x://far") == "two"
             await client.call("one__t")
             assert await read(client, "2025", "x://far") == "one"
-            async with Raw(program.url) as other:
+            async with RawClient(program.url) as other:
                 await other.initialize()
                 await other.call("two__t")
                 assert await read(other, "2025", "x://far") == "two"
@@ -127,11 +127,11 @@ async def test_after_a_restart_servers_are_asked_in_order(tmp_path: Path, client
     three.results["resources/read"] = {"contents": [{"uri": "y://other", "text": "three"}]}
     async with one.serving(), two.serving(), three.serving():
         servers = {"one": one.entry, "two": two.entry, "three": three.entry}
-        async with gateway(tmp_path, servers, store=store) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, store=store) as program, RawClient(program.url) as client:
             await ask(client, client_era, "tools/call", {"name": "two__t", "arguments": {}})
             assert await read(client, client_era, "x://two") == "two"
             session = client.session
-        async with gateway(tmp_path, servers, store=store) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, store=store) as program, RawClient(program.url) as client:
             client.session = session
             for _ in range(3):
                 assert await read(client, client_era, "x://two") == "two"
@@ -150,7 +150,7 @@ async def test_a_uri_that_nobody_has_and_one_that_a_silent_server_may_have(
     toolsonly.capabilities = {"tools": {}}
     async with one.serving(), two.serving(), toolsonly.serving():
         servers = {"one": one.entry, "two": two.entry, "tools": toolsonly.entry}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
             await client.initialize()
             error = (await client.ask("resources/read", {"uri": "x://no"})).error
             assert error == {"code": -32002, "message": "Resource not found", "data": {"uri": "x://no"}}
@@ -173,7 +173,7 @@ async def test_an_unlisted_uri_is_subscribed_to(
     far = having(server_era, "far", "x://far", tools__call=LINK)
     async with near.serving(), far.serving():
         servers = {"near": near.entry, "far": far.entry}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
             if was_seen:
                 await ask(client, client_era, "tools/call", {"name": "far__t", "arguments": {}})
             if client_era == "2025":
@@ -210,7 +210,7 @@ async def test_an_unlisted_uri_is_completed(tmp_path: Path, client_era: str, ser
     near, far = having(server_era, "near"), having(server_era, "far", completion__complete=complete)
     async with near.serving(), far.serving():
         servers = {"near": near.entry, "far": far.entry}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
             for uri, found in (("x://{far}", True), ("x://{no}", False)):
                 asked = {"ref": {"type": "ref/resource", "uri": uri}, "argument": {"name": "far", "value": ""}}
                 answer = await ask(client, client_era, "completion/complete", asked)
@@ -225,13 +225,13 @@ def test_what_was_seen_is_bounded_in_bytes_and_callers() -> None:
     seen = SeenUris()
     seen.add((f"x://{n}/" + "y" * 1000 for n in range(2_000)), "b")
     assert 0 < len(seen) <= SEEN_BYTES // (1000 + PER_ENTRY)
-    assert seen.of("x://0/" + "y" * 1000) == ()
-    assert seen.of("x://1999/" + "y" * 1000) == ("b",)
+    assert seen.backends("x://0/" + "y" * 1000) == ()
+    assert seen.backends("x://1999/" + "y" * 1000) == ("b",)
     callers = SeenByCallers()
-    callers.of("first").add(["x://1"], "b")
+    callers.for_caller("first").add(["x://1"], "b")
     for n in range(300):
-        callers.of(f"caller {n}")
-    assert callers.of("first").of("x://1") == ()
+        callers.for_caller(f"caller {n}")
+    assert callers.for_caller("first").backends("x://1") == ()
 
 
 @pytest.mark.promise("gateway.unlisted-uris")
@@ -254,7 +254,7 @@ async def test_many_ask_at_once_and_all_are_answered(tmp_path: Path) -> None:
     names = [f"x://{n}" for n in range(60)]
     one, two = having("2025", "one"), having("2025", "two", *names)
     async with one.serving(), two.serving():
-        async with gateway(tmp_path, {"one": one.entry, "two": two.entry}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"one": one.entry, "two": two.entry}) as program, RawClient(program.url) as client:
             await client.initialize()
             async with asyncio.timeout(patience(20)):
                 assert set(await asyncio.gather(*(read(client, "2025", uri) for uri in names))) == {"two"}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.deadlines import until
-from tests.gateway.clients import Answer, Raw
+from tests.gateway.clients import Answer, RawClient
 from tests.gateway.gateways import gateway
 from tests.gateway.scripted_backend import Era, Refusal, Scripted
 
@@ -23,7 +23,7 @@ EXTRA = {"title": "A title", "x-unknown": {"a": [1, None]}, "_meta": {"vendor/x"
 """What stands in a message beside what the protocol needs."""
 
 
-async def ask(client: Raw, era: str, method: str, params: dict[str, Any] | None = None) -> Answer:
+async def ask(client: RawClient, era: str, method: str, params: dict[str, Any] | None = None) -> Answer:
     if era == "2026":
         return await client.ask_2026(method, params)
     if client.session is None:
@@ -51,7 +51,7 @@ async def test_an_error_keeps_its_code_message_and_data(
     async with (
         Scripted(server_era, tools__call=refuse).serving() as server,
         gateway(tmp_path, {"b": server.entry}) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         answer = await ask(client, client_era, "tools/call", {"name": "b__t", "arguments": {}})
         assert answer.error == error
@@ -75,7 +75,7 @@ async def test_items_requests_and_results_keep_all_their_members(
         resources__read={"contents": [{"uri": "x://r", "text": "x", **EXTRA}], **EXTRA},
         completion__complete={"completion": {"values": ["x"], "x-unknown": 1}, **EXTRA},
     )
-    async with server.serving(), gateway(tmp_path, {"b": server.entry}) as program, Raw(program.url) as client:
+    async with server.serving(), gateway(tmp_path, {"b": server.entry}) as program, RawClient(program.url) as client:
         for method, key in (
             ("tools/list", "tools"),
             ("prompts/list", "prompts"),
@@ -113,7 +113,7 @@ async def test_notifications_of_a_call_keep_all_their_members(tmp_path: Path, cl
         {"method": "notifications/message", "params": {"level": "info", "data": "x", **EXTRA}},
         {"method": "notifications/vendor", "params": EXTRA},
     ]
-    async with server.serving(), gateway(tmp_path, {"b": server.entry}) as program, Raw(program.url) as client:
+    async with server.serving(), gateway(tmp_path, {"b": server.entry}) as program, RawClient(program.url) as client:
         meta: dict[str, Any] = {"progressToken": "mine"}
         if client_era == "2026":
             meta |= {**ENVELOPE, "io.modelcontextprotocol/logLevel": "debug"}
@@ -128,7 +128,7 @@ async def test_notifications_of_a_call_keep_all_their_members(tmp_path: Path, cl
 @CELLS
 async def test_an_update_of_a_resource_keeps_all_its_members(tmp_path: Path, client_era: str, server_era: Era) -> None:
     server = Scripted(server_era, resources__list={"resources": [{"uri": "x://r", "name": "r"}]})
-    async with server.serving(), gateway(tmp_path, {"b": server.entry}) as program, Raw(program.url) as client:
+    async with server.serving(), gateway(tmp_path, {"b": server.entry}) as program, RawClient(program.url) as client:
         if client_era == "2025":
             await client.initialize()
             stream = client.stream()

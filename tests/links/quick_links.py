@@ -48,3 +48,16 @@ async def helper_is_cancelled(*_: Any) -> Any:
     task = asyncio.ensure_future(asyncio.Event().wait())
     asyncio.get_running_loop().call_soon(task.cancel)
     await task
+
+
+class Notifications:
+    """Keeps the notifications that a link hands on."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, Any]] = []
+
+    def __call__(self, method: str, params: Any) -> None:
+        self.heard.append((method, params))
+
+    def count(self, method: str) -> int:
+        return sum(each == method for each, _ in self.heard)

@@ -7,7 +7,7 @@ import pytest
 
 import holdfast
 from holdfast import events
-from holdfast.core.outcome import Verdict, VerdictRule
+from holdfast.core.verdicts import Verdict, VerdictRule
 from holdfast.links import Limits, Options
 from holdfast.testing import LOST_SESSION, Fault, FaultServer
 from tests.deadlines import until
@@ -64,7 +64,7 @@ async def test_after_an_unsafe_call_the_next_unsafe_one_is_told_and_a_safe_one_i
         assert text_of(await link.request("tools/call", tool("count"))) == "1"
         server.sessions.sessions.clear()
         assert (await link.request("tools/list"))["tools"]
-        [first, second] = [event for event in heard if isinstance(event, events.SessionWasReplaced)]
+        [first, second] = [event for event in heard if isinstance(event, events.LinkSessionReplaced)]
         assert (first.old, first.new, first.kept_state) == (old, second.old, True)
         assert link.statistics().replacements == 2
 
@@ -94,7 +94,7 @@ async def test_a_server_declared_stateless_loses_nothing() -> None:
 async def test_the_hook_runs_in_the_new_session_before_the_replay_and_may_allow_it() -> None:
     seen: list[tuple[str | None, str | None, bool]] = []
 
-    async def reseed(lost: holdfast.links.Reseeding) -> bool:
+    async def reseed(lost: holdfast.links.ReseedContext) -> bool:
         seen.append((lost.old_session, lost.new_session, lost.kept_state))
         await lost.request("tools/call", tool("count"))  # put back what was there
         return True
@@ -110,7 +110,7 @@ async def test_the_hook_runs_in_the_new_session_before_the_replay_and_may_allow_
 
 @pytest.mark.promise("link.reseed")
 async def test_a_hook_that_fails_allows_nothing() -> None:
-    async def reseed(lost: holdfast.links.Reseeding) -> bool:
+    async def reseed(lost: holdfast.links.ReseedContext) -> bool:
         await lost.request("no/such/method")
         return True
 
@@ -375,7 +375,7 @@ async def test_a_trial_whose_caller_was_cancelled_does_not_hold_up_the_next() ->
 
 @pytest.mark.promise("link.reseed")
 async def test_a_hook_that_uses_the_link_itself_is_told() -> None:
-    async def reseed(lost: holdfast.links.Reseeding) -> bool:
+    async def reseed(lost: holdfast.links.ReseedContext) -> bool:
         await link.request("tools/list")
         return True
 

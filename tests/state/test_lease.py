@@ -8,8 +8,8 @@ import pytest
 
 import holdfast
 from holdfast.core.models import Principal
-from holdfast.state.log import KIND
 from holdfast.state.sessions import Sessions
+from holdfast.state.storage.entries import KIND
 from holdfast.stores import open_store
 from tests.deadlines import patience
 from tests.state.turns import lasts
@@ -55,7 +55,7 @@ from tests.state.companions.writing import Studio, Writer
 async def main(url, handle):
     sessions = holdfast.Sessions(Studio, url)
     session = await sessions.find(handle)
-    writer = await holdfast.Companions(Writer, sessions).of(session)
+    writer = await holdfast.Companions(Writer, sessions).for_session(session)
     async with session.lease(ttl=2) as state, writer.turn("draft", to="drafted", ttl=2) as turn:
         state.topic = turn.state.text = "half-done"
         print("held", flush=True)
@@ -73,7 +73,7 @@ async def test_a_killed_holder_leaves_its_lease_and_its_turn_and_nothing_half_do
         sessions = Sessions(Studio, store)
         writers = holdfast.Companions(Writer, sessions)
         session = await sessions.begin()
-        writer = await writers.of(session)
+        writer = await writers.for_session(session)
         command = (sys.executable, "-c", HOLDS, url, session.handle)
         holder = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         assert holder.stdout is not None

@@ -8,9 +8,9 @@ from pydantic import Field
 
 import holdfast
 from holdfast.core.models import Principal
-from holdfast.state.log import KIND
 from holdfast.state.model import SessionState, migrate
 from holdfast.state.sessions import Sessions
+from holdfast.state.storage.entries import KIND
 from holdfast.stores import open_store
 
 pytestmark = pytest.mark.anyio

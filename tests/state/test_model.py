@@ -10,9 +10,9 @@ from pydantic import BaseModel, Field, PrivateAttr, SecretStr, computed_field
 
 import holdfast
 from holdfast.core.models import Principal
-from holdfast.state.log import KIND
 from holdfast.state.model import SessionState, migrate
 from holdfast.state.sessions import Sessions
+from holdfast.state.storage.entries import KIND
 from holdfast.stores import open_store
 
 pytestmark = pytest.mark.anyio

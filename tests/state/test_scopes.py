@@ -114,7 +114,7 @@ async def test_a_nested_call_sees_a_copy_and_leaves_nothing_on_fastmcp() -> None
         together = await asyncio.gather(*(asking.call_tool("outer", {}) for _ in range(20)))
         assert all(each.data == ["before outer", "outer"] for each in together)
     assert all(steps == ["before outer", "outer", "before inner", "inner"] for steps in seen)
-    assert await (await sessions.opened()).count() == 0  # nothing of it lands in the store
+    assert await (await sessions.open()).count() == 0  # nothing of it lands in the store
 
 
 @pytest.mark.promise("state.scopes")

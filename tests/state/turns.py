@@ -8,7 +8,7 @@ from tests.deadlines import until
 
 async def lasts(sessions: "holdfast.Sessions[Any]") -> None:
     """A turn of five renewals, a third of its time to live each."""
-    store = await sessions.opened()
+    store = await sessions.open()
     renew, renewed = store.renew, 0
 
     async def counted(*args: Any, **kwargs: Any) -> Any:

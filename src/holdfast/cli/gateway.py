@@ -213,8 +213,9 @@ def sessions_end(
         loaded = _with(load_config(config), None, None, store)
         async with open_store(loaded.store_url, keys=read_keys(keys_file), create=False) as opened:
             gateway = Gateway(loaded, opened)
+            endings = gateway.sessions.endings
             try:
-                return await gateway.sessions.end_by_key(id) or await gateway.sessions.end_by_key(record_id(id))
+                return await endings.end_by_key(id) or await endings.end_by_key(record_id(id))
             finally:
                 for backend in gateway.backends.values():
                     await backend.close_pool()
@@ -222,8 +223,8 @@ def sessions_end(
     ended = run(main())
     if json:
         print_json({"session": id, "ended": ended})
-    elif not ended:
-        out.print(f"there was no session {printable(id)} to end")
+    else:
+        out.print(f"ended session {printable(id)}" if ended else f"there was no session {printable(id)} to end")
     if not ended:
         raise typer.Exit(1)
 

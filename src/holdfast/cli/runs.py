@@ -114,7 +114,7 @@ def end(
     ended = run(main())
     if json:
         print_json({"run": id, "ended": ended})
-    elif not ended:
-        out.print(f"there was no run {printable(id)} to end")
+    else:
+        out.print(f"ended run {printable(id)}" if ended else f"there was no run {printable(id)} to end")
     if not ended:
         raise typer.Exit(1)

@@ -15,8 +15,8 @@ from holdfast.cli.output import JsonFlag, err, moment, out, print_json, printabl
 from holdfast.core.models import LogEntry, Record
 from holdfast.core.values import members
 from holdfast.errors import CorruptRecord
-from holdfast.state.log import KIND
 from holdfast.state.storage import records
+from holdfast.state.storage.entries import KIND
 from holdfast.stores import open_store
 
 app = typer.Typer(help="Sessions of a server's callers: list, show, fork, end.", no_args_is_help=True)
@@ -291,8 +291,11 @@ def end(
     if json:
         print_json({"ended": [each for each in done if each not in absent], "absent": absent})
     else:
-        for each, why in absent.items():
-            reason = "it was ended before" if why == "ended" else "it is unknown here"
-            out.print(f"there was no session {printable(each)} to end: {reason}")
+        for each, why in done.items():
+            if why is None:
+                out.print(f"ended session {each}")
+            else:
+                reason = "it was ended before" if why == "ended" else "it is unknown here"
+                out.print(f"there was no session {printable(each)} to end: {reason}")
     if absent:
         raise typer.Exit(1)

@@ -92,7 +92,7 @@ class Callbacks:
         return found
 
     @property
-    def asked_level(self) -> str | None:
+    def wanted_level(self) -> str | None:
         """The log level to ask servers for; None without `on_log`: a 2026 server then sends nothing."""
         return self.log_level if self.on_log is not None else None
 
@@ -105,16 +105,16 @@ class Callbacks:
         from pydantic import TypeAdapter, ValidationError
 
         given = dict(params or {})
-        asked: list[Any] = []
+        arguments: list[Any] = []
         try:
             if method == "elicitation/create" and self.elicit is not None:
                 name, callback, expected = "elicit", self.elicit, types.ElicitResult
                 adapter: Any = TypeAdapter(types.ElicitRequestParams)
-                asked.append(adapter.validate_python(given))
+                arguments.append(adapter.validate_python(given))
             elif method == "sampling/createMessage" and self.sample is not None:
                 name, callback = "sample", self.sample
                 expected = (types.CreateMessageResult, types.CreateMessageResultWithTools)
-                asked.append(types.CreateMessageRequestParams.model_validate(given))
+                arguments.append(types.CreateMessageRequestParams.model_validate(given))
             elif method == "roots/list" and self.roots is not None:
                 name, callback, expected = "roots", self._list_roots, types.ListRootsResult
             else:
@@ -127,7 +127,7 @@ class Callbacks:
                 code=INVALID_PARAMS,
                 message=f"the params of {method} are invalid",
             ) from error
-        return await _called(name, cast("Any", callback), asked, expected, server)
+        return await _called(name, cast("Any", callback), arguments, expected, server)
 
     async def _list_roots(self) -> Any:
         import mcp_types as types

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, TypeAlias, cast
 
 from holdfast.client.callbacks import Callbacks
 from holdfast.core.models import Principal, check_seconds
-from holdfast.core.outcome import VerdictRule
+from holdfast.core.verdicts import VerdictRule
 from holdfast.errors import ConfigError
 from holdfast.links.limits import Limits
 from holdfast.links.memory.store import Memory
@@ -63,7 +63,7 @@ def check_memory(factory: object, what: str) -> None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ServerDeclaration:
-    """The fields of a `Server`, without its calls."""
+    """What a `Server` is made of, without its calls: the type where only the declaration counts. Give a `Server`."""
 
     name: str
     url: str | Callable[[], Awaitable[str]] | None = None
@@ -206,6 +206,7 @@ class ServerDeclaration:
 
     @property
     def target(self) -> Target:
+        """Where the server is, as a link wants it."""
         return self.__dict__["_target"]
 
     @property

@@ -12,7 +12,7 @@ from holdfast.client.declaration import ServerDeclaration
 from holdfast.core.models import Principal
 from holdfast.core.retry import HINT_SECONDS
 
-__all__ = ["HINT_SECONDS", "Hints", "forget", "learn", "of", "saved_count"]
+__all__ = ["HINT_SECONDS", "Hints", "forget", "known", "learn", "saved_count"]
 
 SERVERS = 256  # hints are kept of the servers used last: declarations that differ in a token have no end
 TOOLS = 1_000  # of one server
@@ -61,7 +61,7 @@ def forget(server: ServerDeclaration, principal: Principal) -> None:
         old.revoked = True
 
 
-def of(server: ServerDeclaration, principal: Principal, version: object, now: float) -> Hints | None:
+def known(server: ServerDeclaration, principal: Principal, version: object, now: float) -> Hints | None:
     """What is known of a server's tools. `version` is what it calls itself now; None before a handshake."""
     key = (server, principal)
     hints = _kept.get(key)
@@ -76,7 +76,7 @@ def of(server: ServerDeclaration, principal: Principal, version: object, now: fl
 
 def saved_count(server: ServerDeclaration, principal: Principal, version: object) -> bool:
     """Do saved definitions count? Not once this process listed the tools or saw the server change: then only a listing
-    does. `version` as in `of`."""
+    does. `version` as in `known`."""
     key = hash((server, principal))
     if version is None:
         return _saved_version.get(key, 0) is not None

@@ -27,7 +27,10 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only by `advance()`, so that a test of a thirty-minute timeout takes no time."""
+    """A clock that moves only by `advance()`, so that a test of a thirty-minute timeout takes no time.
+
+    It begins at `start`, in seconds since 1970.
+    """
 
     def __init__(self, start: float = 1_800_000_000.0) -> None:
         self._start = start

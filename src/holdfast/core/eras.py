@@ -36,6 +36,7 @@ HEADER_MISMATCH = -32020
 MISSING_CAPABILITY = -32021
 UNSUPPORTED_VERSION = -32022
 METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
 
 NAMED_BY: Mapping[str, str] = {
     "tools/call": "name",
@@ -160,7 +161,7 @@ class Offers:
 
     passed: dict[Era, tuple[float, Why]] = field(default_factory=dict[Era, tuple[float, Why]])
     """Eras that were not available, since when, and why."""
-    told: bool = False
+    reported_sessionless: bool = False
     """It was reported that it offers no session."""
 
     def has_passed(self, era: Era, now: float) -> bool:

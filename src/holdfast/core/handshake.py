@@ -44,8 +44,8 @@ class Handshake:
 
     @property
     def instructions(self) -> str | None:
-        said = self.result.get("instructions")
-        return said if isinstance(said, str) else None
+        text = self.result.get("instructions")
+        return text if isinstance(text, str) else None
 
 
 def _members_or_none(value: object) -> Mapping[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Lifecycles as tables: link, gateway session, circuit.
+"""Lifecycles as tables: link, gateway, gateway session, circuit.
 
 A pair of state and event that no table lists is a bug in Holdfast and raises; a late event that must do no harm is
 listed with the state it stays in. Nothing here keeps time or counts: the owner of a lifecycle does.
@@ -38,6 +38,23 @@ class LinkEvent(Enum):
     CLOSED = "closed"
     RETIRE = "retire"
     ABANDONED = "abandoned"
+
+
+class GatewayState(Enum):
+    """Where a gateway process stands. LEAVING still takes new sessions, DRAINING takes calls of those that it has."""
+
+    SERVING = "serving"
+    LEAVING = "leaving"
+    DRAINING = "draining"
+    CUTTING = "cutting"
+
+
+class GatewayEvent(Enum):
+    """What takes a gateway process down."""
+
+    LEAVE = "leave"
+    DRAIN = "drain"
+    CUT = "cut"
 
 
 class GatewaySessionState(Enum):
@@ -200,6 +217,20 @@ LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
             _V.RETIRE: _L.RETIRED,
             _V.ABANDONED: _L.RETIRED,
         },
+    },
+)
+
+_P, _Y = GatewayState, GatewayEvent
+
+GATEWAY: Lifecycle[GatewayState, GatewayEvent] = Lifecycle(
+    "gateway",
+    _P.SERVING,
+    {
+        _P.SERVING: {_Y.LEAVE: _P.LEAVING, _Y.CUT: _P.CUTTING},
+        _P.LEAVING: {_Y.LEAVE: _P.LEAVING, _Y.DRAIN: _P.DRAINING, _Y.CUT: _P.CUTTING},
+        # A second drain waits with the first; who is in a hurry cuts at any time, and nothing leads back.
+        _P.DRAINING: {_Y.LEAVE: _P.DRAINING, _Y.DRAIN: _P.DRAINING, _Y.CUT: _P.CUTTING},
+        _P.CUTTING: {_Y.LEAVE: _P.CUTTING, _Y.DRAIN: _P.CUTTING, _Y.CUT: _P.CUTTING},
     },
 )
 

@@ -1,13 +1,13 @@
 """May this call be repeated, and what has to happen first? A pure function from verdict and circumstances to a step.
 
-It owns replay and replacement. It refuses to repeat an unsafe call that may have been executed, and to run any unsafe
-call in a session that lost what earlier calls had put there, unless the caller allowed it.
+An unsafe call that may have been executed is not repeated, and no unsafe call runs in a session that lost what earlier
+calls had put there, unless the caller allowed it.
 """
 
 from dataclasses import dataclass
 from enum import Enum
 
-from holdfast.core.outcome import Verdict
+from holdfast.core.verdicts import Verdict
 
 SAFE_METHODS = frozenset(
     {
@@ -29,28 +29,28 @@ SAFE_METHODS = frozenset(
 """Methods that the protocol itself makes repeatable. `tools/call` is as safe as its tool says, and the caller knows.
 `subscriptions/listen` is not one of them: what was missed in between must be reported, so a watch repeats it itself."""
 
-REPLAYS = 2  # per logical call: one for the fault, one for the fault of the repair
+REPLAYS = 2  # per call: one for a fault, one for a fault on the way back up
 BACKOFF = 0.1  # seconds before the second try: longer than a socket's restart, shorter than a person notices
 BACKOFF_CAP = 5.0  # seconds: longer waits gain nothing
 HINT_SECONDS = 3_600.0  # that a listing's hints count: a server may be redeployed with other tools and report nothing
-LONGEST_WAIT = 30.0  # seconds of Retry-After that we wait out ourselves; a longer rest is the caller's to plan
+LONGEST_WAIT = 30.0  # seconds of Retry-After that a call waits; a longer Retry-After is raised to the caller
 
 
 class RetryStep(Enum):
-    """What comes next for a call."""
+    """The next step of a call."""
 
     RETURN = "return the answer"
-    RAISE = "raise"
+    RAISE = "raise an error"
     REPLAY = "wait, then send it again"
-    RENEW = "resolve credentials, then send it again"
-    REPLACE = "shake hands again, then decide whether it may be sent again"
+    RENEW = "renew the credentials, then send it again"
+    REPLACE = "begin a new session, then decide whether to send it again"
 
 
-class Replacement(Enum):
+class AfterReplacement(Enum):
     """What a call may do once a new session stands."""
 
     REPLAY = "send it again"
-    TELL = "tell the caller that the session was replaced"
+    RAISE = "raise `SessionReplaced`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ def decide(verdict: Verdict, at: Circumstances) -> RetryStep:
     if verdict is Verdict.ANSWER:
         return RetryStep.RETURN
     if verdict is Verdict.AUTH_NEEDED:
-        # Not counted as a replay: the request was turned away at the door, and new credentials come once per call.
+        # Not counted as a replay: nothing was executed, and credentials are renewed once per call.
         return RetryStep.RENEW if at.renewable and not at.renewed else RetryStep.RAISE
     if verdict is Verdict.SESSION_LOST:
-        # The link is healed for the next call even when this one has used up its tries.
+        # The next call needs a new session, even when this one has used up its tries.
         return RetryStep.REPLACE
     if at.attempts > at.replays or verdict is Verdict.REJECTED:
         return RetryStep.RAISE
@@ -89,17 +89,17 @@ def decide(verdict: Verdict, at: Circumstances) -> RetryStep:
 
 def decide_replacement(
     *, safe: bool, kept_state: bool, stateful: bool, reseeded: bool, tries_left: bool
-) -> Replacement:
+) -> AfterReplacement:
     """May a call that met a lost session run in the new one? It was not executed; the question is what it relies on.
 
     `kept_state`: the lost session had answered an unsafe call. `stateful`: the server is not declared stateless.
     `reseeded`: the hook put back what was lost.
     """
     if not tries_left:
-        return Replacement.TELL
+        return AfterReplacement.RAISE
     if safe or not kept_state or not stateful or reseeded:
-        return Replacement.REPLAY
-    return Replacement.TELL
+        return AfterReplacement.REPLAY
+    return AfterReplacement.RAISE
 
 
 def is_safe(method: str, declared: bool | None) -> bool:
@@ -116,7 +116,7 @@ def backoff(attempt: int, jitter: float, *, base: float = BACKOFF, cap: float = 
 def wait_for(
     verdict: Verdict, retry_after: float | None, attempt: int, jitter: float, *, base: float = BACKOFF
 ) -> float:
-    """Seconds before a replay: what the server asked for, else the backoff."""
+    """Seconds before a replay: the server's Retry-After, else the backoff."""
     if verdict is Verdict.BUSY and retry_after is not None:
         return retry_after
     return backoff(attempt, jitter, base=base)

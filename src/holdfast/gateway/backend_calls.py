@@ -1,4 +1,4 @@
-"""Calls on their way to backends: their headers, what a backend says and asks meanwhile, and what an error becomes."""
+"""Calls on their way to backends: their headers, what a backend sends and asks meanwhile, and what an error becomes."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -26,7 +26,7 @@ from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.backends.lists import LISTS
 from holdfast.gateway.backends.refused_questions import RefusedQuestions
 from holdfast.gateway.backends.routing import Route
-from holdfast.gateway.drain import CallsInProgress
+from holdfast.gateway.lifecycle import GatewayLifecycle
 from holdfast.gateway.link_choice import LinkChoice
 from holdfast.gateway.parking.call import with_answer
 from holdfast.gateway.parking.parked_calls import invalid_state
@@ -57,11 +57,11 @@ class BackendCalls:
     """Sends the calls of one gateway, one backend request a call."""
 
     def __init__(
-        self, choice: LinkChoice, calls: CallsInProgress, seen_by: Callable[[RequestContext], SeenUris]
+        self, choice: LinkChoice, lifecycle: GatewayLifecycle, seen_by: Callable[[RequestContext], SeenUris]
     ) -> None:
         self._choice = choice
         self._seen_by = seen_by
-        self._calls = calls
+        self._lifecycle = lifecycle
 
     def send(
         self, context: RequestContext, backend: Backend, request: BackendRequest
@@ -145,7 +145,7 @@ class BackendCalls:
                 raise with_answer(refusal, error) from error
             return error_with_refusal(request.method, error, refusal)
         except asyncio.CancelledError:
-            if not (self._calls.was_cut() or (session is not None and session.was_cut())):
+            if not (self._lifecycle.was_cut() or (session is not None and session.was_cut())):
                 raise
             raise ConnectionLost(
                 f"{request.method}: the call at {backend.name!r} was cut when its session or the gateway ended",
@@ -157,7 +157,7 @@ class BackendCalls:
             raise backend.health.unavailable(error) from error
         except SessionReplaced as error:
             error.remedy = CALL_AGAIN
-            if not request.safe and (loss := link.unreported_loss) is not None:
+            if not request.safe and (loss := link.losses.pending) is not None:
                 context.will_report(link, loss)
             raise
         finally:
@@ -165,11 +165,11 @@ class BackendCalls:
             if parkable is not None:
                 backend_link.parkable.remove(parkable)
             if request.method == "tools/call":  # what the server offers may be other things from now on
-                backend.lists.looks.changes += 1
+                backend.lists.looks.mark_changed()
                 if session is not None and backend_link.session is not None:
                     session.lists.may_have_changed(backend.name)
         if backend.health.state != "up":
-            backend.answered()
+            backend.answered(backend_link.caller)
         if request.method in SHOWS_URIS and (uris := uris_in(request.method, result)):
             self._seen_by(context).add(uris, backend.name)
         if (
@@ -202,7 +202,7 @@ class BackendCalls:
             if isinstance(asked, dict) and asked:
                 if session is None:
                     raise ErrorAnswer(
-                        "input is needed", message="Input is needed, and nobody can be asked", code=-32603
+                        "input is needed", message="Input is needed, and the client can't be asked", code=-32603
                     )
                 for key, question in cast("dict[str, Any]", asked).items():
                     known = cast("dict[str, Any]", question) if isinstance(question, dict) else {}
@@ -291,8 +291,8 @@ def _handlers(
 
 
 def _progress(reply_channel: ReplyChannel, token: Any) -> RawProgress:
-    def told(params: Mapping[str, Any]) -> None:
-        said = {**params, "progressToken": token}
-        reply_channel.send({"jsonrpc": "2.0", "method": "notifications/progress", "params": said})
+    def pass_on(params: Mapping[str, Any]) -> None:
+        own = {**params, "progressToken": token}
+        reply_channel.send({"jsonrpc": "2.0", "method": "notifications/progress", "params": own})
 
-    return RawProgress(told)
+    return RawProgress(pass_on)

@@ -87,7 +87,7 @@ class FreshLists:
             elif about is not None and about.ttl_ms is not None:
                 ttl = min(ttl, about.ttl_ms - 1000 * backend.lists.looks.age(name))
                 public = public and about.public
-        found = merged(lists)
+        about_all = merged(lists)
         if context.era is Era.Y2026 and 0 < ttl < float("inf"):
-            found |= {"ttlMs": int(ttl), "cacheScope": "public" if public else "private"}
-        return found
+            about_all |= {"ttlMs": int(ttl), "cacheScope": "public" if public else "private"}
+        return about_all

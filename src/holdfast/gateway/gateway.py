@@ -4,7 +4,6 @@ It wires the parts, starts and stops them, and takes over another configuration.
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 from collections.abc import AsyncGenerator, Coroutine, Mapping
@@ -12,8 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast.core.clock import SYSTEM, Clock
-from holdfast.core.models import Gap
-from holdfast.core.values import members
+from holdfast.core.models import Principal
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.events import Sink
 from holdfast.gateway.announcements import Announcements
@@ -26,10 +24,10 @@ from holdfast.gateway.backends.ownership import Programs, whereabouts
 from holdfast.gateway.backends.routing import Table
 from holdfast.gateway.config.file import Config, ServerEntry
 from holdfast.gateway.config.settings import Settings
-from holdfast.gateway.drain import CallsInProgress
 from holdfast.gateway.failure_log import FailureLog
 from holdfast.gateway.fronts.steering import Steering
 from holdfast.gateway.fronts.streams import Room, Stream, Streams
+from holdfast.gateway.lifecycle import GatewayLifecycle
 from holdfast.gateway.link_choice import LinkChoice
 from holdfast.gateway.orphans import Orphans
 from holdfast.gateway.parking.parked_calls import ParkedCalls
@@ -40,15 +38,11 @@ from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.seen_uris import SeenByCallers, SeenUris
 from holdfast.gateway.sessions.reaper import Reaper
 from holdfast.gateway.sessions.registry import Sessions
-from holdfast.gateway.sessions.stored import TOPIC
 from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.gateway")
 
-CUT_SECONDS = 2.0  # for calls that were cut to answer so
 STOP_SECONDS = 5.0  # for background tasks to take their cancellation
-REAP_SECONDS = 30.0  # between two rounds of the reaper, at most
-LISTEN_AGAIN = 1.0  # seconds before the store is listened to again, after it failed
 
 
 class Gateway:
@@ -59,12 +53,9 @@ class Gateway:
         self.config = config
         self.store = store
         self.address = ""
-        self.leaving = False
-        self.draining = False
         self._sink = sink
         self._clock = clock
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._hurry = asyncio.Event()
         self._programs = Programs(store)
         self._children = Children(settings.sessions.children, settings.children_per_caller)
         self.backends: dict[str, Backend] = {}
@@ -85,8 +76,8 @@ class Gateway:
         self.caller_lists = CallerLists(self.backends, self.offers, self.link_choice, settings.sessions)
         self.announcements = Announcements(self.offers, self.sessions.live, self.caller_lists)
         self.checks = HealthChecks(self.backends)
-        self.calls = CallsInProgress()
-        self.parked = ParkedCalls(store, self._programs.owner, settings.sessions, self.calls)
+        self.lifecycle = GatewayLifecycle()
+        self.parked = ParkedCalls(store, self._programs.owner, settings.sessions, self.lifecycle)
         self._seen = SeenByCallers()
         self.failures = FailureLog("the gateway")
         self._process = ProcessRecord(store, self._programs.owner, self.failures, self.describe)
@@ -136,7 +127,7 @@ class Gateway:
 
     def seen_by(self, context: RequestContext) -> SeenUris:
         """The URIs that servers have shown to a session, or to a caller who has none."""
-        return context.session.seen if context.session is not None else self._seen.of(context.principal)
+        return context.session.seen if context.session is not None else self._seen.for_caller(context.principal)
 
     def answer_stream(self) -> Stream:
         """A stream for one answer that can't be resumed."""
@@ -158,10 +149,10 @@ class Gateway:
             },
         }
 
-    def report(self, error: HoldfastError) -> None:
+    def report(self, error: HoldfastError, caller: Principal | None = None) -> None:
         """Log what a caller is not shown of an error, once until the backend, or the store, has answered again."""
         backend = self.backends.get(error.server) if error.server is not None else None
-        (self.failures if backend is None else backend.health.failures).add(error)
+        (self.failures if backend is None else backend.health.failures).add(error, caller)
 
     async def settled(self) -> None:
         """Wait until every backend that is still coming up for the first time has shown what it offers."""
@@ -180,7 +171,7 @@ class Gateway:
     async def start(self) -> None:
         await check_sealing(self.store)
         for backend in self.backends.values():
-            await backend.lists.recall()
+            await backend.known_lists.recall()
         await self._process.end_dead()
         self.announcements.lists_changed()
         await self._process.write()
@@ -188,8 +179,8 @@ class Gateway:
             self._run(Orphans().watch(), "orphans")
         self._run(self.checks.keep_checking(lambda: self.settings.health.every), "health")
         self._run(self._process.keep_writing(self.announcements.states), "process record")
-        self._run(self._keep_reaping(), "reap")
-        self._run(self._hear(), "hear")
+        self._run(self.reaper.keep_reaping(), "reap")
+        self._run(self.sessions.endings.follow_other_processes(), "endings")
         await self._first_check()
 
     async def _first_check(self) -> None:
@@ -201,8 +192,9 @@ class Gateway:
             clash = next((each for each in self.table.clashes if each.kind in ("tool", "prompt")), None)
             if clash is not None:
                 await self.stop()
+                one, other = (name for name in self.backends if name in (clash.winner, clash.loser))
                 raise ConfigError(
-                    f"the {clash.kind} {clash.name!r} is offered by {clash.winner!r} and by {clash.loser!r}",
+                    f"the {clash.kind} {clash.name!r} is offered by {one!r} and by {other!r}",
                     remedy="use naming.mode prefix or priority, naming.rename, or a deny list",
                 )
 
@@ -211,59 +203,15 @@ class Gateway:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _keep_reaping(self) -> None:
-        every = min(REAP_SECONDS, max(0.2, self.settings.sessions.idle / 10))
-        while True:
-            await asyncio.sleep(every)
-            try:
-                await self.reaper.reap()
-            except HoldfastError as error:
-                log.warning("expired sessions were not all ended: %s", error)
-            except Exception:
-                log.exception("expired sessions were not all ended")
-
-    async def _hear(self) -> None:
-        """Sessions that other processes have ended."""
-        while True:
-            try:
-                async with self.store.listen(TOPIC) as notices:
-                    async for notice in notices:
-                        if isinstance(notice, Gap):
-                            continue  # each session's next touch finds out
-                        key = members(notice.data).get("ended")
-                        if isinstance(key, str):
-                            self.sessions.ended_elsewhere(key)
-            except HoldfastError as error:
-                log.warning("sessions that other processes end are not noticed at once: %s", error)
-            await asyncio.sleep(LISTEN_AGAIN)
-
     # Stop
 
     async def drain(self) -> None:
         """No new sessions; calls get their time, and those that need longer are answered as of unknown outcome."""
-        if self._hurry.is_set():
-            return
-        listen, sessions = self.settings.listen, self.settings.sessions
-        self.leaving = True
-        if listen.linger:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), listen.linger)
-        self.draining = True
-        if not self._hurry.is_set():
-            await self.calls.wait(sessions.drain)
-        if len(self.calls):
-            log.warning("%d calls are cut: they need more than sessions.drain, %g s", len(self.calls), sessions.drain)
-        self.hurry()
-        await self.calls.wait(CUT_SECONDS)
-
-    def hurry(self) -> None:
-        """Wait for no call any longer."""
-        self._hurry.set()
-        self.calls.cut()
+        await self.lifecycle.drain(self.settings.listen.linger, self.settings.sessions.drain)
 
     def end_streams(self) -> None:
         """Clients that listen see that it is over in this process."""
-        self.sessions.end_streams()
+        self.sessions.live.end_streams()
         self.announcements.end()
 
     async def stop(self) -> None:
@@ -292,9 +240,9 @@ class Gateway:
             backend = self.backends.get(name)
             if backend is None or not goes_on(backend, entry):
                 old, backend = backend, self._new_backend(name, entry)
-                await backend.lists.recall()
+                await backend.known_lists.recall()
                 if old is not None:
-                    backend.lists.take_over(old.lists)
+                    backend.known_lists.take_over(old.known_lists)
             fresh[name] = backend
         # No await until the table is made: calls must not see half of the change.
         outdated = OutdatedBackends(self.backends, fresh)

@@ -30,41 +30,41 @@ class LinkChoice:
         """The session's own link, if it is up: most calls go over it."""
         if context.session is None or not self._is_sessions_own(context, backend):
             return None
-        found = context.session.links.get(backend.name)
-        return found if found is not None and found.is_up else None
+        backend_link = context.session.links.get(backend.name)
+        return backend_link if backend_link is not None and backend_link.is_up else None
 
     async def for_call(self, context: RequestContext, backend: Backend) -> BackendLink | None:
         """The link for a call, brought up; None if the call has to have a session of its own."""
         session, reuse = context.session, backend.policy.reuse
-        found = None
+        backend_link = None
         if session is not None and self._is_sessions_own(context, backend):
-            found = await self.of_session(context, backend, session)
+            backend_link = await self.for_session(context, backend, session)
         elif reuse == "principal" and not context.is_anonymous:
-            found = self._of_principal(context, backend, backend.passed(context.headers))
+            backend_link = self._for_principal(context, backend, backend.passed(context.headers))
         elif reuse == "shared" or await self._keeps_nothing(backend):
-            found = backend.links.common()
+            backend_link = backend.links.common()
         elif context.era is Era.Y2026 and reuse != "call":
-            found = await self._stateless(backend)
-        if found is not None:
-            await self.start(found, backend)
-        return found
+            backend_link = await self._stateless(backend)
+        if backend_link is not None:
+            await self.start(backend_link, backend)
+        return backend_link
 
     async def for_lists(
         self, context: RequestContext, backend: Backend, passed: Mapping[str, str]
     ) -> tuple[BackendLink, bool]:
         """The link over which a caller's own lists are fetched; True if it is for that alone."""
         if context.session is not None and self._is_sessions_own(context, backend):
-            return await self.of_session(context, backend, context.session), False
+            return await self.for_session(context, backend, context.session), False
         if backend.policy.reuse == "principal" and not context.is_anonymous:
-            return self._of_principal(context, backend, passed), False
+            return self._for_principal(context, backend, passed), False
         return backend.new(principal=context.principal, caller=context.principal, passed=passed), True
 
-    async def of_session(self, context: RequestContext, backend: Backend, session: GatewaySession) -> BackendLink:
+    async def for_session(self, context: RequestContext, backend: Backend, session: GatewaySession) -> BackendLink:
         """The session's own link."""
         return await session.links.to(backend, backend.passed(context.headers))
 
-    def _of_principal(self, context: RequestContext, backend: Backend, passed: Mapping[str, str]) -> BackendLink:
-        return backend.links.of_principal(context.principal, self._sessions.settings.idle, passed)
+    def _for_principal(self, context: RequestContext, backend: Backend, passed: Mapping[str, str]) -> BackendLink:
+        return backend.links.for_principal(context.principal, self._sessions.settings.idle, passed)
 
     async def _keeps_nothing(self, backend: Backend) -> bool:
         """May calls of different callers share a link? Only if the backend remembers nothing of them."""
@@ -94,4 +94,4 @@ class LinkChoice:
             raise
         except Unavailable as error:
             raise backend.health.unavailable(error) from error
-        await backend_link.link.wait_listening(LISTEN_SECONDS)
+        await backend_link.link.stream.wait_listening(LISTEN_SECONDS)

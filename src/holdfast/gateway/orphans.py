@@ -36,7 +36,7 @@ class Orphans:
 
 
 def _zombies_of(parent: int) -> set[int]:
-    found: set[int] = set()
+    pids: set[int] = set()
     for place in _PROC.iterdir() if _PROC.is_dir() else ():
         if not place.name.isdigit():
             continue
@@ -46,5 +46,5 @@ def _zombies_of(parent: int) -> set[int]:
         except (OSError, ValueError):  # it ended meanwhile
             continue
         if state == "Z" and int(of) == parent:
-            found.add(int(place.name))
-    return found
+            pids.add(int(place.name))
+    return pids

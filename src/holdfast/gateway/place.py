@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.errors import ConfigError
-from holdfast.gateway.backends.lists import CATALOGUES
+from holdfast.gateway.backends.known_lists import CATALOGUES
 from holdfast.gateway.backends.ownership import PROCESSES
 from holdfast.gateway.config.file import Config
 from holdfast.gateway.sessions.record import KIND

@@ -40,7 +40,7 @@ def described(backend: Backend, left_out_for_callers: Collection[str]) -> Mappin
 
 
 class ProcessRecord:
-    """The record of one gateway process. `describe` returns what it says."""
+    """The record of one gateway process. `describe` returns its content."""
 
     def __init__(
         self, store: Store, owner: str, failures: FailureLog, describe: Callable[[], Mapping[str, Any]]

@@ -26,7 +26,7 @@ class Readiness:
     async def why_not(self) -> str | None:
         """Why it is not ready; None if it is."""
         gateway = self._gateway
-        if gateway.leaving or gateway.draining:
+        if not gateway.lifecycle.is_ready:
             return "draining"
         states = [backend.health.state for backend in gateway.backends.values()]
         if states and "up" not in states:

@@ -34,7 +34,7 @@ class RequestContext:
         self.session = session
 
     def identify(self, client: Client) -> None:
-        """The request says what client it comes from."""
+        """The client that the request comes from is known."""
         self.client = client
 
     def will_report(self, link: Link, loss: Loss) -> None:
@@ -45,7 +45,7 @@ class RequestContext:
         """The client has read the answer."""
         if self.reporting is not None:
             link, loss = self.reporting
-            link.loss_reported(loss)
+            link.losses.reported(loss)
 
     @property
     def is_anonymous(self) -> bool:

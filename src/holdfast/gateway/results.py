@@ -18,20 +18,20 @@ def with_notice(result: dict[str, Any], method: str, notice: str) -> dict[str, A
     """A result with a notice for the model, and for programs in `_meta`."""
     meta = result.get("_meta")
     known = cast("dict[str, Any]", meta) if isinstance(meta, dict) else {}
-    told = {**result, "_meta": {**known, NOTICE: notice}}
+    changed = {**result, "_meta": {**known, NOTICE: notice}}
     content = result.get("content")
     if method == "tools/call" and isinstance(content, list):
-        told["content"] = [*cast("list[Any]", content), {"type": "text", "text": notice}]
-    return told
+        changed["content"] = [*cast("list[Any]", content), {"type": "text", "text": notice}]
+    return changed
 
 
 def with_refusal(result: dict[str, Any], refused: HoldfastError) -> dict[str, Any]:
     """The result of a tool that failed because its question was refused, with the reason and the remedy."""
     seen = disclosed(refused)
     content = result.get("content")
-    said = cast("list[Any]", content) if isinstance(content, list) else []
+    before = cast("list[Any]", content) if isinstance(content, list) else []
     meta = {**members(result.get("_meta")), ERROR: dict(seen.fields)}
-    return {**result, "content": [*said, {"type": "text", "text": seen.text}], "_meta": meta}
+    return {**result, "content": [*before, {"type": "text", "text": seen.text}], "_meta": meta}
 
 
 def error_with_refusal(method: str, error: ErrorAnswer, refused: HoldfastError) -> dict[str, Any]:
@@ -39,9 +39,9 @@ def error_with_refusal(method: str, error: ErrorAnswer, refused: HoldfastError) 
     reads, else raised."""
     if method == "tools/call":
         result = {"content": [{"type": "text", "text": error.message}] if error.message else [], "isError": True}
-        told = with_refusal(result, refused)
-        told["_meta"][ERROR]["answer"] = rpc_error(error)
-        return told
+        changed = with_refusal(result, refused)
+        changed["_meta"][ERROR]["answer"] = rpc_error(error)
+        return changed
     seen = disclosed(refused)
     again = error.copied()
     again.message = f"{error.message} ({seen.text})" if error.message else seen.text

@@ -42,7 +42,7 @@ class SeenUris:
                 oldest, _ = self._backends.popitem(last=False)
                 self._size -= len(oldest) + PER_ENTRY
 
-    def of(self, uri: str) -> tuple[str, ...]:
+    def backends(self, uri: str) -> tuple[str, ...]:
         """The backends that have shown it."""
         known = self._backends.get(uri)
         if known is None:
@@ -57,7 +57,7 @@ class SeenByCallers:
     def __init__(self) -> None:
         self._callers: OrderedDict[str, SeenUris] = OrderedDict()
 
-    def of(self, principal: str) -> SeenUris:
+    def for_caller(self, principal: str) -> SeenUris:
         known = self._callers.get(principal)
         if known is None:
             known = self._callers[principal] = SeenUris()
@@ -69,7 +69,7 @@ class SeenByCallers:
 
 def uris_in(method: str, result: Mapping[str, Any]) -> list[str]:
     """The URIs in the result of a call, a prompt or a resource."""
-    found: list[object] = []
+    uris: list[object] = []
     parts = result.get(SHOWS_URIS.get(method, ""))
     for each in cast("list[object]", parts) if isinstance(parts, list) else ():
         part = members(each)
@@ -77,14 +77,14 @@ def uris_in(method: str, result: Mapping[str, Any]) -> list[str]:
             part = members(part.get("content"))
         kind = part.get("type")
         if kind == "resource_link" or method == "resources/read":
-            found.append(part.get("uri"))
+            uris.append(part.get("uri"))
         elif kind == "resource":
-            found.append(members(part.get("resource")).get("uri"))
+            uris.append(members(part.get("resource")).get("uri"))
         if "_meta" in part:
-            found.extend(ui_uris(part["_meta"]))
+            uris.extend(ui_uris(part["_meta"]))
     if "_meta" in result:
-        found.extend(ui_uris(result["_meta"]))
-    return [uri for uri in found if isinstance(uri, str) and 0 < len(uri) <= LONGEST_URI]
+        uris.extend(ui_uris(result["_meta"]))
+    return [uri for uri in uris if isinstance(uri, str) and 0 < len(uri) <= LONGEST_URI]
 
 
 def ui_uris(meta: object) -> Iterator[str]:

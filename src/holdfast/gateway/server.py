@@ -62,7 +62,7 @@ class Program:
     def stop(self) -> None:
         """Stop serving. Called again, it waits for no call."""
         if self._stop.is_set() and self.gateway is not None:
-            self.gateway.hurry()
+            self.gateway.lifecycle.cut()
         self._stop.set()
 
     @asynccontextmanager
@@ -213,7 +213,7 @@ def _settings(app: HttpFront, limits: ClientLimits, connections: Connections) ->
 
 def _stamp(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return stat.st_mtime_ns, stat.st_size

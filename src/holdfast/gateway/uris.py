@@ -1,4 +1,4 @@
-"""Which backend a URI belongs to, also one that no list shows, and the asking for one that nobody has shown.
+"""Which backend a URI belongs to, also one that no list shows; backends are asked for one that none has shown.
 
 The order: lists, configuration, what the session has seen, `ui://` in lists, templates; a single backend has every URI.
 Else each backend with resources is asked in turn: those with URIs of the same scheme first, then in the file's order.
@@ -19,12 +19,12 @@ from holdfast.gateway.request_context import RequestContext
 ASK_SECONDS = 30.0  # for each backend that is asked whether it has a URI
 ASKED = 16  # URIs of all clients that are asked for at once; more wait
 NOT_FOUND = {Era.Y2025: -32002, Era.Y2026: -32602}
-"""The code that says of a resource that it does not exist."""
+"""The error code of a resource that does not exist."""
 _CONTENT = {"resources/read": "contents"}
 
 
 def not_found(era: Era, uri: str) -> ErrorAnswer:
-    """Nobody has a resource, in the words of an era."""
+    """The error for a resource that no backend has, with the code of an era."""
     return ErrorAnswer(
         f"no backend has {uri[:200]!r}", message="Resource not found", code=NOT_FOUND[era], data={"uri": uri}
     )
@@ -42,11 +42,11 @@ class UriRouting:
         self._asking = asyncio.Semaphore(ASKED)
 
     def known(self, context: RequestContext, uri: str, table: Table) -> str | None:
-        """The backend of a URI, as far as a table and what was seen tell."""
+        """The backend of a URI, as far as it is known from a table and from what was seen."""
         backends = self._gateway.backends
         route = table.resources.get(uri) or table.templates.get(uri)
         name = route.backend if route is not None else table.configured_backend(uri)
-        if name is None and (seen := self._gateway.seen_by(context).of(uri)):
+        if name is None and (seen := self._gateway.seen_by(context).backends(uri)):
             name = next((each for each in backends if each in seen), None)
         return name or table.backend_of_uri(uri)
 
@@ -88,17 +88,17 @@ class UriRouting:
         return (own.link.era if own is not None else backend.era) is Era.Y2026
 
     async def locate(self, context: RequestContext, uri: str, table: Table) -> Backend | None:
-        """The backend of a URI, found by reading it if nothing else tells; None: nobody has it."""
-        found = await self.find(context, uri, table)
-        if found is None:
+        """The backend of a URI, found by reading it if it is not known; None: no backend has it."""
+        backend = await self.find(context, uri, table)
+        if backend is None:
             answered = await self.ask(context, uri, "resources/read", {"uri": uri})
-            found = answered[0] if answered is not None else None
-        return found
+            backend = answered[0] if answered is not None else None
+        return backend
 
     async def ask(
         self, context: RequestContext, uri: str, method: str, params: Mapping[str, Any]
     ) -> tuple[Backend, dict[str, Any]] | None:
-        """Send a request to one backend after the other, until one has an answer. None: nobody has; the error of a
+        """Send a request to one backend after the other, until one has an answer. None: no backend has. The error of a
         backend that could not be asked is raised, for it may have the URI."""
         unreachable: HoldfastError | None = None
         async with self._asking:

@@ -5,9 +5,9 @@ It owns recovery. What a tool is, is known to the packages above.
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.outcome import Verdict, VerdictRule
+from holdfast.core.verdicts import Verdict, VerdictRule
 from holdfast.links.calls.handlers import OnNotification, OnProgress, OnRequest
-from holdfast.links.lifecycle.reseed import Reseeding
+from holdfast.links.lifecycle.reseed import ReseedContext
 from holdfast.links.limits import Limits
 from holdfast.links.link import Link
 from holdfast.links.memory.http import HttpMemory
@@ -36,7 +36,7 @@ __all__ = [
     "OnProgress",
     "OnRequest",
     "Options",
-    "Reseeding",
+    "ReseedContext",
     "StoreMemory",
     "Verdict",
     "VerdictRule",

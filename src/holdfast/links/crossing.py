@@ -31,7 +31,7 @@ _questions = count(1)
 
 
 class Crossing:
-    """One session's. `ask` asks the session; None while nobody answers."""
+    """One session's. `on_question` puts a question to the session; None while nobody answers."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Crossing:
         param_headers: Callable[[str, Mapping[str, Any]], dict[str, str]],
     ) -> None:
         self.link = link
-        self.ask: OnRequest | None = None
+        self.on_question: OnRequest | None = None
         self._learn = learn
         self._param_headers = param_headers
 
@@ -101,12 +101,14 @@ class Crossing:
         try:
             async with asyncio.timeout_at(until):
                 for key, question in members(result.get("inputRequests")).items():
-                    if self.ask is None:
+                    if self.on_question is None:
                         raise ErrorAnswer("no session", message="nobody answers requests", code=METHOD_NOT_FOUND)
                     known = members(question)
                     params = known.get("params")
                     id = f"input-{next(_questions)}"
-                    answers[key] = await self.ask(str(known.get("method")), members(params) if params else None, id)
+                    answers[key] = await self.on_question(
+                        str(known.get("method")), members(params) if params else None, id
+                    )
         except TimeoutError as error:
             raise AnswerTimeout(
                 f"{method}: {self.link.name!r} asked for input, and it was not given within the call's timeout",

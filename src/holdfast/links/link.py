@@ -1,7 +1,8 @@
-"""One live, self-healing connection to one MCP server. Any task may use or close it; a closed one starts over.
+"""One connection to one MCP server that recovers by itself. Any task may use or close it; a closed one starts over.
 
-The public face: `request`, `notify`, `watch`, `close`. It carries JSON-RPC and knows nothing of tools. How messages
-travel is a wire's matter, how the link comes up and heals `lifecycle.py`, what a call does about a fault `call.py`.
+For users: `open`, `request`, `notify`, `watch`, `close`. It carries JSON-RPC, nothing of tools. Code that wraps
+a link finds its parts as attributes: `inbound` (what answers the server), `stream` (the server's own stream), `losses`,
+`introduction`, `saved`, `lifecycle`, `background`.
 """
 
 import asyncio
@@ -10,21 +11,20 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, cast
 
-from holdfast.core.clock import Clock
-from holdfast.core.eras import VERSIONS, Era
-from holdfast.core.handshake import Handshake, Ours, includes
+from holdfast.core.eras import Era
+from holdfast.core.handshake import Handshake, Ours
 from holdfast.core.lifecycle import LinkState
-from holdfast.core.models import Principal
-from holdfast.core.outcome import judge
 from holdfast.core.retry import is_safe
+from holdfast.core.verdicts import judge
 from holdfast.errors import Busy, UsageError
 from holdfast.links.background import BackgroundTasks, cancelling
 from holdfast.links.calls.call import Call, CallContext, pass_circuit
 from holdfast.links.calls.errors import closed, error_for
 from holdfast.links.calls.exchange import NO_HEADERS, Exchanger
-from holdfast.links.calls.handlers import CallHandlers, OnNotification, OnProgress, OnRequest, OnResumeToken
+from holdfast.links.calls.handlers import CallHandlers, OnProgress, OnResumeToken
 from holdfast.links.calls.inbound import Inbound
 from holdfast.links.calls.watch import Watch
+from holdfast.links.introduction import Introduction
 from holdfast.links.lifecycle.lifecycle import LinkLifecycle
 from holdfast.links.lifecycle.losses import Losses
 from holdfast.links.lifecycle.peer import peer_of
@@ -32,13 +32,11 @@ from holdfast.links.lifecycle.phase import LinkPhase
 from holdfast.links.lifecycle.startup import Startup
 from holdfast.links.lifecycle.succession import Succession
 from holdfast.links.memory.session import SavedSession
-from holdfast.links.memory.store import Memory
 from holdfast.links.options import LinkStatistics, Options
 from holdfast.links.reporter import LinkReporter
 from holdfast.links.settings import REMEMBERED, CurrentSettings, SessionSettings
-from holdfast.links.sharers import Sharers
 from holdfast.links.target import Target, check_headers, check_resume_token, target_of
-from holdfast.links.wires.base import Loss, Message, Resumption
+from holdfast.links.wires.base import Message, Resumption
 
 
 class Link:
@@ -50,6 +48,9 @@ class Link:
         options = options or Options()
         where = target_of(target)
         self.name = name or where.name
+        self.principal = options.principal
+        """On whose behalf it calls."""
+        self.clock = options.clock
         self._options = options
         self._settings = CurrentSettings(
             SessionSettings(
@@ -62,28 +63,30 @@ class Link:
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watches = 0
-        self._touched = float("-inf")
         reporter = self._reporter = LinkReporter(self.name, options.on_event, options.clock)
-        background = self._background = BackgroundTasks(reporter.task_failed)
+        background = self.background = BackgroundTasks(reporter.task_failed)
+        """For tasks of code that wraps this link; they end when it closes."""
         phase = LinkPhase()
-        self._inbound = Inbound(background, reporter, options.limits.deliver)
-        self._inbound.handle(options.on_request, options.on_notification)
-        self._exchanger = Exchanger(self.name, self._settings, phase, self._inbound, background, options.limits)
+        self.inbound = Inbound(background, reporter, options.limits.deliver)
+        self.inbound.handle(options.on_request, options.on_notification)
+        self._exchanger = Exchanger(self.name, self._settings, phase, self.inbound, background, options.limits)
         peer = peer_of(where, options.limits.circuit, options.principal if options.own_circuit else None)
-        self._saved = SavedSession(options.memory, self._settings, background, reporter)
+        self.saved = SavedSession(options.memory, self._settings, background, reporter)
         startup = Startup(
-            self.name, where, options, background, peer, self._settings, self._saved, self._inbound, reporter
+            self.name, where, options, background, peer, self._settings, self.saved, self.inbound, reporter
         )
-        losses = Losses()
-        succession = Succession(options, startup, self._saved, self._exchanger, reporter, self._settings, losses)
-        self._lifecycle = LinkLifecycle(
-            options, phase, startup, self._saved, succession, losses, self._inbound, background, reporter
+        losses = self.losses = Losses(self.saved, options.confirm_losses)
+        succession = Succession(options, startup, self.saved, self._exchanger, reporter, self._settings, losses)
+        self.lifecycle = LinkLifecycle(
+            options, phase, startup, self.saved, succession, losses, self.inbound, background, reporter
         )
+        self.stream = self.lifecycle.stream
+        self.introduction = Introduction(self.name, self._settings, self.lifecycle)
         self._calls = CallContext(
             self.name,
             options,
-            self._lifecycle,
-            self._saved.saver,
+            self.lifecycle,
+            self.saved.saver,
             self._exchanger,
             peer,
             reporter,
@@ -92,16 +95,6 @@ class Link:
         )
 
     # What it is
-
-    @property
-    def principal(self) -> Principal:
-        """On whose behalf it calls."""
-        return self._options.principal
-
-    @property
-    def ours(self) -> Ours:
-        """Who we say we are, and what the server may ask of us."""
-        return self._settings.now.ours
 
     @property
     def log_level(self) -> str | None:
@@ -113,42 +106,37 @@ class Link:
         self._settings.change(replace(self._settings.now, log_level=level))
 
     @property
-    def clock(self) -> Clock:
-        """What its times are taken from."""
-        return self._options.clock
-
-    @property
     def phase(self) -> LinkState:
         """Where the link is between closed and ready."""
-        return self._lifecycle.phase.state
+        return self.lifecycle.phase.state
 
     @property
     def era(self) -> Era | None:
         """The era that was agreed on; None before the first handshake."""
-        generation = self._lifecycle.generation
+        generation = self.lifecycle.generation
         return generation.era if generation is not None else None
 
     @property
     def session_id(self) -> str | None:
         """The server's session id; None where there is none."""
-        generation = self._lifecycle.generation
+        generation = self.lifecycle.generation
         return generation.session if generation is not None else None
 
     @property
     def generation(self) -> int:
         """How many handshakes there were, adopted ones included."""
-        return self._lifecycle.numbers
+        return self.lifecycle.bring_up.numbers
 
     @property
     def handshake(self) -> Handshake | None:
         """What both sides said at the latest handshake; None before the first."""
-        generation = self._lifecycle.generation
+        generation = self.lifecycle.generation
         return generation.handshake if generation is not None else None
 
     @property
     def keeps_state(self) -> bool:
         """Can the server remember something for this link alone? It gave a session id, or is a 2025 program of ours."""
-        generation = self._lifecycle.generation
+        generation = self.lifecycle.generation
         if generation is None or generation.era is Era.Y2026:
             return False
         return generation.session is not None or generation.wire.owns_server
@@ -156,13 +144,8 @@ class Link:
     @property
     def keeps_child(self) -> bool:
         """Is the server a program, or object, that ends with this link?"""
-        generation = self._lifecycle.generation
+        generation = self.lifecycle.generation
         return generation is not None and generation.wire.owns_server
-
-    @property
-    def background(self) -> BackgroundTasks:
-        """For tasks of code that wraps this link; they end when it closes."""
-        return self._background
 
     def statistics(self) -> LinkStatistics:
         """Counts since the link was made."""
@@ -187,18 +170,18 @@ class Link:
     async def open(self, *, timeout: float | None = None) -> Handshake:
         """Connect now instead of at the first call."""
         self._enter_loop()
-        if self._lifecycle.generation is None:
+        if self.lifecycle.generation is None:
             pass_circuit(self._calls.peer, self._reporter, "open")
-        until = self._until(timeout)
+        until = _until(timeout)
         try:
-            generation = await self._lifecycle.ready("open", until)
+            generation = await self.lifecycle.ready("open", until)
         except BaseException:
             self._calls.peer.circuit.gave_up()
             raise
         if generation.assumed:
             left = None if until is None else max(0.0, until - asyncio.get_running_loop().time())
             generation.discovered(await self.request("server/discover", timeout=left))
-            generation = self._lifecycle.generation or generation
+            generation = self.lifecycle.generation or generation
         return generation.handshake
 
     async def request(
@@ -243,37 +226,22 @@ class Link:
                 params,
                 is_safe(method, safe),
                 headers or NO_HEADERS,
-                self._until(timeout),
+                _until(timeout),
                 on_progress,
                 id,
                 handlers,
                 silence,
                 sharer,
-                self._resumption(resume, on_resume_token),
+                _resumption(resume, on_resume_token, self._reporter),
             )
             result, generation = await call.run()
         finally:
             self._reporter.call_ended()
         if method in REMEMBERED and params is not None:
             self._settings.change(self._settings.now.after(method, params))
-            self._saved.saver.soon(generation)
-        if self._saved.memory is not None:
-            self._touch(self._saved.memory.touch_every)
+            self.saved.saver.soon(generation)
+        self.saved.touch_soon()
         return result
-
-    def _resumption(self, token: str | None, on_token: OnResumeToken | None) -> Resumption | None:
-        if token is None and on_token is None:
-            return None
-        if on_token is None:
-            return Resumption(token)
-
-        async def take(token: str) -> None:
-            try:
-                await on_token(token)
-            except Exception as error:
-                self._reporter.handler_failed("a callback for resume tokens", error)
-
-        return Resumption(token, take)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification; it arrives at most once. In 2026, HTTP has none from clients: there nothing is sent."""
@@ -284,7 +252,7 @@ class Link:
             message["params"] = dict(params)
         healed = False
         while True:
-            generation = self._lifecycle.generation or await self._lifecycle.ready(method, None)
+            generation = self.lifecycle.generation or await self.lifecycle.ready(method, None)
             if generation.era is Era.Y2026 and not generation.wire.owns_server:
                 return
             reply = await self._exchanger.deliver(generation, message)
@@ -292,7 +260,7 @@ class Link:
                 return
             # It was turned away, so sending it again in the healed session delivers it once.
             verdict = judge(reply.seen, self._options.verdict_rules)
-            if healed or not self._lifecycle.heal(generation, reply.seen, verdict):
+            if healed or not self.lifecycle.heal(generation, reply.seen, verdict):
                 raise error_for(self.name, method, "notify", verdict, reply, 1)
             healed = True
 
@@ -320,9 +288,9 @@ class Link:
         ]
         self._watches += 1
         watch = Watch(
-            self._lifecycle,
+            self.lifecycle,
             self._exchanger,
-            self._inbound,
+            self.inbound,
             self._reporter,
             self._options.limits,
             kinds,
@@ -330,7 +298,7 @@ class Link:
             f"watch-{self._watches}",
             partial,
         )
-        watch.start(self._background)
+        watch.start(self.background)
         try:
             await asyncio.shield(watch.started)
         except asyncio.CancelledError:
@@ -340,104 +308,45 @@ class Link:
             raise
         return watch
 
-    def listen(self) -> None:
-        """Read the server's own stream from now on, where `Options(stream=False)` had left it alone. 2025 only."""
-        self._lifecycle.stream.want()
-        if self._lifecycle.generation is not None:
-            self._lifecycle.stream.start(self._lifecycle.generation)
-
-    async def wait_listening(self, seconds: float) -> None:
-        """Until the server's own stream is open, where it has one and we want it; at most so long."""
-        if self._lifecycle.generation is not None:
-            await self._lifecycle.stream.wait_listening(self._lifecycle.generation, seconds)
-
-    def handle(self, on_request: OnRequest | None, on_notification: OnNotification | None) -> None:
-        """Set who answers the server's requests and takes its notifications from now on."""
-        self._inbound.handle(on_request, on_notification)
-
-    def introduce(self, info: Mapping[str, Any], capabilities: Mapping[str, Any]) -> None:
-        """Set client info and add capabilities, before the handshake: a 2025 server learns of them only there."""
-        if self.era is Era.Y2025 and not includes(self.ours.capabilities, capabilities):
-            missing = sorted(set(capabilities) - set(self.ours.capabilities))
-            raise UsageError(
-                f"the handshake with {self.name!r} was made without {missing}",
-                server=self.name,
-                remedy="give capabilities= to the link's Options, or introduce before its first use",
-            )
-        self._settings.change(self._settings.now.introduced(info, capabilities))
-
-    def keep_in(self, memory: Memory, principal: Principal) -> None:
-        """Keep the session in this memory, for this principal, from now on: for links that came up before both."""
-        self._saved.keep_in(memory, principal, self._lifecycle.generation)
-
-    @property
-    def sharers(self) -> Sharers:
-        """The users of the link, to each of whom a loss is reported."""
-        return self._lifecycle.losses.sharers
-
-    @property
-    def unreported_loss(self) -> Loss | None:
-        """The loss that the next unsafe call will raise, if any."""
-        return self._lifecycle.losses.pending
-
-    @property
-    def holds_state(self) -> bool:
-        """Has an unsafe call left something in the session, or is a loss before it still to be reported?"""
-        return self._lifecycle.holds_state
-
-    def loss_reported(self, loss: Loss) -> None:
-        """A caller knows of the loss; see `Options.confirm_losses`."""
-        self._lifecycle.loss_reported(loss)
-
-    def prefer(self, era: Era) -> None:
-        """Which era to take where the server offers both; without effect after the first handshake."""
-        if not self._lifecycle.numbers:
-            self._settings.change(replace(self._settings.now, prefers=era))
-
-    def assume(self, version: str) -> None:
-        """The server speaks this version of 2026, as far as the user knows: over HTTP, the first use needs no
-        handshake. If it turns out not to, one is made. Without effect after the first handshake."""
-        self.prefer(Era.Y2026)
-        if not self._lifecycle.numbers and version in VERSIONS[Era.Y2026]:
-            self._settings.change(replace(self._settings.now, assumed=version))
-
-    def retire(self) -> None:
-        """Close for good, with the `close()` that follows: from then on its use raises `LeaseClosed`."""
-        self._lifecycle.retire()
-
     async def close(self, *, end: bool | None = None) -> None:
         """Close, in bounded time. `end=False` leaves the server's session alive, to be adopted; the default ends it,
         unless a memory keeps it."""
         self._enter_loop()
-        await self._lifecycle.close(self._saved.memory is None if end is None else end)
+        await self.lifecycle.close(self.saved.memory is None if end is None else end)
 
     def _enter_loop(self) -> None:
         loop = asyncio.get_running_loop()
         if self._loop is loop:
             return
         if self._loop is not None:
-            if not self._lifecycle.phase.is_closed and not self._loop.is_closed():
+            if not self.lifecycle.phase.is_closed and not self._loop.is_closed():
                 raise UsageError(
                     f"the link to {self.name!r} belongs to another event loop",
                     server=self.name,
                     remedy="use one link per event loop, or close it first",
                 )
-            self._lifecycle.abandon()
+            self.lifecycle.abandon()
             self._exchanger.abandon()
         self._loop = loop
 
-    def _until(self, timeout: float | None) -> float | None:
-        return None if timeout is None else asyncio.get_running_loop().time() + timeout
 
-    async def touch(self) -> None:
-        """The saved session is in use, although there are no calls."""
-        await self._saved.touch()
+def _resumption(token: str | None, on_token: OnResumeToken | None, reporter: LinkReporter) -> Resumption | None:
+    if token is None and on_token is None:
+        return None
+    if on_token is None:
+        return Resumption(token)
 
-    def _touch(self, every: float | None) -> None:
-        now = asyncio.get_running_loop().time()
-        if every is not None and now - self._touched >= every:
-            self._touched = now
-            self._background.start(self._saved.touch(), "touch")
+    async def take(token: str) -> None:
+        try:
+            await on_token(token)
+        except Exception as error:
+            reporter.handler_failed("a callback for resume tokens", error)
+
+    return Resumption(token, take)
+
+
+def _until(timeout: float | None) -> float | None:
+    return None if timeout is None else asyncio.get_running_loop().time() + timeout
 
 
 def _check(method: object, params: object, headers: Mapping[str, str] | None, server: str) -> None:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.eras import Era
 from holdfast.core.models import ANONYMOUS, Principal
-from holdfast.core.outcome import VerdictRule
+from holdfast.core.verdicts import VerdictRule
 from holdfast.errors import ConfigError
 from holdfast.events import Sink
 from holdfast.links.calls.handlers import OnNotification, OnRequest
-from holdfast.links.lifecycle.reseed import Reseeding
+from holdfast.links.lifecycle.reseed import ReseedContext
 from holdfast.links.limits import Limits
 from holdfast.links.memory.guarded import guarded
 from holdfast.links.memory.store import Memory
@@ -20,7 +20,7 @@ from holdfast.version import __version__
 if TYPE_CHECKING:
     from holdfast.links.wires.http.pool import SharedPool
 
-Reseed: TypeAlias = Callable[[Reseeding], Awaitable[bool | None]]
+Reseed: TypeAlias = Callable[[ReseedContext], Awaitable[bool | None]]
 """Awaited when a session was replaced, before any replay. True: what was lost is back, calls may go on."""
 EraChoice: TypeAlias = Literal["auto", "2025", "2026"]
 
@@ -64,7 +64,7 @@ class Options:
     on_event: Sink | None = None
     reseed: Reseed | None = None
     confirm_losses: bool = False
-    """True: a loss stays to be reported until `Link.loss_reported()` says that a caller has read of it. A gateway's
+    """True: a loss stays to be reported until `Losses.reported()` says that a caller has read of it. A gateway's
     case, whose answer has still to reach the client; else raising `SessionReplaced` is the report."""
     clock: Clock = SYSTEM
 

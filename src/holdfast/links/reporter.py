@@ -107,4 +107,4 @@ class LinkReporter:
 
 def shown_session(session: str | None) -> str:
     """A session in a log: enough to tell two apart, not enough to use it."""
-    return "without an id" if session is None else f"{session[:4]}…"
+    return "a session without an id" if session is None else f"session {session[:4]}…"

@@ -110,7 +110,7 @@ class Bridge:
             if method == "server/discover":
                 return await self._discover(params or {}, timeout)
             if self.link.generation == 0 and is_2026:
-                self.link.assume(str(meta[PROTOCOL_VERSION]))  # a client with a pinned era, which makes no handshake
+                self.link.introduction.assume(str(meta[PROTOCOL_VERSION]))  # its era is pinned: no handshake
             safe, timeout = await self._is_safe(method, params, timeout)
             extra = {name: value for name, value in (headers or {}).items() if name.lower() not in _OURS}
             sharer = self._sharer() if self._sharer is not None else None
@@ -176,13 +176,13 @@ class Bridge:
         schemas = dict[str, Any]()
         listed = result.get("tools")
         for tool in cast("list[Any]", listed) if isinstance(listed, list) else ():
-            told = _members(tool)
-            name, hints = told.get("name"), _members(told.get("annotations"))
+            listed_tool = _members(tool)
+            name, hints = listed_tool.get("name"), _members(listed_tool.get("annotations"))
             if isinstance(name, str):  # else the session will say what is wrong with it
                 safe.pop(name, None)
                 if hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True:
                     safe[name] = hint
-                schemas[name] = told.get("inputSchema")
+                schemas[name] = listed_tool.get("inputSchema")
         if self.link.era is Era.Y2026:
             _schemas[self.link] = _schemas.get(self.link, {}) | schemas
 
@@ -193,16 +193,16 @@ class Bridge:
             _schemas.pop(self.link, None)
 
     async def _initialize(self, params: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
-        self.link.introduce(params.get("clientInfo") or {}, params.get("capabilities") or {})
-        self.link.prefer(Era.Y2025)
+        self.link.introduction.introduce(params.get("clientInfo") or {}, params.get("capabilities") or {})
+        self.link.introduction.prefer(Era.Y2025)
         handshake = await self.link.open(timeout=timeout)
         return dict(handshake.result) if handshake.era is Era.Y2025 else _as_2025(handshake, self.link.name)
 
     async def _discover(self, params: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
         meta = cast("Mapping[str, Any]", params.get("_meta") or {})
-        self.link.introduce(meta.get(CLIENT_INFO) or {}, meta.get(CLIENT_CAPABILITIES) or {})
+        self.link.introduction.introduce(meta.get(CLIENT_INFO) or {}, meta.get(CLIENT_CAPABILITIES) or {})
         if not self._probes:
-            self.link.prefer(Era.Y2026)
+            self.link.introduction.prefer(Era.Y2026)
         handshake = await self.link.open(timeout=timeout)
         if handshake.era is Era.Y2025:
             raise MCPError(METHOD_NOT_FOUND, f"{self.link.name!r} speaks {handshake.version}")
@@ -309,23 +309,23 @@ class LinkDispatcher:
                 except MCPError as error:
                     raise ErrorAnswer(error.message, message=error.message, data=error.data, code=error.code) from error
 
-            self._bridge.crossing.ask = answer
+            self._bridge.crossing.on_question = answer
 
-            def hear(method: str, params: Params) -> None:
+            def on_notification(method: str, params: Params) -> None:
                 self._bridge.on_notification(method)
                 if not run_notify_intercept(on_notify_intercept, method, params):
-                    tasks.start_soon(_heard, on_notify, _Context(self, None), method, params)
+                    tasks.start_soon(_pass_on, on_notify, _Context(self, None), method, params)
 
-            self._link.handle(answer, hear)
+            self._link.inbound.handle(answer, on_notification)
             try:
                 task_status.started()
                 await anyio.sleep_forever()
             finally:
-                self._bridge.crossing.ask = None
-                self._link.handle(None, None)
+                self._bridge.crossing.on_question = None
+                self._link.inbound.handle(None, None)
 
 
-async def _heard(on_notify: OnNotify, context: "_Context", method: str, params: Params) -> None:
+async def _pass_on(on_notify: OnNotify, context: "_Context", method: str, params: Params) -> None:
     await on_notify(context, method, params)
 
 
@@ -376,15 +376,15 @@ class LinkTransport:
         from_session, written = anyio.create_memory_object_stream[SessionMessage](BACKLOG)
         self._to_session = to_session
         self._streams = (to_session, for_session, from_session, written)
-        self._link.handle(self._ask, self._hear)
-        self._bridge.crossing.ask = self._ask
+        self._link.inbound.handle(self._on_question, self._on_notification)
+        self._bridge.crossing.on_question = self._on_question
         self._start(self._read(written))
         return for_session, from_session
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self._link.handle(None, None)
+        self._link.inbound.handle(None, None)
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -410,21 +410,21 @@ class LinkTransport:
                 self._calls[message.id] = task
                 task.add_done_callback(_forgetter(self._calls, message.id))
             elif isinstance(message, JSONRPCNotification):
-                self._told(message)
+                self._take_notification(message)
             elif message.id is not None:
                 waiting = self._asked.get(message.id)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message)
 
-    def _told(self, message: JSONRPCNotification) -> None:
+    def _take_notification(self, message: JSONRPCNotification) -> None:
         if message.method == CANCELLED:
             task = self._calls.get((message.params or {}).get("requestId", ""))
             if task is not None:
                 task.cancel()  # the link notifies the server in the way of its era
             return
-        self._start(self._tell(message))
+        self._start(self._notify(message))
 
-    async def _tell(self, message: JSONRPCNotification) -> None:
+    async def _notify(self, message: JSONRPCNotification) -> None:
         with suppress(MCPError):
             await self._bridge.notify(message.method, message.params)
 
@@ -460,7 +460,7 @@ class LinkTransport:
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
             await self._to_session.send(SessionMessage(message))
 
-    def _hear(self, method: str, params: Params) -> None:
+    def _on_notification(self, method: str, params: Params) -> None:
         self._bridge.on_notification(method)
         message = JSONRPCNotification(jsonrpc="2.0", method=method, params=dict(params) if params else None)
         assert self._to_session is not None
@@ -471,20 +471,20 @@ class LinkTransport:
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             pass
 
-    async def _ask(self, method: str, params: Params, id: str | int) -> dict[str, Any]:
+    async def _on_question(self, method: str, params: Params, id: str | int) -> dict[str, Any]:
         waiting = self._asked[id] = asyncio.get_running_loop().create_future()
         try:
             request = JSONRPCRequest(jsonrpc="2.0", id=id, method=method, params=dict(params) if params else None)
             await self._send(request)
             answer = await waiting
         except asyncio.CancelledError:
-            self._hear(CANCELLED, {"requestId": id, "reason": "the server takes it back"})
+            self._on_notification(CANCELLED, {"requestId": id, "reason": "the server takes it back"})
             raise
         finally:
             self._asked.pop(id, None)
         if isinstance(answer, JSONRPCError):
-            said: ErrorData = answer.error
-            raise ErrorAnswer(said.message, message=said.message, data=said.data, code=said.code)
+            error: ErrorData = answer.error
+            raise ErrorAnswer(error.message, message=error.message, data=error.data, code=error.code)
         return answer.result
 
 

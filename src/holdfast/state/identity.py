@@ -51,7 +51,7 @@ class FromArgument:
     name: str = "session_id"
 
     def find(self, caller: Identity, kind: str) -> Found | None:
-        """The key of the session that this call names; None if it names none."""
+        """How the call of `caller` names a session of this `kind`; None if it names none."""
         return _handle(caller.arguments.get(self.name), f"the argument {self.name!r}")
 
     @property
@@ -67,7 +67,7 @@ class FromMeta:
     key: str
 
     def find(self, caller: Identity, kind: str) -> Found | None:
-        """The key of the session that this call names; None if it names none."""
+        """How the call of `caller` names a session of this `kind`; None if it names none."""
         return _handle(caller.meta.get(self.key), f"_meta[{self.key!r}]")
 
     @property
@@ -81,7 +81,7 @@ class From2025Session:
     """The connection of a client that speaks 2025: over HTTP its session, on stdio its process."""
 
     def find(self, caller: Identity, kind: str) -> Found | None:
-        """The key of the session that this call names; None if it names none."""
+        """How the call of `caller` names a session of this `kind`; None if it names none."""
         if caller.session_2025 is None:
             return None
         return Key(_digest("2025", kind, caller.principal, caller.session_2025), caller.principal)
@@ -97,7 +97,7 @@ class FromPrincipal:
     """One session for each authenticated caller."""
 
     def find(self, caller: Identity, kind: str) -> Found | None:
-        """The key of the session that this call names; None if it names none."""
+        """How the call of `caller` names a session of this `kind`; None if it names none."""
         if caller.principal == ANONYMOUS:
             return None
         return Key(_digest("principal", kind, caller.principal), caller.principal)
@@ -115,7 +115,7 @@ class ForEveryone:
     name: str = "everyone"
 
     def find(self, caller: Identity, kind: str) -> Found | None:
-        """The key of the session that this call names; None if it names none."""
+        """How the call of `caller` names a session of this `kind`; None if it names none."""
         return Key(_digest("everyone", kind, self.name), ANONYMOUS, shared=True)
 
     @property

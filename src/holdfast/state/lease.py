@@ -2,16 +2,33 @@
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from holdfast.core.models import Claim
 from holdfast.errors import Busy, HoldfastError
-from holdfast.state.log import KIND
+from holdfast.state.calls.session_in_call import SessionInCall
+from holdfast.state.storage.entries import KIND
 from holdfast.state.storage.session_record import SessionRecord
 from holdfast.stores.base import to_the_end
 from holdfast.stores.contract import CLOSE_SECONDS, Store
+
+
+@asynccontextmanager
+async def long_turn(
+    session: SessionInCall[Any], ttl: float, on_renewal: Callable[[], Awaitable[None]] | None = None
+) -> AsyncGenerator[int]:
+    """The sole right to a long turn, renewed while the block lasts; yields the fence that a write must carry."""
+    lease = Lease(session.record, ttl, on_renewal)
+    with session.showing():
+        fence = await lease.take()
+    try:
+        with session.showing():
+            await session.record.refresh()
+        yield fence
+    finally:
+        await lease.give_back()
 
 
 class Lease:
@@ -27,7 +44,7 @@ class Lease:
 
     async def take(self) -> int:
         """The fence that a write must carry. A caller cancelled while the store makes the claim leaves none behind."""
-        store = await self._record.table.opened()
+        store = await self._record.table.store.open()
         owner = f"lease-{secrets.token_hex(8)}"
         claiming = asyncio.ensure_future(store.claim(KIND, self._record.handle, owner=owner, ttl=self._ttl))
         try:

@@ -1,21 +1,18 @@
-"""The log of a session: what was done, in order, append-only; and the way back to an earlier state.
+"""The log of a session: what was done, in order, append-only.
 
 Entries are never rewritten: a correction is another entry.
 """
 
-import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any
 
 from holdfast.core.models import LogEntry
 from holdfast.core.values import JSON, members
-
-KIND = "state"
-COMPANIONS = "state-companions"  # which companions a session has
-POINTERS = "state-key"  # what a principal or a connection stands for
-UNDO = "undo"
-PAGE = 100
+from holdfast.state.calls.session_in_call import SessionInCall
+from holdfast.state.storage import records
+from holdfast.state.storage.entries import KIND, PAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,65 +35,54 @@ class HistoryEntry:
         return cls(entry.seq, entry.rev, entry.at, label, body.get("data"), back if isinstance(back, int) else None)
 
 
-class SessionWithLog(Protocol):
-    """What a log needs of its session."""
-
-    async def entries(self, *, after: int = 0, limit: int = PAGE, newest_first: bool = False) -> list[LogEntry]: ...
-
-    def newest(self) -> AsyncIterator[LogEntry]: ...
-
-    async def append(self, label: str, data: JSON) -> None: ...
-
-
 class Log:
     """`await session.log.last(5)`, `async for entry in session.log`, `await session.log.add("note", {…})`."""
 
-    def __init__(self, session: SessionWithLog) -> None:
+    def __init__(self, session: SessionInCall[Any]) -> None:
         self._session = session
 
     async def last(self, count: int = 20, *, label: str | None = None) -> list[HistoryEntry]:
-        """The newest entries, oldest of them first; with `label`, the newest of that kind."""
+        """The newest `count` entries, oldest of them first; with `label`, only entries with this label."""
         found: list[HistoryEntry] = []
         if count < 1:
             return found
-        async for entry in self._session.newest():
-            step = HistoryEntry.of(entry)
-            if label is None or step.label == label:
-                found.append(step)
-            if len(found) == count:
-                break
+        async with aclosing(self.newest_first()) as entries:
+            async for entry in entries:
+                if label is None or entry.label == label:
+                    found.append(entry)
+                if len(found) == count:
+                    break
         return found[::-1]
 
     async def add(self, label: str, data: JSON = None) -> None:
         """Add an entry that changes no state."""
-        await self._session.append(label, data)
+        session = self._session
+        if session.draft is not None:  # goes with what is saved after the call, or not at all
+            session.draft.note(label, data)
+            return
+        with session.showing():
+            session.record.table.write_at_once()
+            await session.record.retried(lambda: session.record.note(label, data))
+
+    async def newest_first(self) -> AsyncGenerator[HistoryEntry]:
+        """The entries from the newest to the oldest, read a page at a time."""
+        session = self._session
+        with session.showing():
+            session.check_unchanged("the log")
+            store = await session.record.table.store.open()
+            async with aclosing(records.newest(store, session.record.handle)) as entries:
+                async for entry in entries:
+                    yield HistoryEntry.of(entry)
 
     async def __aiter__(self) -> AsyncIterator[HistoryEntry]:
-        after = 0
+        session, after = self._session, 0
         while True:
-            page = await self._session.entries(after=after, limit=PAGE)
+            with session.showing():
+                session.check_unchanged("the log")
+                store = await session.record.table.store.open()
+                page = await store.log(KIND, session.record.handle, after=after, limit=PAGE)
             for entry in page:
                 yield HistoryEntry.of(entry)
             if len(page) < PAGE:
                 return
             after = page[-1].seq
-
-
-def same(one: object, other: object) -> bool:
-    """Equal as JSON: Python takes 1, 1.0 and true for the same."""
-    return one == other and json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-
-
-def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """What the fields were that changed, and which were not there."""
-    changed = {name: before[name] for name in before if name not in after or not same(before[name], after[name])}
-    return {"set": changed, "new": [name for name in after if name not in before]}
-
-
-def back(stored: dict[str, Any], was: Mapping[str, Any]) -> dict[str, Any]:
-    """The version and state before an entry, from those after it."""
-    if "state" in was:  # written by newer code than what was there before: kept whole
-        return {"v": was.get("v"), "state": members(was.get("state"))}
-    new = set(cast("list[str]", was.get("new") or []))
-    state = {name: value for name, value in members(stored.get("state")).items() if name not in new}
-    return {"v": stored.get("v"), "state": state | members(was.get("set"))}

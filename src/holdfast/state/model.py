@@ -72,7 +72,7 @@ class SessionState(BaseModel):
 
     @classmethod
     def read(cls, data: JSON, id: str) -> "SessionState":
-        """A state as it was stored, brought up to this version."""
+        """The state in `data`, as the record `id` has it, brought up to this version."""
         if not isinstance(data, dict) or not isinstance(data.get("v"), int) or not isinstance(data.get("state"), dict):
             raise CorruptRecord(f"the record {id!r} holds no state", id=id)
         version, state = cast("int", data["v"]), cast("dict[str, Any]", data["state"])

@@ -10,10 +10,10 @@ from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.core.values import JSON
 from holdfast.errors import CorruptRecord, HoldfastError, NotFound, UsageError
 from holdfast.state.identity import Chain, Found, Identity, Key, Named
-from holdfast.state.log import COMPANIONS, KIND, POINTERS
 from holdfast.state.model import SessionState
 from holdfast.state.session import Session
 from holdfast.state.storage import records
+from holdfast.state.storage.entries import COMPANIONS, KIND, POINTERS
 from holdfast.state.storage.pointers import DAY, Pointers
 from holdfast.state.storage.session_record import SessionRecord
 from holdfast.state.storage.table import SessionTable
@@ -73,9 +73,9 @@ class SessionRegistry(Generic[S]):
 
     # The store
 
-    async def opened(self) -> Store:
-        """The store, opened by the first call that asks for it. A store belongs to one event loop."""
-        return await self.table.opened()
+    async def open(self) -> Store:
+        """Open the store, unless an earlier call did, and return it. A store belongs to one event loop."""
+        return await self.table.store.open()
 
     async def close(self) -> None:
         """Close the store that was opened here; the next call opens it again."""
@@ -85,7 +85,7 @@ class SessionRegistry(Generic[S]):
     async def lifespan(self, _: object = None) -> AsyncGenerator[dict[str, Any]]:
         """While a server runs: the store is opened now, so that a fault shows at the start; what is dead is removed
         now and then; the store is closed at the end."""
-        await self.opened()
+        await self.open()
         reaping = asyncio.get_running_loop().create_task(self._reap(), name=f"reap {self.table.name}")
         try:
             yield {}
@@ -101,7 +101,7 @@ class SessionRegistry(Generic[S]):
         while True:
             await asyncio.sleep(REAP_SECONDS)
             try:
-                store = await self.opened()
+                store = await self.open()
                 await records.end_orphans(store)
                 await store.reap(kind=KIND, expired_for=DAY)
                 await store.reap(kind=COMPANIONS)
@@ -127,8 +127,9 @@ class SessionRegistry(Generic[S]):
         is told `SessionExpired` and `Ended`."""
         return Session(SessionRecord(self.table, *await self.table.load(handle, principal)))
 
-    async def of(self, principal: Principal, limit: int = 100) -> list[Session[S]]:
-        """A caller's own sessions; none for anonymous callers, who are known by the handle alone."""
+    async def find_all(self, principal: Principal, limit: int = 100) -> list[Session[S]]:
+        """The live sessions of one caller, at most `limit`; none for anonymous callers, who are known by the handle
+        alone."""
         found: list[Session[S]] = []
         if principal == ANONYMOUS:
             return found

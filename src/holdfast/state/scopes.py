@@ -36,7 +36,7 @@ SURVIVES: dict[str, dict[str, bool]] = {
 
 class RequestScope(Generic[T]):
     """A typed value for the length of one request: `trace = RequestScope(Trace)`, then `trace.get()` in middleware and
-    tools. Needs `sessions.middleware()` on the server, which begins and ends it."""
+    tools. `make` makes the value. Needs `sessions.middleware()` on the server, which begins and ends the scope."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -58,7 +58,10 @@ class RequestScope(Generic[T]):
 
 
 class ServerScope(Generic[T]):
-    """A typed value of this process: `figures = ServerScope(Figures)`. Tools in threads may use it, too."""
+    """A typed value of this process: `figures = ServerScope(Figures)`. Tools in threads may use it, too.
+
+    `make` makes the value; `on_event` gets a `ServerCounted` with the scope's `name` for each `count`.
+    """
 
     def __init__(self, make: Callable[[], T], *, name: str = "server", on_event: Sink | None = None) -> None:
         self._value = make()
@@ -80,7 +83,7 @@ class ServerScope(Generic[T]):
             self._value = draft
 
     def count(self, name: str, by: int = 1) -> int:
-        """Add to a whole number in it, and report the event."""
+        """Add `by` to the field `name`, a whole number, and report the event. Returns the new number."""
         with self._lock:
             before: Any = getattr(self._value, name, None)
             if type(before) is not int:

@@ -38,8 +38,8 @@ class Sessions(Injectable[S]):
         `store` is a store or its URL, which is opened by the first call; `keys` then seal it, and `max_bytes` limits a
         record. `identity` says where a call may name its session, in order. A session ends `idle` seconds after its
         last use and `max_age` seconds after it began; None means never. `quota` limits the sessions of one
-        authenticated caller, `history` the revisions that can be gone back to. `name` tells kinds of state in one store
-        apart; it is the class's name if left out.
+        authenticated caller, `history` the revisions that can be gone back to. `name` distinguishes kinds of state in
+        one store; it is the class's name if left out.
         """
         if not isinstance(kind, type) or not issubclass(kind, SessionState):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"{kind!r:.80} is not a class of state", remedy="derive it from holdfast.SessionState")
@@ -57,7 +57,7 @@ class Sessions(Injectable[S]):
         save: bool = False,
         tools: bool = True,
     ) -> None:
-        """Put the lifecycle tools, the request's scope and the closing of the store on a FastMCP or MCPServer.
+        """Put the lifecycle tools, the request's scope and the closing of the store on a FastMCP or MCPServer `server`.
 
         `noun="basket"` names the tools create_basket, list_baskets, resume_basket, fork_basket and end_basket;
         `create` are the fields of the state that create_… takes; `save=True` saves `session.draft` after each call.
@@ -65,5 +65,6 @@ class Sessions(Injectable[S]):
         install(server, self, noun, create, save, tools)
 
     def middleware(self, *, save: bool = True) -> StateMiddleware:
-        """For `FastMCP(middleware=[…])` and `MCPServer(middleware=[…])`: loads before a call and saves after it."""
+        """For `FastMCP(middleware=[…])` and `MCPServer(middleware=[…])`: loads before a call and, with
+        `save`, saves after it."""
         return StateMiddleware(self, save=save)

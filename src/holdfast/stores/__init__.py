@@ -48,12 +48,13 @@ def open_store(
     create: bool = True,
     on_event: Sink | None = None,
 ) -> Store:
-    """The store at a URL, to be used as `async with open_store(…) as store`.
+    """The store at `url`, to be used as `async with open_store(…) as store`.
 
     `memory:` lives as long as the object; `sqlite:///file.db` (relative) or `sqlite:////var/lib/x.db` (absolute) is a
     file for all processes of one machine; `postgresql://…` and `redis://…` serve many machines. With `keys` every body
     is sealed by the first key and opened by any of them. With `create=False` a file that does not exist is an error.
-    `clock` replaces the store's own, for tests.
+    `max_bytes` limits a record. `on_event` is called with events of the store. `clock` replaces the store's own, for
+    tests.
     """
     address = Address.parse(url)
     codec = Codec(max_bytes) if keys is None else SealingCodec(max_bytes, keys)

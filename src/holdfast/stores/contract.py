@@ -68,7 +68,8 @@ class Store(Protocol):
         ...
 
     async def touch(self, kind: str, id: str, *, fence: int | None = None) -> None:
-        """Start the idle time over; rev and data stay. Refused like a commit if there is no live record."""
+        """Start the idle time over; rev and data stay. Refused like a commit if there is no live record, or if `fence`
+        is not the token of a claim that is held right now."""
         ...
 
     async def end(self, kind: str, id: str, *, created: float | None = None, fence: int | None = None) -> bool:
@@ -82,8 +83,8 @@ class Store(Protocol):
     async def log(
         self, kind: str, id: str, *, after: int = 0, limit: int = PAGE, newest_first: bool = False
     ) -> list[LogEntry]:
-        """Up to `limit` entries of a live record with `seq` over `after`, oldest first; or the newest ones, newest
-        first."""
+        """Up to `limit` entries of a live record with `seq` over `after`, oldest first; with `newest_first` the newest
+        ones, from the newest to the oldest."""
         ...
 
     async def claim(self, kind: str, id: str, *, owner: str, ttl: float) -> Claim:
@@ -94,11 +95,11 @@ class Store(Protocol):
         ...
 
     async def renew(self, claim: Claim, *, ttl: float) -> Claim:
-        """Hold it for `ttl` seconds from now, under the same token. `Conflict` if it was lost meanwhile."""
+        """Hold the `claim` for `ttl` seconds from now, under the same token. `Conflict` if it was lost meanwhile."""
         ...
 
     async def release(self, claim: Claim) -> bool:
-        """Give it up. False if it was no longer held."""
+        """Give the `claim` up. False if it was no longer held."""
         ...
 
     async def holder(self, kind: str, id: str) -> Claim | None:
@@ -114,14 +115,15 @@ class Store(Protocol):
         after: str | None = None,
         limit: int = PAGE,
     ) -> Page:
-        """One page of the records that match, ordered by kind and id; `state=None` for all. A record that matches
-        throughout a scan is seen exactly once."""
+        """One page of at most `limit` records that match `kind`, `principal` and `state` (None for all), ordered by
+        kind and id. The next page begins with `after=page.next`. A record that matches throughout a scan is seen
+        exactly once."""
         ...
 
     async def count(
         self, *, kind: str | None = None, principal: str | None = None, state: State | None = "live"
     ) -> int:
-        """How many records match."""
+        """How many records match `kind`, `principal` and `state`; `state=None` for all."""
         ...
 
     async def reap(
@@ -132,7 +134,7 @@ class Store(Protocol):
         ...
 
     async def publish(self, topic: str, data: JSON) -> None:
-        """Send a notice to every listener of the topic, in all processes. It is a hint and may be lost."""
+        """Send `data` to every listener of the topic, in all processes. It is a hint and may be lost."""
         ...
 
     def listen(self, *topics: str) -> AbstractAsyncContextManager[AsyncIterator[NoticeOrGap]]:

@@ -47,7 +47,10 @@ _Key = tuple[str, str]
 
 
 class MemoryStore(BaseStore):
-    """See `Store` for the contract."""
+    """A store in this process's memory; `open_store("memory:")` makes one. See `Store` for the contract.
+
+    `codec` checks and encodes bodies, `clock` replaces the system's, `on_event` is called with events of the store.
+    """
 
     def __init__(self, *, clock: Clock | None = None, codec: Codec, on_event: Sink | None = None) -> None:
         super().__init__("memory:", clock=clock, codec=codec, on_event=on_event)
@@ -223,7 +226,7 @@ class MemoryStore(BaseStore):
         return self._rows.get((kind, id))
 
     def raise_token(self, at_least: int) -> int:
-        """Let the next fencing token be higher than this one; the new count."""
+        """Let the next fencing token be higher than `at_least`; the highest token so far is returned."""
         self._token = max(self._token, at_least)
         return self._token
 

@@ -28,9 +28,11 @@ async def update(
     fence: int | None = None,
     timeout: float = UPDATE_SECONDS,
 ) -> Record:
-    """Commit `change(data)`, on a fresh reading each time that another writer was first.
+    """Commit `change(data)` to the record `kind`/`id` of a `store`, on a fresh reading after each lost race.
 
-    `change` may run several times, so it must do nothing but compute. It gets a copy and may return that copy changed.
+    `entries` are appended to its log and `fence` is the token of a claim, as in `Store.commit`. After `timeout` seconds
+    of lost races the last `Conflict` is raised. `change` may run several times, so it must do nothing but compute. It
+    gets a copy and may return that copy changed.
     """
     deadline = time.monotonic() + timeout
     pause = 0.001

@@ -2,6 +2,7 @@
 with planned faults, over HTTP and over stdio. The suite needs `pip install "holdfast[testing]"`.
 """
 
+from holdfast.testing.fault_exchange import Request
 from holdfast.testing.fault_plan import LOST_SESSION, OTHER_REFUSALS, Fault, Refusal
 from holdfast.testing.fault_server import FaultServer
 from holdfast.testing.server_doctor import Finding, Report, Verdict, server_doctor
@@ -18,6 +19,7 @@ __all__ = [
     "Finding",
     "Refusal",
     "Report",
+    "Request",
     "ServerUnderTest",
     "StdioFault",
     "StoreSuite",

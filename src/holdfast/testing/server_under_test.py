@@ -97,7 +97,7 @@ class ServerUnderTest:
             raise ConfigError(f"eras={self.eras!r:.80}", remedy="give '2025', '2026' or both")
 
     def handle_in(self, value: Any) -> str | None:
-        """The handle in an answer to `create`."""
+        """The handle in `value`, which the tool `create` answered."""
         if self.handle is not None:
             return self.handle(value)
         found = cast("dict[str, Any]", value).get(self.argument) if isinstance(value, dict) else value

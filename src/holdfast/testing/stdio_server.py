@@ -43,7 +43,11 @@ def stdio_target(
     say: str = "",
     env: Any = None,
 ) -> CommandTarget:
-    """A target for `Link`. `once`: the fault happens only while that file does not exist; `say`: to stderr."""
+    """A target for `Link`: a program that speaks one `era` and has one `fault`.
+
+    `effects` is a file that gets a line for each executed call. With `once` the fault happens only while that file does
+    not exist. `say` is written to stderr, and `env` is the program's environment.
+    """
     program = str(Path(__file__).with_name("stdio_program.py"))
     args = ["-I", "-S", program, "--fault", fault, "--era", era]
     for name, value in (("--effects", effects), ("--once", once), ("--say", say)):

@@ -1,6 +1,7 @@
 """What a 2026 request carries and what its answer asks for: bounded in number and in time."""
 
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import mcp_types as types
@@ -21,7 +22,7 @@ async def test_input_rounds_are_bounded_by_the_timeout_and_raise_ours() -> None:
     server = Server("s", url="http://h/")
 
     class RequestContext:
-        sharers = ()
+        losses = SimpleNamespace(sharers=())
 
         def __init__(self, question: Any) -> None:
             self.question = question

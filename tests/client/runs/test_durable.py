@@ -34,8 +34,8 @@ asyncio.run(main())
 """
 
 
-def replacements(heard: list[Any]) -> list[events.SessionWasReplaced]:
-    return [event for event in heard if isinstance(event, events.SessionWasReplaced)]
+def replacements(heard: list[Any]) -> list[events.LinkSessionReplaced]:
+    return [event for event in heard if isinstance(event, events.LinkSessionReplaced)]
 
 
 @pytest.mark.promise("run.durable-loss")
@@ -98,7 +98,7 @@ async def test_an_object_of_another_process_is_told_as_replaced(stateful: bool, 
         async with holdfast.run("talk", store=store):
             assert await count(served()) == 1
         heard: list[Any] = []
-        told: list[holdfast.Replaced] = []
+        told: list[holdfast.Replacement] = []
         async with holdfast.run("talk", store=store, on_event=heard.append, on_replaced=told.append):
             server = served()  # as in another process
             if stateful:
@@ -258,7 +258,7 @@ async def test_a_durable_run_is_continued_by_another_and_ended_for_good(tmp_path
 
 @pytest.mark.promise("run.durable")
 async def test_whoever_continues_is_told_when_the_server_had_forgotten() -> None:
-    told: list[holdfast.Replaced] = []
+    told: list[holdfast.Replacement] = []
     async with FaultServer() as http, holdfast.open_store("memory:") as store:
         server, child = at(http), program()
         async with holdfast.run("talk", store=store):

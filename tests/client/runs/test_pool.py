@@ -24,6 +24,13 @@ from tests.links.quick_links import FAST
 pytestmark = pytest.mark.anyio
 
 
+async def hold(server: holdfast.Server, release: asyncio.Event) -> None:
+    """A run that has the server's link until it is released."""
+    async with holdfast.run():
+        await count(server)
+        await release.wait()
+
+
 @pytest.mark.promise("pool.limits")
 async def test_over_http_any_number_of_runs_use_one_server_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "max_links", 20)  # of programs
@@ -59,13 +66,13 @@ async def test_where_links_are_capped_runs_take_turns_in_the_order_they_came() -
         await until(lambda: order)
         for number in range(1, 8):
             agents.append(asyncio.ensure_future(agent(number)))
-            await until(lambda number=number: len(pool._queue) == number)
+            await until(lambda number=number: len(pool.slots.queue) == number)
         agents[3].cancel()  # who gives up is in nobody's way
         go.set()
         late = asyncio.ensure_future(agent(8))  # and who comes now waits behind them
         await asyncio.gather(*agents, late, return_exceptions=True)
         assert order == [0, 1, 2, 4, 5, 6, 7, 8]
-        assert not pool._queue
+        assert not pool.slots.queue
 
 
 @pytest.mark.promise("pool.fair")
@@ -84,7 +91,7 @@ async def test_a_call_waits_for_room_within_its_own_deadline() -> None:
                 await asyncio.create_task(waits(0.1))
             assert time.monotonic() - began < 4
             patient = asyncio.create_task(waits(30))
-            await until(lambda: pool._queue)
+            await until(lambda: pool.slots.queue)
         assert not (await patient).is_error
 
 
@@ -92,13 +99,7 @@ async def test_a_call_waits_for_room_within_its_own_deadline() -> None:
 async def test_of_two_calls_of_one_run_that_wait_each_keeps_its_own_deadline() -> None:
     async with FaultServer() as http:
         server, release = at(http, max_links=1), asyncio.Event()
-
-        async def hold() -> None:
-            async with holdfast.run():
-                await count(server)
-                await release.wait()
-
-        holder = asyncio.ensure_future(hold())
+        holder = asyncio.ensure_future(hold(server, release))
         await until(lambda: http.sessions.sessions)
         async with holdfast.run():
             patient = asyncio.ensure_future(server.call_tool("count", timeout=30))
@@ -194,7 +195,7 @@ async def _told(found: list[int | str], server: holdfast.Server) -> None:
 async def test_a_loss_that_the_check_of_a_kept_link_finds_is_told_to_the_run_that_had_it_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock, replaced = ManualClock(), list[holdfast.Replaced]()
+    clock, replaced = ManualClock(), list[holdfast.Replacement]()
     monkeypatch.setattr(pool, "clock", clock)
     async with FaultServer() as http:
         server = at(http, reuse="process", idle=1000)
@@ -308,17 +309,11 @@ def test_links_kept_for_a_closed_loop_do_not_fill_the_pool() -> None:
 async def test_a_cancelled_first_caller_harms_no_sibling(monkeypatch: pytest.MonkeyPatch) -> None:
     async with FaultServer() as http:
         server, release = at(http, max_links=1), asyncio.Event()
-
-        async def hold() -> None:
-            async with holdfast.run():
-                await count(server)
-                await release.wait()
-
-        holder = asyncio.ensure_future(hold())
+        holder = asyncio.ensure_future(hold(server, release))
         await until(lambda: http.sessions.sessions)
         async with holdfast.run():
             first, second = (asyncio.ensure_future(count(server)) for _ in range(2))
-            await until(lambda: pool._queue)  # it waits for room
+            await until(lambda: pool.slots.queue)  # it waits for room
             first.cancel()
             release.set()
             assert await second == 1
@@ -336,15 +331,14 @@ async def test_a_link_given_back_in_another_loop_is_noticed(monkeypatch: pytest.
             async with holdfast.run():
                 await count(server)
                 held.set()
-                while not go.is_set():
-                    await asyncio.sleep(0.01)
+                await until(go.is_set, 30)
 
         thread = threading.Thread(target=lambda: asyncio.run(elsewhere()))
         thread.start()
         await until(held.is_set)
         async with holdfast.run():
             waiting = asyncio.ensure_future(count(server))
-            await until(lambda: pool._queue)
+            await until(lambda: pool.slots.queue)
             go.set()
             assert await asyncio.wait_for(waiting, 4) == 1
         await until(lambda: not thread.is_alive())

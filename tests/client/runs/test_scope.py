@@ -55,7 +55,7 @@ async def test_a_nested_run_joins_whatever_it_brings_and_takes_that_along_when_i
             http.sessions.sessions.clear()
             await server.list_tools()
         replaced = [
-            [event for event in heard[who] if isinstance(event, events.SessionWasReplaced)]
+            [event for event in heard[who] if isinstance(event, events.LinkSessionReplaced)]
             for who in ("outer", "inner")
         ]
         assert [len(each) for each in replaced] == [2, 1]
@@ -179,7 +179,7 @@ async def test_a_sink_that_raises_keeps_the_event_from_no_other_and_harms_no_cal
             assert await count(server) == 1
             http.sessions.sessions.clear()
             await server.list_tools()
-    assert any(isinstance(event, events.SessionWasReplaced) for event in heard)
+    assert any(isinstance(event, events.LinkSessionReplaced) for event in heard)
 
 
 # Generators

@@ -1,15 +1,13 @@
 """A server that wants a header of the caller on every request, and shows each tenant other tools."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
 from holdfast.events import BackendItemLeftOut, Event
-from holdfast.testing import FaultServer
-from holdfast.testing.fault_server import Request
+from holdfast.testing import FaultServer, Refusal, Request
 from tests.deadlines import until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 from tests.gateway.raw_backend import raw_http
 
@@ -19,12 +17,12 @@ TOOLS = {"moss": ("count", "echo"), "fern": ("count", "log")}
 class TenantServer(FaultServer):
     """401 to whatever names no tenant; `x-tenant` decides what is listed."""
 
-    async def _serve(self, request: Request, writer: asyncio.StreamWriter) -> bool:
+    async def intercept(self, request: Request) -> Refusal | None:
         tenant = request.headers.get("x-tenant")
         if tenant not in TOOLS:
-            return self._write(writer, 401, {"www-authenticate": self.challenge})
+            return Refusal("no tenant", 401, headers={"www-authenticate": self.challenge})
         self.sessions.tools = TOOLS[tenant]
-        return await super()._serve(request, writer)
+        return None
 
 
 def refused(server: FaultServer) -> list[str | None]:
@@ -39,7 +37,7 @@ async def test_passed_headers_go_with_every_request_and_each_caller_sees_its_own
     async with TenantServer(era=era) as http, FaultServer() as plain:  # type: ignore[arg-type]
         servers = {"t": {"url": http.url, "pass_headers": ["X-Tenant"], "era": era}, "plain": {"url": plain.url}}
         async with gateway(tmp_path, servers) as program:
-            async with Raw(program.url) as moss, Raw(program.url) as fern:
+            async with RawClient(program.url) as moss, RawClient(program.url) as fern:
                 for client, tenant in ((moss, "moss"), (fern, "fern")):
                     await client.initialize()
                     listed = (await client.ask("tools/list", x_tenant=tenant)).result["tools"]
@@ -65,7 +63,7 @@ async def test_passed_headers_go_with_every_request_and_each_caller_sees_its_own
 async def test_a_2026_client_without_a_session_passes_its_headers_too(tmp_path: Path) -> None:
     async with TenantServer() as http:
         servers = {"t": {"url": http.url, "pass_headers": ["X-Tenant"]}}
-        async with gateway(tmp_path, servers, sessions={"steer": False}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, sessions={"steer": False}) as program, RawClient(program.url) as client:
             for tenant in TOOLS:
                 listed = (await client.ask_2026("tools/list", x_tenant=tenant)).result["tools"]
                 assert {tool["name"] for tool in listed} == {f"t__{name}" for name in TOOLS[tenant]}
@@ -84,7 +82,7 @@ async def test_a_2026_client_without_a_session_passes_its_headers_too(tmp_path: 
 async def test_new_tools_of_a_server_with_passed_headers_are_seen_by_its_callers(tmp_path: Path) -> None:
     async with FaultServer() as http:
         servers = {"t": {"url": http.url, "pass_headers": ["X-Tenant"]}}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
             await client.initialize()
             assert "t__fresh" not in await client.tools()
             http.sessions.tools, http.sessions.version = ("fresh",), "2"
@@ -106,7 +104,7 @@ async def test_bad_items_of_callers_own_lists_are_reported_once(tmp_path: Path) 
         servers = {"bad": {"url": url, "era": "2025", "pass_headers": ["X-Tenant"]}}
         async with gateway(tmp_path, servers, sink=told.append) as program:
             for tenant in ("moss", "fern"):
-                async with Raw(program.url) as client:
+                async with RawClient(program.url) as client:
                     await client.initialize()
                     listed = (await client.ask("tools/list", x_tenant=tenant)).result["tools"]
                     assert [tool["name"] for tool in listed] == ["bad__t"]
@@ -122,7 +120,7 @@ async def test_bad_items_of_a_sessions_own_lists_are_reported(tmp_path: Path) ->
     said = {"era": "2025"}
     async with raw_http(said) as url:
         async with gateway(tmp_path, {"bad": {"url": url, "era": "2025"}}, sink=told.append) as program:
-            async with Raw(program.url) as client:
+            async with RawClient(program.url) as client:
                 await client.initialize()
                 assert program.gateway is not None
                 (session,) = program.gateway.sessions.live.values()

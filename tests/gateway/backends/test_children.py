@@ -12,7 +12,7 @@ import pytest
 from holdfast.events import BackendClosed, ChildStarted, Event
 from holdfast.gateway.auth import new_token
 from tests.deadlines import until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import NOTEBOOK, gateway
 
 
@@ -23,7 +23,7 @@ async def test_a_program_per_session_lazily_and_none_left(tmp_path: Path) -> Non
     async with gateway(tmp_path, servers, sink=events.append) as program:
         gate = program.gateway
         assert gate is not None
-        async with Raw(program.url) as one, Raw(program.url) as other:
+        async with RawClient(program.url) as one, RawClient(program.url) as other:
             await one.initialize()
             await until(lambda: gate.table.tools, 20)
             await until(lambda: gate.describe()["children"] == 0, 20)  # looked at, and let go
@@ -78,7 +78,7 @@ async def test_no_program_in_a_call_is_taken_away_and_exhaustion_says_who_has_th
         assert gate is not None
         await until(lambda: gate.table.tools and gate.describe()["children"] == 0, 20)
         names = ("alice", "alice", "alice", "bob", "bob")
-        clients = [Raw(program.url, tokens[name][0]) for name in names]
+        clients = [RawClient(program.url, tokens[name][0]) for name in names]
         for client in clients:
             await client.initialize()
 

@@ -10,18 +10,18 @@ import pytest
 
 from holdfast.core.clock import SYSTEM, ManualClock
 from holdfast.core.lifecycle import CircuitState
+from holdfast.core.models import Principal
 from holdfast.core.values import members
-from holdfast.errors import CircuitOpen, ConnectFailed
+from holdfast.errors import CircuitOpen, ConnectFailed, Rejected
 from holdfast.events import BackendChanged, BackendFailed, Event
 from holdfast.gateway.auth import new_token
 from holdfast.gateway.backends.health import BackendHealth
 from holdfast.gateway.backends.ownership import PROCESSES
 from holdfast.links.lifecycle.peer import peer_of
-from holdfast.testing import Fault, FaultServer
-from holdfast.testing.fault_server import Request
+from holdfast.testing import Fault, FaultServer, Refusal, Request
 from tests.deadlines import patience, until
 from tests.gateway.backends.test_caller_lists import TenantServer
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import NOTEBOOK, config_of, gateway
 
 
@@ -31,7 +31,7 @@ async def test_one_hangs_one_refuses_one_works(tmp_path: Path) -> None:
         hangs.plan(Fault.HANG, times=1000)
         await refuses.refuse()
         servers = {"hangs": {"url": hangs.url}, "refuses": {"url": refuses.url}, "works": {"url": works.url}}
-        async with gateway(tmp_path, servers, sessions={"start": 1.0}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, sessions={"start": 1.0}) as program, RawClient(program.url) as client:
             began = time.monotonic()
             assert (await client.initialize()).status == 200
             assert time.monotonic() - began < 1.5
@@ -58,7 +58,7 @@ async def test_with_all_down_a_session_still_opens_and_the_error_names_the_backe
             assert program.gateway is not None
             await until(lambda: program.gateway is not None and program.gateway.table.tools)
         await http.refuse()
-        async with gateway(tmp_path, servers, store=store) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, store=store) as program, RawClient(program.url) as client:
             assert (await client.initialize()).status == 200
             assert "counter__count" in await client.tools()  # as the store remembers it
             down = await client.call("counter__count")
@@ -85,7 +85,7 @@ async def test_a_handshake_that_fails_is_told_as_nothing_executed(tmp_path: Path
         assert program.gateway is not None
         await until(lambda: program.gateway is not None and program.gateway.table.tools)
         http.plan(Fault.STATUS, status=502, body=b"<html>bad gateway", times=1000)
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             assert (await client.initialize()).status == 200
             refused = await client.call("counter__count")
             assert refused.result["isError"]
@@ -147,7 +147,7 @@ async def test_a_tool_that_fails_takes_its_server_from_nobody_and_a_transport_do
         async with gateway(tmp_path, servers, health={"every": 600}) as program:
             gate = program.gateway
             assert gate is not None
-            async with Raw(program.url) as one, Raw(program.url) as other:
+            async with RawClient(program.url) as one, RawClient(program.url) as other:
                 for client in (one, other):
                     await client.initialize()
                     assert (await client.call("counter__count")).text == "1"
@@ -183,6 +183,27 @@ def test_health_moves_by_what_calls_and_checks_have_shown() -> None:
     assert [type(event) for event in events] == [BackendFailed, BackendChanged, BackendFailed, BackendChanged]
 
 
+@pytest.mark.promise("gateway.backend-state")
+def test_a_callers_failure_is_logged_once_until_that_caller_succeeds(caplog: pytest.LogCaptureFixture) -> None:
+    health = BackendHealth("b", ManualClock(), emit=lambda _: None, on_change=lambda: None)
+    refused = Rejected("no such user", server="b", status=401)
+    alice, bob = Principal("alice"), Principal("bob")
+
+    def fail() -> int:
+        health.note_refusal(refused, None, alice, shows_up=True)
+        health.failures.add(refused, alice)  # as the answer to the call is reported
+        return len([record for record in caplog.records if "no such user" in record.getMessage()])
+
+    assert fail() == 1
+    for _ in range(3):
+        health.note(None, caller=bob)
+        assert fail() == 1
+    health.note(None, caller=alice)
+    assert fail() == 2
+    health.note_refusal(refused, None, bob, shows_up=True)
+    assert fail() == 3  # bob's is logged, too, and alice's not again
+
+
 COUNT = {"name": "t__count", "arguments": {}}
 
 
@@ -193,7 +214,7 @@ def tokens_of(*names: str) -> tuple[dict[str, str], dict[str, Any]]:
 
 
 async def is_ready(url: str) -> bool:
-    async with Raw(url.replace("/mcp", "/readyz")) as probe:
+    async with RawClient(url.replace("/mcp", "/readyz")) as probe:
         return (await probe.send(b"", "GET")).status == 200
 
 
@@ -209,7 +230,10 @@ async def test_one_callers_refused_header_takes_the_server_from_nobody(tmp_path:
         servers = {"t": {"url": http.url, "pass_headers": ["X-Tenant"], "era": "2025"}}
         async with gateway(tmp_path, servers, auth=auth) as program:
             backend = program.gateway.backends["t"]  # type: ignore[union-attr]
-            async with Raw(program.url, tokens["mallory"]) as mallory, Raw(program.url, tokens["bob"]) as bob:
+            async with (
+                RawClient(program.url, tokens["mallory"]) as mallory,
+                RawClient(program.url, tokens["bob"]) as bob,
+            ):
                 for number in range(5):
                     mallory.session = None
                     await mallory.initialize()
@@ -232,10 +256,12 @@ class Fragile(FaultServer):
         super().__init__(era=era)  # type: ignore[arg-type]
         self.way = way
 
-    async def _serve(self, request: Request, writer: asyncio.StreamWriter) -> bool:
+    async def intercept(self, request: Request) -> Refusal | None:
         if request.headers.get("x-tenant") != "crash":
-            return await super()._serve(request, writer)
-        return self.way == "502" and self._write(writer, 502)
+            return None
+        if self.way == "close":
+            self.plan(Fault.CLOSE)
+        return Refusal("crash", 502) if self.way == "502" else None
 
 
 @pytest.mark.promise("gateway.circuit")
@@ -255,7 +281,10 @@ async def test_one_callers_header_that_makes_the_server_fail_takes_it_from_nobod
             circuits = [peer_of(target, 3, caller) for caller in ("mallory", "bob", None)]
             for peer in circuits:
                 peer.circuit.spacing, peer.circuit.rest = 0.0, 600.0
-            async with Raw(program.url, tokens["mallory"]) as mallory, Raw(program.url, tokens["bob"]) as bob:
+            async with (
+                RawClient(program.url, tokens["mallory"]) as mallory,
+                RawClient(program.url, tokens["bob"]) as bob,
+            ):
                 if begun != "2026":
                     await mallory.initialize()
                     await bob.initialize()
@@ -285,7 +314,7 @@ async def test_one_callers_header_that_makes_the_server_fail_takes_it_from_nobod
 async def test_a_server_with_passed_headers_that_was_away_is_not_down_for_good(tmp_path: Path) -> None:
     async with TenantServer(era="2025") as http:
         servers = {"t": {"url": http.url, "pass_headers": ["X-Tenant"], "era": "2025"}}
-        async with gateway(tmp_path, servers, health={"every": 0.2}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, health={"every": 0.2}) as program, RawClient(program.url) as client:
             backend = program.gateway.backends["t"]  # type: ignore[union-attr]
             await client.initialize()
             await http.refuse()
@@ -326,7 +355,7 @@ async def test_a_program_that_refuses_one_client_is_up_for_others(tmp_path: Path
     file = tmp_path / "picky.py"
     file.write_text(PICKY)
     servers = {"picky": {"command": sys.executable, "args": [str(file)], "era": "2025"}}
-    async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+    async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
         gate = program.gateway
         assert gate is not None
         await until(lambda: gate.table.tools and gate.backends["picky"].health.state == "up", 20)
@@ -348,10 +377,10 @@ async def test_a_check_that_finds_no_place_for_a_program_says_nothing_of_its_hea
         assert gate is not None
         backend = gate.backends["n"]
         await until(lambda: gate.table.tools and gate.describe()["children"] == 0, 20)
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             await client.initialize()
             assert (await client.call("n__write", text="a")).text == "noted, 1 so far"
-            fetched = backend.lists._fetched
+            fetched = backend.known_lists.fetched_at
             await gate.checks.fetch_all()  # as SIGHUP does
             assert backend.health.state == "up"
             assert await is_ready(program.url)
@@ -359,9 +388,9 @@ async def test_a_check_that_finds_no_place_for_a_program_says_nothing_of_its_hea
             assert "1 of 1 run, idle: 1 of 'anonymous'" in said
             second = await client.call("n__write", text="b")
             assert second.text == "noted, 2 so far"  # no session loses its state for a check
-            assert backend.lists._fetched == fetched
+            assert backend.known_lists.fetched_at == fetched
             await client.delete()
-            await until(lambda: backend.lists._fetched > fetched, 20)  # there is a place
+            await until(lambda: backend.known_lists.fetched_at > fetched, 20)  # there is a place
         assert backend.health.state == "up"
 
 
@@ -369,7 +398,7 @@ async def test_a_check_that_finds_no_place_for_a_program_says_nothing_of_its_hea
 async def test_a_program_of_which_nothing_is_known_gets_the_place_of_an_idle_one(tmp_path: Path) -> None:
     servers = {"n": NOTEBOOK, "late": {**NOTEBOOK, "args": [*NOTEBOOK["args"], "late"], "start": "lazy"}}
     settings: dict[str, Any] = {"sessions": {"children": 1}, "health": {"every": 0.2}}
-    async with gateway(tmp_path, {"n": NOTEBOOK}, **settings) as program, Raw(program.url) as client:
+    async with gateway(tmp_path, {"n": NOTEBOOK}, **settings) as program, RawClient(program.url) as client:
         gate = program.gateway
         assert gate is not None
         await until(lambda: gate.table.tools and gate.describe()["children"] == 0, 20)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.events import BackendChanged, BackendClosed, BackendReplaced, BackendStarted, Event
+from holdfast.events import BackendChanged, BackendClosed, BackendSessionReplaced, BackendStarted, Event
 from holdfast.testing import LOST_SESSION, Fault, FaultServer, Refusal
 from tests.deadlines import patience, until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway, in_flight
 from tests.links.server_process import RealServer
 
@@ -21,7 +21,7 @@ async def test_a_lost_session_is_told_once_and_then_works(tmp_path: Path, refusa
     async with FaultServer() as http, FaultServer() as other:
         servers = {"counter": {"url": http.url}, "other": {"url": other.url}}
         async with gateway(tmp_path, servers, sink=events.append) as program:
-            async with Raw(program.url) as client, Raw(program.url) as neighbour:
+            async with RawClient(program.url) as client, RawClient(program.url) as neighbour:
                 for each in (client, neighbour):
                     await each.initialize()
                     assert (await each.call("counter__count")).text == "1"
@@ -40,14 +40,14 @@ async def test_a_lost_session_is_told_once_and_then_works(tmp_path: Path, refusa
                 assert (await client.call("counter__count")).text == "1"
                 assert (await client.call("other__count")).text == "2"  # other backends noticed nothing
                 assert (await neighbour.call("counter__count")).text == "2"  # nor other sessions
-    assert sum(isinstance(event, BackendReplaced) for event in events) == 1
+    assert sum(isinstance(event, BackendSessionReplaced) for event in events) == 1
 
 
 @pytest.mark.promise("gateway.replaced")
 async def test_on_replaced_continue_goes_on_and_safe_calls_always_do(tmp_path: Path) -> None:
     async with FaultServer() as http:
         servers = {"counter": {"url": http.url, "on_replaced": "continue"}}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
             await client.initialize()
             assert (await client.call("counter__count")).text == "1"
             http.sessions.sessions.clear()
@@ -58,7 +58,7 @@ async def test_on_replaced_continue_goes_on_and_safe_calls_always_do(tmp_path: P
 async def test_a_backend_killed_under_calls(tmp_path: Path) -> None:
     async with RealServer("sdk") as real, FaultServer() as other:
         servers = {"real": {"url": real.url, "era": "2025"}, "other": {"url": other.url}}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
             await client.initialize()
             assert (await client.call("real__count", name="a")).text == "1"
             calls = [asyncio.create_task(client.call("real__slowly", a=number)) for number in range(20)]
@@ -92,7 +92,7 @@ async def test_a_transaction_per_session_behind_the_gateway(tmp_path: Path) -> N
     async with RealServer("ledger", file=str(file)) as real:
         servers = {"ledger": {"url": real.url, "era": "2025"}}
         async with gateway(tmp_path, servers, sessions={"idle": 1.0}) as program:
-            async with Raw(program.url) as one, Raw(program.url) as other:
+            async with RawClient(program.url) as one, RawClient(program.url) as other:
                 await one.initialize()
                 await other.initialize()
                 assert (await one.call("ledger__begin")).text == "begun"
@@ -118,7 +118,7 @@ async def test_events_tell_what_happened_to_backends(tmp_path: Path) -> None:
     events: list[Event] = []
     async with FaultServer() as http:
         async with gateway(tmp_path, {"counter": {"url": http.url}}, sink=events.append) as program:
-            async with Raw(program.url) as client:
+            async with RawClient(program.url) as client:
                 await client.initialize()
                 await client.call("counter__count")
                 await client.delete()
@@ -134,7 +134,7 @@ async def test_events_tell_what_happened_to_backends(tmp_path: Path) -> None:
 @pytest.mark.promise("gateway.start")
 async def test_a_hundred_parallel_calls_run_at_once(tmp_path: Path) -> None:
     async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             await client.initialize()
             waiting = [asyncio.create_task(client.call("counter__wait")) for _ in range(50)]
             await until(lambda: sum(request.method == "tools/call" for request in http.requests) == 50)
@@ -149,7 +149,7 @@ async def test_a_hundred_parallel_calls_run_at_once(tmp_path: Path) -> None:
 async def test_a_servers_timeout_and_silence_are_those_of_its_calls(tmp_path: Path) -> None:
     async with FaultServer() as total, FaultServer() as idle:
         servers = {"total": {"url": total.url, "timeout": 0.3}, "idle": {"url": idle.url, "silence": 0.3}}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
             await client.initialize()
             for name in servers:
                 late = await client.call(f"{name}__wait")

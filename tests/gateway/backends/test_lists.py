@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.testing import FaultServer
 from tests.deadlines import patience, until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import config_of, gateway, in_flight
 
 
@@ -22,7 +22,7 @@ async def test_new_tools_of_a_server_that_was_deployed_anew_are_seen_within_seco
             assert gate is not None
             await until(lambda: "counter__count" in gate.table.tools)
             http.sessions.tools = (*http.sessions.tools, "fresh")
-            async with Raw(program.url) as client:
+            async with RawClient(program.url) as client:
                 if how == "restarted":
                     await http.restart()
                 elif how == "hang up":
@@ -48,7 +48,7 @@ async def test_a_reload_does_not_join_a_fetch_that_began_before_it(
             saving.set()
             await may_end.wait()
 
-        monkeypatch.setattr(backend.lists, "_keep", slow)  # a store that takes its time
+        monkeypatch.setattr(backend.known_lists, "_keep", slow)  # a store that takes its time
         http.sessions.tools = (*http.sessions.tools, "first")
         begun = asyncio.create_task(gate.checks.fetch_all())
         await asyncio.wait_for(saving.wait(), patience(10))
@@ -68,7 +68,7 @@ async def test_a_server_that_stays_what_it_is_is_not_asked_for_its_lists_again(t
             assert gate is not None
             await until(lambda: gate.checks.done)
             for _ in range(3):
-                async with Raw(program.url) as client:
+                async with RawClient(program.url) as client:
                     await client.initialize()
             await until(lambda: sum(request.method == "ping" for request in http.requests) >= 3)
             assert sum(request.method == "tools/list" for request in http.requests) == 1
@@ -80,7 +80,7 @@ async def test_a_reload_with_another_url_keeps_the_names_until_the_new_server_ha
         new.sessions.tools = ("count", "fresh")
         servers = {"counter": {"url": old.url}, "other": {"url": other.url}}
         settings = {"sessions": {"drain": 60}, "health": {"every": 0.05}}
-        async with gateway(tmp_path, servers, **settings) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, **settings) as program, RawClient(program.url) as client:
             gate = program.gateway
             assert gate is not None
             await client.initialize()
@@ -137,6 +137,6 @@ async def test_a_server_that_tells_of_changed_lists_at_once_hides_no_slower_one(
         name: {"command": sys.executable, "args": [str(script), name, str(tmp_path / "go")]}
         for name in ("talks", "late")
     }
-    async with gateway(tmp_path, servers, sessions={"start": 20.0}) as program, Raw(program.url) as client:
+    async with gateway(tmp_path, servers, sessions={"start": 20.0}) as program, RawClient(program.url) as client:
         await client.initialize()
         assert sorted(await client.tools()) == ["late__late", "talks__talks"]

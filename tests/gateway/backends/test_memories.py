@@ -16,17 +16,17 @@ from holdfast.errors import StoreDown
 from holdfast.gateway.auth import new_token
 from holdfast.testing import FaultServer
 from tests.deadlines import patience, until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import NOTEBOOK, Process, gateway
 
 
-async def lose_by_a_safe_call(http: FaultServer, client: Raw) -> None:
+async def lose_by_a_safe_call(http: FaultServer, client: RawClient) -> None:
     """The backend forgets the session, and only a call that may be repeated meets the loss."""
     http.sessions.sessions.clear()
     await client.ask("logging/setLevel", {"level": "info"})
 
 
-async def told_then(client: Raw, tool: str, text: str, /, **arguments: Any) -> None:
+async def told_then(client: RawClient, tool: str, text: str, /, **arguments: Any) -> None:
     """The next unsafe call is refused with the news, once, and the one after it runs in the new session."""
     told = await client.call(tool, **arguments)
     assert told.result["isError"], told.text
@@ -40,7 +40,7 @@ async def test_a_loss_that_a_safe_call_met_is_told_after_a_restart(tmp_path: Pat
     store = f"sqlite:///{tmp_path}/s.db"
     async with FaultServer() as http:
         process = Process(tmp_path, {"counter": {"url": http.url}})
-        async with Raw(await process.start(store)) as client:
+        async with RawClient(await process.start(store)) as client:
             await client.initialize()
             assert (await client.call("counter__count")).text == "1"
             await lose_by_a_safe_call(http, client)
@@ -61,8 +61,8 @@ async def test_a_loss_is_told_by_another_process_and_after_a_rest(tmp_path: Path
         async with (
             gateway(tmp_path, servers, store=store, sessions=few) as one,
             gateway(tmp_path, servers, store=store) as other,
-            Raw(one.url) as client,
-            Raw(one.url) as neighbour,
+            RawClient(one.url) as client,
+            RawClient(one.url) as neighbour,
         ):
             await client.initialize()
             assert (await client.call("counter__count")).text == "1"
@@ -81,8 +81,8 @@ async def test_a_program_that_died_while_its_session_rested_is_told(tmp_path: Pa
     servers = {"notebook": {**NOTEBOOK, "start": "lazy"}}
     async with (
         gateway(tmp_path, servers, sessions={"live": 1}) as program,
-        Raw(program.url) as client,
-        Raw(program.url) as neighbour,
+        RawClient(program.url) as client,
+        RawClient(program.url) as neighbour,
     ):
         gate = program.gateway
         assert gate is not None
@@ -116,7 +116,7 @@ def children_of(parent: int, words: str) -> list[int]:
 @pytest.mark.promise("gateway.state-loss")
 async def test_another_url_under_the_same_name_is_told_as_a_loss(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/s.db"
-    async with FaultServer() as http, FaultServer() as moved, Raw("") as client:
+    async with FaultServer() as http, FaultServer() as moved, RawClient("") as client:
         async with gateway(tmp_path, {"counter": {"url": http.url}}, store=store) as program:
             client.url = program.url
             await client.initialize()
@@ -135,10 +135,9 @@ class Slow(FaultServer):
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def _serve(self, request: Any, writer: asyncio.StreamWriter) -> bool:
+    async def intercept(self, request: Any) -> None:
         if request.method == "initialize":
             await self.gate.wait()
-        return await super()._serve(request, writer)
 
 
 @pytest.mark.promise("gateway.state-loss")
@@ -146,7 +145,7 @@ async def test_what_a_client_that_hung_up_was_told_is_told_again(tmp_path: Path)
     async with (
         Slow() as http,
         gateway(tmp_path, {"counter": {"url": http.url}}) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         await client.initialize()
         assert (await client.call("counter__count")).text == "1"
@@ -189,14 +188,14 @@ async def test_a_principals_session_lives_while_it_works_and_its_expiry_is_told(
         idle = patience(2.0)  # it must not pass while the client works
         async with (
             gateway(tmp_path, servers, auth=auth, sessions={"idle": idle}) as program,
-            Raw(program.url, token) as client,
+            RawClient(program.url, token) as client,
         ):
             gate = program.gateway
             assert gate is not None
             await until(lambda: {"mine", "other"} <= {route.backend for route in gate.table.tools.values()}, 20)
             await client.initialize()
             assert (await client.call(tool, **arguments)).text == first
-            used = gate.backends["mine"].links.of_principal(Principal("alice"), idle)
+            used = gate.backends["mine"].links.for_principal(Principal("alice"), idle)
             used.used -= idle + 1  # it works elsewhere for longer than a session may idle
             await gate.reaper.reap()
             assert (await client.call(tool, **arguments)).text == second
@@ -227,7 +226,7 @@ async def test_after_a_store_outage_two_processes_agree_on_one_session(
         async with (
             gateway(tmp_path, servers, store=store) as one,
             gateway(tmp_path, servers, store=store) as other,
-            Raw(one.url) as client,
+            RawClient(one.url) as client,
         ):
             for program in (one, other):
                 assert program.gateway is not None

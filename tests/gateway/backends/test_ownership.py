@@ -24,7 +24,7 @@ from holdfast.gateway.gateway import Gateway
 from holdfast.stores import open_store
 from holdfast.stores.contract import Store
 from tests.deadlines import patience, until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import NOTEBOOK, Process, gateway
 
 
@@ -238,7 +238,7 @@ async def test_a_program_runs_in_one_gateway_and_another_refuses(
         "auth": {"tokens": [{"hash": hashed, "principal": "alice"}]},
     }
     servers = {"notebook": {**NOTEBOOK, "reuse": reuse, "start": "lazy"}}
-    async with Raw("", token) as client:
+    async with RawClient("", token) as client:
         async with gateway(tmp_path, servers, **settings) as one:
             client.url = one.url
             await until(lambda: one.gateway is not None and one.gateway.table.tools, 20)
@@ -265,7 +265,7 @@ async def test_the_program_of_a_killed_gateway_is_begun_elsewhere_and_told(tmp_p
     store = f"sqlite:///{tmp_path}/s.db"
     servers = {"notebook": {**NOTEBOOK, "reuse": "shared", "start": "lazy"}}
     process = Process(tmp_path, servers)
-    async with Raw(await process.start(store)) as client:
+    async with RawClient(await process.start(store)) as client:
         await client.initialize()
         async with asyncio.timeout(patience(20)):
             while not await client.tools():

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing import FaultServer
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 
 
@@ -16,7 +16,7 @@ async def test_headers_reach_the_backend_as_configured(tmp_path: Path, monkeypat
     async with FaultServer() as http:
         headers = {"x-env": "${SECRET_OF_TEST}", "x-file": f"file:{tmp_path}/key"}
         servers = {"counter": {"url": http.url, "headers": headers, "pass_headers": ["X-Tenant"]}}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
             await client.initialize()
             trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
             call = {"name": "counter__count", "arguments": {}}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.deadlines import until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 
 ASKS = """
@@ -58,7 +58,10 @@ def asking(folder: Path, **policy: Any) -> dict[str, Any]:
 
 @pytest.mark.promise("gateway.questions")
 async def test_a_servers_own_error_is_not_replaced_by_a_question_from_before_the_call(tmp_path: Path) -> None:
-    async with gateway(tmp_path, asking(tmp_path), sessions={"handles": True}) as program, Raw(program.url) as client:
+    async with (
+        gateway(tmp_path, asking(tmp_path), sessions={"handles": True}) as program,
+        RawClient(program.url) as client,
+    ):
         await until(lambda: program.gateway is not None and program.gateway.table.tools, 20)
         opened = (await client.ask_2026("tools/call", {"name": "holdfast__open_session"})).result
         handle = opened["structuredContent"]["holdfast_session"]
@@ -74,7 +77,7 @@ async def test_a_servers_own_error_is_not_replaced_by_a_question_from_before_the
 @pytest.mark.promise("gateway.questions")
 async def test_a_refused_question_is_added_to_the_servers_error_and_kept_from_other_calls(tmp_path: Path) -> None:
     async with gateway(tmp_path, asking(tmp_path, reuse="shared")) as program:
-        async with Raw(program.url) as one, Raw(program.url) as two:
+        async with RawClient(program.url) as one, RawClient(program.url) as two:
             await until(lambda: program.gateway is not None and program.gateway.table.tools, 20)
             failed = (await one.call_2026("asks__t", asks=True)).error
             assert failed["code"] == -32021
@@ -86,7 +89,7 @@ async def test_a_refused_question_is_added_to_the_servers_error_and_kept_from_ot
 @pytest.mark.promise("gateway.questions")
 async def test_a_question_on_a_pipe_with_several_calls_is_told_to_none_of_them(tmp_path: Path) -> None:
     async with gateway(tmp_path, asking(tmp_path, reuse="shared")) as program:
-        async with Raw(program.url) as one, Raw(program.url) as two:
+        async with RawClient(program.url) as one, RawClient(program.url) as two:
             await until(lambda: program.gateway is not None and program.gateway.table.tools, 20)
             holding = asyncio.create_task(one.call_2026("asks__t", holds=True))
             await until((tmp_path / "holds").exists, 20)

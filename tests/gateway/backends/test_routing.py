@@ -11,7 +11,8 @@ from holdfast.gateway.backends.catalogue import Catalogue
 from holdfast.gateway.backends.routing import BadCursor, Offer, Pattern, build, page, too_many_names
 from holdfast.gateway.config.settings import Naming, Policy
 from holdfast.testing import FaultServer
-from tests.gateway.clients import Raw
+from tests.deadlines import until
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 from tests.gateway.raw_backend import raw_program
 
@@ -94,9 +95,18 @@ async def test_a_clash_is_refused_at_start_where_nobody_said_who_wins(tmp_path: 
     async with FaultServer() as one, FaultServer() as other:
         servers = {"one": {"url": one.url}, "other": {"url": other.url}}
         with pytest.raises(holdfast.errors.ConfigError, match="is offered by 'one' and by 'other'"):
-            async with gateway(tmp_path, servers, naming={"mode": "none"}):
+            async with gateway(tmp_path, servers, naming={"mode": "none"}, sessions={"start": 20}):
                 pass
-        async with gateway(tmp_path, servers, naming={"mode": "priority"}) as program, Raw(program.url) as client:
+        # In whatever order they came up: where lists are known of `other` alone, it holds the names at first.
+        store = f"sqlite:///{tmp_path}/s.db"
+        async with gateway(tmp_path, {"other": servers["other"]}, store=store) as program:
+            gate = program.gateway
+            assert gate is not None
+            await until(lambda: gate.checks.done and gate.backends["other"].catalogue is not None)
+        with pytest.raises(holdfast.errors.ConfigError, match="is offered by 'one' and by 'other'"):
+            async with gateway(tmp_path, servers, naming={"mode": "none"}, store=store, sessions={"start": 20}):
+                pass
+        async with gateway(tmp_path, servers, naming={"mode": "priority"}) as program, RawClient(program.url) as client:
             await client.initialize()
             assert "count" in await client.tools()
             assert (await client.call("count")).text == "1"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing import FaultServer
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import config_of, gateway
 
 
@@ -15,7 +15,7 @@ async def test_a_rotated_secret_file_is_read_anew_without_a_signal_or_a_lost_ses
     secret.write_text("Bearer moss\n")
     async with FaultServer(bearer="moss") as http:
         servers = {"counter": {"url": http.url, "headers": {"authorization": f"file:{secret}"}}}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
             await client.initialize()
             assert (await client.call("counter__count")).text == "1"
             http.bearer = "fern"

@@ -8,7 +8,7 @@ import pytest
 from holdfast.gateway.auth import new_token
 from holdfast.testing import FaultServer
 from tests.deadlines import until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 
 
@@ -19,7 +19,7 @@ async def test_a_principal_in_use_keeps_its_session(tmp_path: Path) -> None:
     async with FaultServer() as http:
         servers = {"counter": {"url": http.url, "reuse": "principal"}}
         async with gateway(tmp_path, servers, auth=auth, sessions={"idle": 0.6}) as program:
-            async with Raw(program.url, token) as client:
+            async with RawClient(program.url, token) as client:
                 await client.initialize()
                 began, counts = time.monotonic(), []
                 while time.monotonic() - began < 2.0:
@@ -38,10 +38,10 @@ async def test_reuse_says_who_shares(tmp_path: Path, reuse: str, counts: str) ->
         async with gateway(tmp_path, servers) as program:
             said = []
             for _ in range(2):
-                async with Raw(program.url) as client:
+                async with RawClient(program.url) as client:
                     await client.initialize()
                     said.append("".join([(await client.call("counter__count")).text for _ in range(2)]))
             assert " ".join(said) == counts
-            async with Raw(program.url) as client:  # without a key, only who keeps sessions owes a word about it
+            async with RawClient(program.url) as client:  # without a key, only who keeps sessions owes a word about it
                 alone = (await client.call_2026("counter__count")).result
             assert ("dev.holdfast/notice" in alone["_meta"]) == (reuse == "session")

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.events import ChildStarted, Event
 from tests.deadlines import until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import NOTEBOOK, gateway
 
 
@@ -19,7 +19,7 @@ async def test_children_are_capped_and_spares_are_for_one_session_only(tmp_path:
         assert gate is not None
         await until(lambda: gate.table.tools, 20)
         await until(lambda: gate.describe()["children"] == 0, 20)
-        clients = [Raw(program.url) for _ in range(4)]
+        clients = [RawClient(program.url) for _ in range(4)]
         await clients[0].initialize()
         await until(lambda: gate.describe()["children"] == 2, 20)  # its own, and a spare
         await until(lambda: sum(isinstance(event, ChildStarted) for event in events) == 3, 20)  # one was for the lists

@@ -11,8 +11,9 @@ import pytest
 
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS
 from tests.deadlines import until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
+from tests.links.wires.http.fronts import talking
 
 NAMED = {"mcp_protocol_version": "2026-07-28", "mcp_method": "subscriptions/listen"}
 UPDATED = "notifications/resources/updated"
@@ -103,30 +104,9 @@ class Notes:
 @asynccontextmanager
 async def notes(era: str) -> AsyncGenerator[Notes]:
     served = Notes(era)
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            await served.serve(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-            tasks.discard(task)
-
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
-    served.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
-    try:
+    async with talking(served.serve) as address:
+        served.url = f"http://{address}/mcp"
         yield served
-    finally:
-        server.close()
-        for task in tuple(tasks):
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=5)
 
 
 def listen(*uris: str) -> dict[str, Any]:
@@ -145,8 +125,8 @@ async def test_many_resources_of_many_clients_are_one_listen_at_the_server(tmp_p
     async with (
         notes(era) as server,
         gateway(tmp_path, {"n": {"url": server.url, "era": era}}, sessions={"steer": False}) as program,
-        Raw(program.url) as one,
-        Raw(program.url) as two,
+        RawClient(program.url) as one,
+        RawClient(program.url) as two,
     ):
         assert program.gateway is not None
         async with one.stream("POST", listen(*uris, "note://no", "else://x"), **NAMED) as first:
@@ -182,7 +162,7 @@ async def test_a_listen_that_names_too_much_is_refused_and_reaches_no_server(tmp
     async with (
         notes("2026") as server,
         gateway(tmp_path, {"n": {"url": server.url, "era": "2026"}}, sessions={"steer": False}) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         headers = client.headers(**NAMED)
         for uris in ([f"note://{n}" for n in range(600)], ["note://" + "x" * 9_000]):
@@ -197,7 +177,7 @@ async def test_a_2025_client_at_a_2026_server_has_one_listen_and_a_cap(tmp_path:
     async with (
         notes("2026") as server,
         gateway(tmp_path, {"n": {"url": server.url, "era": "2026"}}) as program,
-        Raw(program.url) as client,
+        RawClient(program.url) as client,
     ):
         await client.initialize()
         async with client.stream() as own:

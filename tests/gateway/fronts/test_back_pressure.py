@@ -15,9 +15,10 @@ from aiohttp import web
 from holdfast.gateway.config.file import load_config
 from holdfast.gateway.server import Program
 from tests.deadlines import patience, until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 from tests.gateway.raw_wire import Wire, post, wire
+from tests.gateway.web_apps import serving_app
 
 PIECE = 10_000  # bytes of one notification
 FLOOD = 1_200  # notifications of one call: twelve megabytes, more than the way to a client holds
@@ -33,21 +34,13 @@ class FloodServer:
     def __init__(self) -> None:
         self.said = 0
         self.url = ""
-        self._runner: web.AppRunner | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator["FloodServer"]:
         app = web.Application()
         app.router.add_post("/mcp", self._post)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
-        try:
+        async with serving_app(app) as self.url:
             yield self
-        finally:
-            await runner.cleanup()
 
     async def _post(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
@@ -107,7 +100,7 @@ async def test_a_server_is_read_no_faster_than_its_client_reads(tmp_path: Path, 
         file.write_text(json.dumps({**settings, "mcpServers": {"f": {"url": flood.url, "stateful": False}}}))
         async with (
             Program(load_config(file)).running() as program,
-            Raw(program.url) as client,
+            RawClient(program.url) as client,
             wire(program, 262_144) as line,
         ):
             await client.initialize()
@@ -163,7 +156,7 @@ async def test_a_client_that_is_far_behind_a_program_is_cut_off_and_comes_back_f
     script.write_text(PROGRAM)
     servers = {"p": {"command": sys.executable, "args": [str(script)]}}
     clients = {"stream_bytes": 100_000}
-    async with gateway(tmp_path, servers, clients=clients) as program, Raw(program.url) as client:
+    async with gateway(tmp_path, servers, clients=clients) as program, RawClient(program.url) as client:
         await client.initialize()
         assert program.gateway is not None
         room = program.gateway.room
@@ -207,11 +200,11 @@ async def test_the_call_of_a_2026_client_that_is_far_behind_a_program_is_cancell
             await begun(line)
             await until(told.exists, seconds=20)
             assert gate.room.used < 200_000
-            assert len(gate.calls) == 1
+            assert gate.lifecycle.calls == 1
             async with asyncio.timeout(patience(20)):
                 while await line.reader.read(1 << 20):  # it reads again, too late: what came meanwhile is gone
                     pass
-            await until(lambda: not len(gate.calls) and gate.describe()["children"] <= looking, seconds=10)
+            await until(lambda: not gate.lifecycle.calls and gate.describe()["children"] <= looking, seconds=10)
 
 
 async def until_end(line: Wire) -> bytes:

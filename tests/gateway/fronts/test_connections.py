@@ -17,7 +17,7 @@ from holdfast.gateway.fronts.connections import most_connections, most_of_one_ca
 from holdfast.gateway.server import Program
 from holdfast.testing import FaultServer
 from tests.deadlines import patience, until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 from tests.gateway.raw_backend import raw_http
 from tests.gateway.raw_wire import HOSTS, Wire, ping, post, wire
@@ -25,7 +25,7 @@ from tests.gateway.raw_wire import HOSTS, Wire, ping, post, wire
 EVENTS = b"accept: text/event-stream\r\n"
 
 
-async def listening(client: Raw, line: Wire) -> bytes:
+async def listening(client: RawClient, line: Wire) -> bytes:
     """Open the client's own stream on this connection; returns the answer's head."""
     session = f"mcp-session-id: {client.session}\r\n"
     token = f"authorization: Bearer {client.token}\r\n" if client.token is not None else ""
@@ -48,7 +48,7 @@ async def listening(client: Raw, line: Wire) -> bytes:
 )
 async def test_who_sends_slowly_is_hung_up_on(tmp_path: Path, begin: bytes, drip: bytes, status: bytes) -> None:
     limits = {"head": 0.3, "body": 0.3}
-    async with gateway(tmp_path, {}, clients=limits) as program, Raw(program.url) as client:
+    async with gateway(tmp_path, {}, clients=limits) as program, RawClient(program.url) as client:
         await client.initialize()
         async with wire(program) as patient, wire(program) as line:
             assert b" 200 " in await listening(client, patient)
@@ -73,7 +73,7 @@ async def test_who_does_not_read_is_hung_up_on(tmp_path: Path, limits: dict[str,
             "mcpServers": {"counter": {"url": http.url}},
         }
         file.write_text(json.dumps(document))
-        async with Program(load_config(file)).running() as program, Raw(program.url) as client:
+        async with Program(load_config(file)).running() as program, RawClient(program.url) as client:
             await client.initialize()
             params = {"name": "counter__echo", "arguments": {"text": "x" * 8_000_000}}
             body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
@@ -100,7 +100,7 @@ async def test_what_one_caller_leaves_unread_is_a_part_of_what_all_may(tmp_path:
         file.write_text(json.dumps({**settings, "store": "memory:", "mcpServers": servers}))
         program = await stack.enter_async_context(Program(load_config(file)).running())
         for name, number in (("bob", 1), ("alice", 3)):
-            client = await stack.enter_async_context(Raw(program.url, tokens[name][0]))
+            client = await stack.enter_async_context(RawClient(program.url, tokens[name][0]))
             await client.initialize()
             for id in range(number):
                 line = await stack.enter_async_context(wire(program))
@@ -124,7 +124,7 @@ async def test_idle_sockets_give_way_and_a_gateway_full_of_streams_says_so(tmp_p
     async with gateway(tmp_path, {}, clients={"connections": 4}) as program, AsyncExitStack() as stack:
         idle = [await stack.enter_async_context(wire(program)) for _ in range(4)]
         await until(lambda: len(program.connections) == 4)
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             await client.initialize()
             assert await idle[0].rest() == b""
             assert len(program.connections) == 4
@@ -149,12 +149,12 @@ async def test_large_requests_wait_for_each_other_and_others_for_none(
     async with gateway(tmp_path, {}, auth=auth) as program, AsyncExitStack() as stack:
         held = program.front.bodies if program.front is not None else None
         assert held is not None
-        alice = await stack.enter_async_context(Raw(program.url, tokens["alice"][0]))
-        bob = await stack.enter_async_context(Raw(program.url, tokens["bob"][0]))
+        alice = await stack.enter_async_context(RawClient(program.url, tokens["alice"][0]))
+        bob = await stack.enter_async_context(RawClient(program.url, tokens["bob"][0]))
         await alice.initialize()
         await bob.initialize()
 
-        def token(client: Raw) -> bytes:
+        def token(client: RawClient) -> bytes:
             return f"authorization: Bearer {client.token}\r\nmcp-session-id: {client.session}\r\n".encode()
 
         many = '{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":[' + ",".join(["[]"] * 30_000) + "]}}"
@@ -178,8 +178,8 @@ async def test_one_caller_leaves_others_their_share(tmp_path: Path) -> None:
     tokens = {name: new_token() for name in ("alice", "bob")}
     auth = {"tokens": [{"hash": hash, "principal": name} for name, (_, hash) in tokens.items()]}
     async with gateway(tmp_path, {}, clients={"per_principal": 2}, auth=auth) as program, AsyncExitStack() as stack:
-        alice = await stack.enter_async_context(Raw(program.url, tokens["alice"][0]))
-        bob = await stack.enter_async_context(Raw(program.url, tokens["bob"][0]))
+        alice = await stack.enter_async_context(RawClient(program.url, tokens["alice"][0]))
+        bob = await stack.enter_async_context(RawClient(program.url, tokens["bob"][0]))
         await alice.initialize()
         first, second = [await stack.enter_async_context(wire(program)) for _ in range(2)]
         token = f"authorization: Bearer {alice.token}\r\n".encode()

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.testing import FaultServer
 from tests.deadlines import until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 
 NAME = "counter__"
@@ -18,7 +18,7 @@ NAME = "counter__"
 @pytest.mark.promise("gateway.front-2025")
 async def test_a_session_from_initialize_to_delete(tmp_path: Path) -> None:
     async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             initialized = await client.initialize()
             assert initialized.status == 200
             assert initialized.result["protocolVersion"] == "2025-11-25"
@@ -44,7 +44,7 @@ async def test_a_session_from_initialize_to_delete(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"])
 async def test_every_2025_version_is_spoken(tmp_path: Path, version: str) -> None:
     async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             assert (await client.initialize(version=version)).result["protocolVersion"] == version
             assert (await client.ask("ping", mcp_protocol_version=version)).result == {}
 
@@ -53,7 +53,7 @@ async def test_every_2025_version_is_spoken(tmp_path: Path, version: str) -> Non
 async def test_wrong_requests_get_the_status_that_the_specification_names(tmp_path: Path) -> None:
     small = {"port": 0, "max_body": 2048}
     async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}, listen=small) as program:
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             ping: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
             missing = await client.send(ping)
             assert (missing.status, missing.error["code"]) == (400, -32600)
@@ -113,7 +113,7 @@ async def test_duplicate_headers_are_refused(tmp_path: Path) -> None:
 @pytest.mark.promise("gateway.front-2025")
 async def test_an_answer_is_json_until_something_comes_before_it(tmp_path: Path) -> None:
     async with FaultServer(answers="sse") as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             await client.initialize()
             plain = await client.call("counter__count")
             assert plain.headers["content-type"] == "application/json"
@@ -143,7 +143,7 @@ async def test_a_backend_asks_the_client_on_the_calls_own_stream(tmp_path: Path,
     stdio = {"command": sys.executable, "args": [str(program_file)], "era": "2025"}
     async with FaultServer(answers="sse") as http:
         servers = {"counter": {"url": http.url} if kind == "http" else stdio}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
             await client.initialize({"elicitation": {}, "roots": {}})
             body = {
                 "jsonrpc": "2.0",
@@ -174,7 +174,7 @@ async def test_a_backend_asks_the_client_on_the_calls_own_stream(tmp_path: Path,
 @pytest.mark.promise("gateway.reverse")
 async def test_a_client_that_can_not_be_asked_is_not_asked(tmp_path: Path) -> None:
     async with FaultServer(answers="sse") as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             await client.initialize()
             assert "-32601" in (await client.call("counter__ask")).text
 
@@ -182,7 +182,7 @@ async def test_a_client_that_can_not_be_asked_is_not_asked(tmp_path: Path) -> No
 @pytest.mark.promise("gateway.front-2025")
 async def test_a_broken_answer_stream_is_resumed(tmp_path: Path) -> None:
     async with FaultServer(answers="sse") as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             await client.initialize({"elicitation": {}})
             body = {
                 "jsonrpc": "2.0",
@@ -206,7 +206,7 @@ async def test_a_broken_answer_stream_is_resumed(tmp_path: Path) -> None:
 @pytest.mark.promise("gateway.front-2025")
 async def test_a_cancelled_call_is_cancelled_at_its_backend(tmp_path: Path) -> None:
     async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             await client.initialize()
             waiting = asyncio.create_task(
                 client.send({"jsonrpc": "2.0", "id": "w", "method": "tools/call", "params": {"name": "counter__wait"}})
@@ -222,7 +222,7 @@ async def test_a_cancelled_call_is_cancelled_at_its_backend(tmp_path: Path) -> N
 @pytest.mark.promise("gateway.front-2025")
 async def test_a_newer_stream_takes_over_and_hears_what_the_older_missed(tmp_path: Path) -> None:
     async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             await client.initialize()
             assert program.gateway is not None
             session = next(iter(program.gateway.sessions.live.values()))
@@ -240,14 +240,14 @@ async def test_a_newer_stream_takes_over_and_hears_what_the_older_missed(tmp_pat
 @pytest.mark.promise("gateway.front-2025")
 async def test_health_and_readiness(tmp_path: Path) -> None:
     async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
-        async with Raw(program.url.replace("/mcp", "/healthz")) as client:
+        async with RawClient(program.url.replace("/mcp", "/healthz")) as client:
             assert (await client.send(b"", "GET")).status == 200
             client.url = program.url.replace("/mcp", "/readyz")
             assert (await client.send(b"", "GET")).status == 200
             client.url = program.url.replace("/mcp", "/elsewhere")
             assert (await client.send(b"", "GET")).status == 404
             assert program.gateway is not None
-            program.gateway.draining = True
+            await program.gateway.drain()
             client.url = program.url.replace("/mcp", "/readyz")
             assert (await client.send(b"", "GET")).status == 503
             client.url = program.url
@@ -258,7 +258,7 @@ async def test_health_and_readiness(tmp_path: Path) -> None:
 @pytest.mark.promise("gateway.front-2025")
 async def test_the_endpoint_with_a_slash_behind_it_is_the_same(tmp_path: Path) -> None:
     async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
-        async with Raw(f"{program.url}/") as client:
+        async with RawClient(f"{program.url}/") as client:
             await client.initialize()
             assert (await client.call("counter__count")).text == "1"
             assert (await client.delete()).status == 204
@@ -268,7 +268,7 @@ async def test_the_endpoint_with_a_slash_behind_it_is_the_same(tmp_path: Path) -
 async def test_a_web_page_of_an_allowed_origin_may_call(tmp_path: Path) -> None:
     listen = {"port": 0, "origins": ["https://app.example"]}
     async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}, listen=listen) as program:
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             asked = {"origin": "https://app.example", "access-control-request-headers": "mcp-session-id"}
             preflight = await client.send(b"", "OPTIONS", asked)
             assert preflight.status == 204

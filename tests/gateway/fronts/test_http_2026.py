@@ -10,7 +10,7 @@ from mcp import Client
 from holdfast.gateway.auth import new_token
 from holdfast.testing import FaultServer
 from tests.deadlines import until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 
 PROTOCOL = "io.modelcontextprotocol/protocolVersion"
@@ -20,7 +20,7 @@ CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 @pytest.mark.promise("gateway.front-2026")
 async def test_a_stateless_call_has_its_envelope(tmp_path: Path) -> None:
     async with FaultServer(era="2026") as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             found = (await client.ask_2026("server/discover")).result
             assert found["supportedVersions"] == ["2026-07-28"]
             assert {"resultType", "ttlMs", "cacheScope", "capabilities"} <= set(found)
@@ -38,7 +38,7 @@ async def test_a_stateless_call_has_its_envelope(tmp_path: Path) -> None:
 @pytest.mark.promise("gateway.front-2026")
 async def test_a_wrong_envelope_gets_its_code(tmp_path: Path) -> None:
     async with FaultServer(era="2026") as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             call = {"name": "counter__echo", "arguments": {}}
             for code, headers in (
                 (-32020, {"mcp_method": "tools/list"}),
@@ -79,7 +79,7 @@ async def test_lists_and_calls_in_all_four_cells(tmp_path: Path, front: str, bac
 
     async with RealServer("sdk") as real:
         servers = {"real": {"url": real.url, "era": backend_era}}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
             assert program.gateway is not None
             await until(lambda: program.gateway is not None and program.gateway.table.tools, 20)
             ask = client.ask if front == "2025" else client.ask_2026
@@ -122,7 +122,7 @@ async def test_clients_that_speak_both_eras_are_steered_and_count(tmp_path: Path
 async def test_a_2026_client_with_a_handle_counts(tmp_path: Path) -> None:
     sessions = {"handles": True}
     async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}, sessions=sessions) as program:
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             assert program.gateway is not None
             await until(lambda: program.gateway is not None and program.gateway.table.tools)
             assert (await client.ask_2026("server/discover")).status == 200  # nobody is steered away from handles
@@ -167,7 +167,7 @@ async def test_a_2026_client_with_a_header_or_a_principal_counts(tmp_path: Path)
         servers = {"own": {"url": http.url}, "mine": {"url": http.url, "reuse": "principal"}}
         sessions = {"header": "X-Conversation"}
         async with gateway(tmp_path, servers, auth=auth, sessions=sessions) as program:
-            async with Raw(program.url, alice) as one, Raw(program.url, bob) as other:
+            async with RawClient(program.url, alice) as one, RawClient(program.url, bob) as other:
                 assert program.gateway is not None
                 await until(lambda: program.gateway is not None and len(program.gateway.table.tools) > 10)
                 for client in (one, other):
@@ -188,7 +188,7 @@ async def test_a_2026_client_with_a_header_or_a_principal_counts(tmp_path: Path)
 @pytest.mark.promise("gateway.front-2026")
 async def test_hanging_up_cancels_a_2026_call(tmp_path: Path) -> None:
     async with FaultServer(era="2026") as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             assert program.gateway is not None
             await until(lambda: program.gateway is not None and program.gateway.table.tools)
             waiting = asyncio.create_task(client.call_2026("counter__wait"))
@@ -204,7 +204,7 @@ async def test_a_subscription_hears_that_lists_changed(tmp_path: Path) -> None:
     async with FaultServer(era="2026") as http, FaultServer() as late:
         servers = {"counter": {"url": http.url}, "late": {"url": late.url}}
         await late.refuse()
-        async with gateway(tmp_path, servers, sessions={"steer": False}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, sessions={"steer": False}) as program, RawClient(program.url) as client:
             body = {
                 "jsonrpc": "2.0",
                 "id": "sub",
@@ -242,7 +242,7 @@ async def test_handles_headers_and_principals_count_on_after_a_restart(tmp_path:
         sessions = {"handles": True, "header": "x-key"}
         for turn in range(3):
             async with gateway(tmp_path, servers, auth=auth, sessions=sessions, store=store) as program:
-                async with Raw(program.url, token) as client:
+                async with RawClient(program.url, token) as client:
                     if not handle:
                         opened = await client.call_2026("holdfast__open_session")
                         handle = opened.result["structuredContent"]["holdfast_session"]
@@ -257,7 +257,7 @@ async def test_a_streaming_call_whose_session_ends_has_an_answer(tmp_path: Path)
     async with FaultServer(answers="sse") as http:
         settings = {"handles": True, "drain": 0.3}
         async with gateway(tmp_path, {"counter": {"url": http.url}}, sessions=settings) as program:
-            async with Raw(program.url) as client:
+            async with RawClient(program.url) as client:
                 opened = await client.call_2026("holdfast__open_session")
                 handle = opened.result["structuredContent"]["holdfast_session"]
                 waiting = asyncio.create_task(client.call_2026("counter__wait", holdfast_session=handle))

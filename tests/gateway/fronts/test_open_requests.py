@@ -17,7 +17,7 @@ from holdfast.gateway.config.file import load_config
 from holdfast.gateway.server import Program
 from holdfast.testing import FaultServer
 from tests.deadlines import patience, until
-from tests.gateway.clients import Events, Raw
+from tests.gateway.clients import Events, RawClient
 from tests.gateway.parking.asking_backend import asking_backend
 
 LISTEN_2026: dict[str, Any] = {
@@ -82,7 +82,7 @@ async def ended(events: Events) -> None:
 
 @asynccontextmanager
 async def everything_open(
-    http: FaultServer, client: Raw
+    http: FaultServer, client: RawClient
 ) -> AsyncGenerator[tuple[Events, Events, list[asyncio.Task[Any]]]]:
     """A client with a stream of each era, and a running call of each era."""
     await client.initialize()
@@ -113,7 +113,10 @@ def waits(http: FaultServer) -> int:
 async def test_a_token_that_goes_ends_what_it_let_in(tmp_path: Path, how: str) -> None:
     async with FaultServer() as http, office(tmp_path, http.url) as place:
         program = place.program
-        async with Raw(program.url, place.tokens["alice"]) as alice, Raw(program.url, place.tokens["bob"]) as bob:
+        async with (
+            RawClient(program.url, place.tokens["alice"]) as alice,
+            RawClient(program.url, place.tokens["bob"]) as bob,
+        ):
             async with everything_open(http, alice) as (own, listening, calls), everything_open(http, bob) as others:
                 if how == "reload":
                     place.write("bob")
@@ -133,7 +136,7 @@ async def test_a_token_that_goes_ends_what_it_let_in(tmp_path: Path, how: str) -
 @pytest.mark.promise("gateway.revoked")
 async def test_a_token_that_became_anothers_ends_and_one_that_moved_in_the_file_does_not(tmp_path: Path) -> None:
     async with FaultServer() as http, office(tmp_path, http.url) as place:
-        async with Raw(place.program.url, place.tokens["alice"]) as alice:
+        async with RawClient(place.program.url, place.tokens["alice"]) as alice:
             async with everything_open(http, alice) as (own, _, calls):
                 place.write("bob", "alice")
                 assert await place.program.reload()
@@ -148,7 +151,7 @@ async def test_a_token_that_became_anothers_ends_and_one_that_moved_in_the_file_
 @pytest.mark.promise("gateway.revoked")
 async def test_a_call_that_has_begun_to_stream_is_cut_and_its_backend_hears_of_it(tmp_path: Path) -> None:
     async with FaultServer(answers="sse") as http, office(tmp_path, http.url) as place:
-        async with Raw(place.program.url, place.tokens["alice"]) as alice:
+        async with RawClient(place.program.url, place.tokens["alice"]) as alice:
             await alice.initialize()
             params = {"name": "counter__progress", "arguments": {"steps": 100_000}, "_meta": {"progressToken": 1}}
             body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
@@ -166,7 +169,7 @@ async def test_a_call_of_a_session_that_is_ending_is_cut_with_its_token(tmp_path
         place.document["sessions"] = {"drain": 60}
         place.write("alice", "bob")
         assert await place.program.reload()
-        async with Raw(place.program.url, place.tokens["alice"]) as alice:
+        async with RawClient(place.program.url, place.tokens["alice"]) as alice:
             await alice.initialize()
             assert place.program.gateway is not None
             (session,) = place.program.gateway.sessions.live.values()
@@ -184,7 +187,7 @@ async def test_a_call_of_a_session_that_is_ending_is_cut_with_its_token(tmp_path
 async def test_a_parked_call_ends_with_its_callers_token(tmp_path: Path) -> None:
     roots = {"_meta": {"io.modelcontextprotocol/clientCapabilities": {"roots": {}}}}
     async with asking_backend() as backend, office(tmp_path, backend.url) as place:
-        async with Raw(place.program.url, place.tokens["alice"]) as alice:
+        async with RawClient(place.program.url, place.tokens["alice"]) as alice:
             asked = {"name": "counter__ask", "arguments": {"rounds": [[{"method": "roots/list"}]]}, **roots}
             assert (await alice.ask_2026("tools/call", asked)).result["resultType"] == "input_required"
             place.write("bob")

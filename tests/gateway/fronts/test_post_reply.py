@@ -10,7 +10,7 @@ import pytest
 from holdfast.gateway.dispatch import Methods
 from holdfast.gateway.request_context import RequestContext
 from tests.deadlines import until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x"}}
@@ -23,7 +23,7 @@ async def test_a_loss_whose_answer_was_not_written_whole_is_still_to_be_reported
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     reported: list[object] = []
-    link = SimpleNamespace(loss_reported=reported.append)
+    link = SimpleNamespace(losses=SimpleNamespace(reported=reported.append))
     said, go = asyncio.Event(), asyncio.Event()
 
     async def answer(methods: Methods, context: RequestContext, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -36,7 +36,7 @@ async def test_a_loss_whose_answer_was_not_written_whole_is_still_to_be_reported
         context.reporting = cast("Any", (link, "the loss"))
         return {"content": []}
 
-    async with gateway(tmp_path, {}) as program, Raw(program.url) as client:
+    async with gateway(tmp_path, {}) as program, RawClient(program.url) as client:
         await client.initialize()
         assert program.gateway is not None
         front = program.front

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from holdfast.gateway.fronts.uvicorn_protocol import HEAD_BYTES, PIPELINED, Corked
 from holdfast.testing import FaultServer
 from tests.deadlines import patience, until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 from tests.gateway.raw_wire import HOSTS, ping, post, wire
 
@@ -25,7 +25,7 @@ STOLEN = json.dumps({"jsonrpc": "2.0", "id": "stolen", "method": "ping"}).encode
 @pytest.mark.parametrize("split", ["whole", "bytes", "body later"])
 async def test_what_follows_an_offer_to_upgrade_is_that_requests_body(tmp_path: Path, offers: int, split: str) -> None:
     """However the head is cut into reads, and however many offers it has."""
-    async with gateway(tmp_path, {}) as program, Raw(program.url) as client, wire(program) as line:
+    async with gateway(tmp_path, {}) as program, RawClient(program.url) as client, wire(program) as line:
         await client.initialize()
         session = f"mcp-session-id: {client.session}\r\n".encode()
         smuggled = post(STOLEN, session)
@@ -49,7 +49,7 @@ async def test_what_follows_an_offer_to_upgrade_is_that_requests_body(tmp_path: 
 async def test_an_offer_to_upgrade_on_a_connection_that_ends_is_answered(
     tmp_path: Path, version: bytes, connection: bytes
 ) -> None:
-    async with gateway(tmp_path, {}) as program, Raw(program.url) as client, wire(program) as line:
+    async with gateway(tmp_path, {}) as program, RawClient(program.url) as client, wire(program) as line:
         await client.initialize()
         assert client.session is not None
         offer = b"Connection: %s\r\nUpgrade: h2c\r\n" % connection
@@ -83,7 +83,7 @@ async def test_what_was_said_to_a_client_that_is_gone_is_dropped_without_a_trace
 
 @pytest.mark.promise("gateway.framing")
 async def test_offers_to_upgrade_are_answered_in_order_when_pipelined(tmp_path: Path) -> None:
-    async with gateway(tmp_path, {}) as program, Raw(program.url) as client, wire(program) as line:
+    async with gateway(tmp_path, {}) as program, RawClient(program.url) as client, wire(program) as line:
         await client.initialize()
         assert client.session is not None
         line.send(b"".join(ping(client.session, str(n), OFFER if n % 2 else b"") for n in range(6)))
@@ -132,7 +132,7 @@ async def test_trailers_say_nothing(tmp_path: Path) -> None:
     """Neither to us nor to a backend: whoever checked the headers did so before."""
     async with FaultServer() as http:
         servers = {"counter": {"url": http.url, "pass_headers": ["x-user", "x-late"]}}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as client, wire(program) as line:
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as client, wire(program) as line:
             await client.initialize()
             params = {"name": "counter__count"}
             body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
@@ -181,7 +181,7 @@ async def test_headers_that_decide_something_stand_once(tmp_path: Path) -> None:
 @pytest.mark.promise("gateway.framing")
 async def test_requests_behind_an_unanswered_one_are_bounded_and_hear_of_its_end(tmp_path: Path) -> None:
     async with FaultServer(answers="sse") as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             await client.initialize()
             session = f"mcp-session-id: {client.session}\r\n".encode()
             listening = b"GET /mcp HTTP/1.1\r\n" + HOSTS + b"accept: text/event-stream\r\n" + session + b"\r\n"
@@ -222,7 +222,7 @@ async def test_a_head_without_end_is_cut(tmp_path: Path) -> None:
                 line = b""
         assert not line or b" 431 " in line
         writer.close()
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             await client.initialize()
             big = "z" * 1_000_000  # a body may be long
             assert (await client.call("counter__echo", text=big)).status == 200
@@ -231,7 +231,7 @@ async def test_a_head_without_end_is_cut(tmp_path: Path) -> None:
 @pytest.mark.promise("gateway.front-2025")
 async def test_large_bodies_on_a_kept_connection(tmp_path: Path) -> None:
     async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             await client.initialize()
             for size in (140_000, 100, 900_000, 140_000, 300_000, 50):
                 answer = await client.call("counter__effect", call="x", text="y" * size)
@@ -241,7 +241,7 @@ async def test_large_bodies_on_a_kept_connection(tmp_path: Path) -> None:
 @pytest.mark.promise("gateway.front-2025")
 async def test_javas_offer_to_upgrade_and_http_1_0(tmp_path: Path) -> None:
     async with FaultServer(answers="sse") as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             await client.initialize()
             params = {"name": "counter__progress", "arguments": {"steps": 2}, "_meta": {"progressToken": 1}}
             body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()

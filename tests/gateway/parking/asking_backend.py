@@ -13,6 +13,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.gateway.web_apps import serving_app
+
 TOOLS = [{"name": "ask", "inputSchema": {"type": "object"}}]
 
 
@@ -132,12 +134,5 @@ async def asking_backend() -> AsyncGenerator[AskingBackend]:
     app = web.Application()
     app.router.add_post("/mcp", backend.post)
     app.router.add_delete("/mcp", backend.delete)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    backend.url = f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
-    try:
+    async with serving_app(app, cancels=True) as backend.url:
         yield backend
-    finally:
-        await runner.cleanup()

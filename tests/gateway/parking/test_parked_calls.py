@@ -11,7 +11,7 @@ from mcp import Client
 from mcp_types import ElicitResult
 
 from tests.deadlines import patience, until
-from tests.gateway.clients import Answer, Raw
+from tests.gateway.clients import Answer, RawClient
 from tests.gateway.gateways import gateway
 from tests.gateway.parking.asking_backend import AskingBackend, asking_backend
 from tests.links.server_process import RealServer
@@ -46,12 +46,12 @@ ROOTS = {"method": "roots/list"}
 ROW_7 = {"action": "accept", "content": {"row": 7}}
 
 
-async def call(client: Raw, tool: str, capabilities: dict[str, Any] = EVERYTHING, **arguments: Any) -> Answer:
+async def call(client: RawClient, tool: str, capabilities: dict[str, Any] = EVERYTHING, **arguments: Any) -> Answer:
     return await ask(client, {"name": tool, "arguments": arguments}, capabilities)
 
 
 async def ask(
-    client: Raw, params: dict[str, Any], capabilities: dict[str, Any] = EVERYTHING, method: str = "tools/call"
+    client: RawClient, params: dict[str, Any], capabilities: dict[str, Any] = EVERYTHING, method: str = "tools/call"
 ) -> Answer:
     meta = {**params.get("_meta", {}), "io.modelcontextprotocol/clientCapabilities": capabilities}
     async with asyncio.timeout(patience(30)):
@@ -59,7 +59,7 @@ async def ask(
 
 
 async def again(
-    client: Raw, params: dict[str, Any], asked: Answer, *answers: Any, method: str = "tools/call"
+    client: RawClient, params: dict[str, Any], asked: Answer, *answers: Any, method: str = "tools/call"
 ) -> Answer:
     """The retry of a call, with an answer to each of its questions in order."""
     responses = dict(zip(asked.result["inputRequests"], answers, strict=True))
@@ -88,7 +88,7 @@ def is_invalid_state(answer: Answer) -> bool:
 async def test_a_2026_client_answers_a_2025_servers_question_by_its_retry(tmp_path: Path) -> None:
     async with RealServer("fastmcp") as server:
         servers = {"real": {"url": server.url, "era": "2025"}}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
             params: dict[str, Any] = {"name": "real__book", "arguments": {}}
             asked = await ask(client, params)
             [question] = questions(asked)
@@ -119,7 +119,7 @@ async def test_the_sdks_2026_client_answers_by_its_callback(tmp_path: Path) -> N
 async def test_a_question_on_the_servers_own_stream_parks_the_call_too(tmp_path: Path, kind: Any, named: bool) -> None:
     async with RealServer(kind) as server:
         servers = {"real": {"url": server.url, "era": "2025"}}
-        async with gateway(tmp_path, servers, sessions={"handles": True}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, sessions={"handles": True}) as program, RawClient(program.url) as client:
             arguments: dict[str, Any] = {}
             if named:
                 opened = await call(client, "holdfast__open_session")
@@ -135,7 +135,7 @@ async def test_a_question_on_the_servers_own_stream_parks_the_call_too(tmp_path:
 async def test_a_program_that_asks_is_answered(tmp_path: Path) -> None:
     program_file = Path(__file__).parents[1] / "asking_server.py"
     servers = {"asks": {"command": sys.executable, "args": [str(program_file)], "era": "2025"}}
-    async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+    async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
         await until(lambda: program.gateway is not None and program.gateway.table.tools, 60)
         params: dict[str, Any] = {"name": "asks__ask", "arguments": {}}
         asked = await ask(client, params)
@@ -146,7 +146,7 @@ async def test_a_program_that_asks_is_answered(tmp_path: Path) -> None:
 @pytest.mark.promise("gateway.questions")
 async def test_questions_of_every_kind_pass_as_they_came_and_those_at_once_together(tmp_path: Path) -> None:
     async with asking_backend() as backend:
-        async with gateway(tmp_path, {"asks": {"url": backend.url}}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"asks": {"url": backend.url}}) as program, RawClient(program.url) as client:
             params = rounds([FORM, SAMPLE], [URL], [ROOTS])
             asked = await ask(client, params)
             assert questions(asked) == [FORM, SAMPLE]
@@ -169,7 +169,7 @@ async def test_questions_of_every_kind_pass_as_they_came_and_those_at_once_toget
 )
 async def test_prompts_and_resources_are_parked_too(tmp_path: Path, method: str, params: dict[str, Any]) -> None:
     async with asking_backend() as backend:
-        async with gateway(tmp_path, {"asks": {"url": backend.url}}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"asks": {"url": backend.url}}) as program, RawClient(program.url) as client:
             asked = await ask(client, params, method=method)
             assert [question["method"] for question in questions(asked)] == ["roots/list"]
             done = await again(client, params, asked, {"roots": []}, method=method)
@@ -180,7 +180,7 @@ async def test_prompts_and_resources_are_parked_too(tmp_path: Path, method: str,
 @pytest.mark.promise("gateway.questions")
 async def test_a_question_that_the_retry_does_not_answer_is_asked_again(tmp_path: Path) -> None:
     async with asking_backend() as backend:
-        async with gateway(tmp_path, {"asks": {"url": backend.url}}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"asks": {"url": backend.url}}) as program, RawClient(program.url) as client:
             params = rounds([FORM, ROOTS])
             asked = await ask(client, params)
             first, second = asked.result["inputRequests"]
@@ -194,7 +194,7 @@ async def test_a_question_that_the_retry_does_not_answer_is_asked_again(tmp_path
 @pytest.mark.promise("gateway.questions")
 async def test_progress_goes_to_the_request_that_waits(tmp_path: Path) -> None:
     async with asking_backend() as backend:
-        async with gateway(tmp_path, {"asks": {"url": backend.url}}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"asks": {"url": backend.url}}) as program, RawClient(program.url) as client:
             params = rounds([FORM])
             asked = await ask(client, {**params, "_meta": {"progressToken": "first"}})
             done = await again(client, {**params, "_meta": {"progressToken": "second"}}, asked, ROW_7)
@@ -216,7 +216,7 @@ async def test_a_capability_that_the_client_lacks_is_named(
     tmp_path: Path, question: Any, capabilities: dict[str, Any], needed: dict[str, Any]
 ) -> None:
     async with asking_backend() as backend:
-        async with gateway(tmp_path, {"asks": {"url": backend.url}}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"asks": {"url": backend.url}}) as program, RawClient(program.url) as client:
             refused = await ask(client, rounds([question]), capabilities)
             assert (refused.status, refused.error["code"]) == (400, -32021)
             assert refused.error["data"] == {"requiredCapabilities": needed}
@@ -238,7 +238,7 @@ async def _let_go(backend: AskingBackend, program: Any) -> None:
 async def test_an_abandoned_call_is_cancelled_and_everything_freed_within_its_lifetime(tmp_path: Path) -> None:
     async with asking_backend() as backend:
         servers = {"asks": {"url": backend.url}}
-        async with gateway(tmp_path, servers, sessions={"park": 0.5}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, sessions={"park": 0.5}) as program, RawClient(program.url) as client:
             params = rounds([FORM])
             asked = await ask(client, params)
             assert backend.running == 1
@@ -252,7 +252,7 @@ async def test_an_abandoned_call_is_cancelled_and_everything_freed_within_its_li
 async def test_a_state_is_used_once_unchanged_and_for_its_own_request(tmp_path: Path) -> None:
     async with asking_backend() as backend:
         servers = {"asks": {"url": backend.url}}
-        async with gateway(tmp_path, servers) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
             params = rounds([FORM])
             asked = await ask(client, params)
             state = asked.result["requestState"]
@@ -273,7 +273,7 @@ async def test_a_state_is_used_once_unchanged_and_for_its_own_request(tmp_path: 
 @pytest.mark.promise("gateway.questions")
 async def test_answers_without_a_state_begin_a_new_call(tmp_path: Path) -> None:
     async with asking_backend() as backend:
-        async with gateway(tmp_path, {"asks": {"url": backend.url}}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"asks": {"url": backend.url}}) as program, RawClient(program.url) as client:
             done = await ask(client, {**rounds(), "inputResponses": {"question-1": ROW_7}})
             assert done.text == "[]"
 
@@ -294,8 +294,8 @@ async def test_another_callers_state_is_like_an_unknown_one(tmp_path: Path, reus
         servers = {"asks": {"url": backend.url, "reuse": reuse}}
         async with (
             gateway(tmp_path, servers, auth=auth) as program,
-            Raw(program.url, ours) as client,
-            Raw(program.url, theirs) as other,
+            RawClient(program.url, ours) as client,
+            RawClient(program.url, theirs) as other,
         ):
             params = rounds([FORM])
             asked = await ask(client, params)
@@ -321,7 +321,7 @@ async def test_a_retry_at_another_process_is_answered_at_once_as_of_unknown_outc
         prompt = {"name": "asks__ask"}
 
         async def lost_at(url: str, asked: Answer, asked_prompt: Answer) -> None:
-            async with Raw(url) as client:
+            async with RawClient(url) as client:
                 lost = await again(client, params, asked, ROW_7)
                 told = lost.result["_meta"]["dev.holdfast/error"]
                 assert lost.result["isError"]
@@ -334,7 +334,10 @@ async def test_a_retry_at_another_process_is_answered_at_once_as_of_unknown_outc
                 assert backend.calls == 2
 
         settings = {"drain": 100}
-        async with gateway(folders[0], servers, store=store, sessions=settings) as program, Raw(program.url) as client:
+        async with (
+            gateway(folders[0], servers, store=store, sessions=settings) as program,
+            RawClient(program.url) as client,
+        ):
             asked = await ask(client, params)
             asked_prompt = await ask(client, prompt, method="prompts/get")
             if not ended:
@@ -354,7 +357,7 @@ async def test_calls_that_wait_are_bounded_in_number_and_bytes(tmp_path: Path) -
     async with asking_backend() as backend:
         servers = {"asks": {"url": backend.url}}
         limits = {"parked_per_principal": 2, "parked_bytes": 20_000}
-        async with gateway(tmp_path, servers, sessions=limits) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, sessions=limits) as program, RawClient(program.url) as client:
             params = rounds([FORM])
             asked = [await ask(client, params) for _ in range(2)]
             refused = await ask(client, params)
@@ -372,7 +375,7 @@ async def test_calls_that_wait_are_bounded_in_number_and_bytes(tmp_path: Path) -
 @pytest.mark.promise("gateway.questions")
 async def test_a_question_that_the_server_takes_back_needs_no_answer(tmp_path: Path) -> None:
     async with asking_backend() as backend:
-        async with gateway(tmp_path, {"asks": {"url": backend.url}}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"asks": {"url": backend.url}}) as program, RawClient(program.url) as client:
             done = await ask(client, rounds([FORM], take_back=True))
             assert done.text == "[]"
 
@@ -380,7 +383,7 @@ async def test_a_question_that_the_server_takes_back_needs_no_answer(tmp_path: P
 @pytest.mark.promise("gateway.questions")
 async def test_a_client_that_hangs_up_on_its_retry_cancels_the_call(tmp_path: Path) -> None:
     async with asking_backend() as backend:
-        async with gateway(tmp_path, {"asks": {"url": backend.url}}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"asks": {"url": backend.url}}) as program, RawClient(program.url) as client:
             params = rounds([FORM], lasts=True)
             asked = await ask(client, params)
             retry = asyncio.create_task(again(client, params, asked, ROW_7))
@@ -395,7 +398,7 @@ async def test_the_end_of_a_session_ends_its_parked_calls_at_once(tmp_path: Path
     async with asking_backend() as backend:
         servers = {"asks": {"url": backend.url}}
         settings = {"handles": True, "drain": 100}
-        async with gateway(tmp_path, servers, sessions=settings) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, sessions=settings) as program, RawClient(program.url) as client:
             opened = await call(client, "holdfast__open_session")
             handle = opened.result["structuredContent"]["holdfast_session"]
             params = rounds([FORM], holdfast_session=handle)
@@ -414,7 +417,7 @@ async def test_the_end_of_a_session_ends_its_parked_calls_at_once(tmp_path: Path
 async def test_urls_that_a_2025_error_wants_visited_are_asked_before_a_new_call(tmp_path: Path) -> None:
     error = {"code": -32042, "message": "Sign in first", "data": {"elicitations": [URL["params"]]}}
     async with asking_backend() as backend:
-        async with gateway(tmp_path, {"asks": {"url": backend.url}}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, {"asks": {"url": backend.url}}) as program, RawClient(program.url) as client:
             params = rounds(error=error)
             refused = await ask(client, params, {"elicitation": {}})
             assert (refused.status, refused.error["code"]) == (400, -32021)
@@ -432,7 +435,7 @@ async def test_a_result_that_comes_before_the_answer_waits_for_the_client(tmp_pa
     async with asking_backend() as backend:
         servers = {"asks": {"url": backend.url}}
         async with gateway(tmp_path, servers, sessions={"parked_bytes": 100_000}) as program:
-            async with Raw(program.url) as client:
+            async with RawClient(program.url) as client:
                 assert program.gateway is not None
                 small, large = rounds([FORM]), rounds([FORM], padding=120_000)
                 for params in (small, large):

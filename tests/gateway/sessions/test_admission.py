@@ -12,7 +12,7 @@ from holdfast.gateway.config.settings import Sessions as Settings
 from holdfast.gateway.sessions.admission import check_limits
 from holdfast.testing import FaultServer
 from tests.deadlines import patience
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 
 
@@ -23,7 +23,7 @@ async def test_limits_answer_503_with_a_time_to_come_back(tmp_path: Path) -> Non
     async with FaultServer() as http:
         limits = {"per_principal": 2, "total": 3}
         async with gateway(tmp_path, {"counter": {"url": http.url}}, auth=auth, sessions=limits) as program:
-            clients = [Raw(program.url, token) for token in (alice, alice, alice, bob, bob)]
+            clients = [RawClient(program.url, token) for token in (alice, alice, alice, bob, bob)]
             statuses = []
             for client in clients:
                 answer = await client.initialize()
@@ -58,7 +58,7 @@ async def test_sessions_that_begin_together_are_counted_together_and_none_too_ma
                 return await count(**query)
 
             monkeypatch.setattr(gate.store, "count", slow)
-            clients = [Raw(program.url) for _ in range(20)]
+            clients = [RawClient(program.url) for _ in range(20)]
             statuses = [(answer.status) for answer in await asyncio.gather(*(each.initialize() for each in clients))]
             assert sorted(statuses) == [200] * 12 + [503] * 8
             for client in clients:
@@ -69,7 +69,7 @@ async def test_sessions_that_begin_together_are_counted_together_and_none_too_ma
 async def test_limits_hold_against_parallel_beginnings(tmp_path: Path) -> None:
     async with FaultServer() as http:
         async with gateway(tmp_path, {"counter": {"url": http.url}}, sessions={"per_principal": 3}) as program:
-            clients = [Raw(program.url) for _ in range(12)]
+            clients = [RawClient(program.url) for _ in range(12)]
             answers = await asyncio.gather(*(client.initialize() for client in clients))
             assert sorted(answer.status for answer in answers) == [200] * 3 + [503] * 9
             for client in clients:

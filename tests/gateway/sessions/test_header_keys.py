@@ -10,7 +10,7 @@ import pytest
 from holdfast.errors import StoreDown
 from holdfast.testing import FaultServer
 from tests.deadlines import until
-from tests.gateway.clients import Answer, Raw
+from tests.gateway.clients import Answer, RawClient
 from tests.gateway.gateways import gateway
 
 
@@ -21,7 +21,7 @@ async def test_a_header_key_lives_again_after_its_session_expired(tmp_path: Path
         async with gateway(tmp_path, {"counter": {"url": http.url}}, sessions=settings) as program:
             gate = program.gateway
             assert gate is not None
-            async with Raw(program.url) as client:
+            async with RawClient(program.url) as client:
                 call = {"name": "counter__count", "arguments": {}}
                 for _ in range(2):
                     first = await asyncio.gather(*(client.ask_2026("tools/call", call, x_key="k") for _ in range(5)))
@@ -36,7 +36,7 @@ async def test_one_header_key_through_two_gateways_is_one_session(tmp_path: Path
         servers = {"counter": {"url": http.url}}
         async with gateway(tmp_path, servers, store=store, sessions=settings) as one:
             async with gateway(tmp_path, servers, store=store, sessions=settings) as other:
-                async with Raw(one.url) as a, Raw(other.url) as b:
+                async with RawClient(one.url) as a, RawClient(other.url) as b:
                     for key in ("k1", "k2", "k3"):
                         call = {"name": "counter__count", "arguments": {}}
                         both = await asyncio.gather(
@@ -49,7 +49,7 @@ SESSIONS = {"header": "x-key", "steer": False}
 COUNT = {"name": "counter__count", "arguments": {}}
 
 
-async def call(client: Raw, key: str) -> Answer:
+async def call(client: RawClient, key: str) -> Answer:
     return await client.ask_2026("tools/call", COUNT, x_key=key)
 
 
@@ -58,7 +58,7 @@ async def test_calls_of_a_live_key_read_no_store_and_go_on_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}, sessions=SESSIONS) as program:
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             assert (await call(client, "one")).text == "1"
             assert program.gateway is not None
             store = program.gateway.store
@@ -77,7 +77,7 @@ async def test_calls_of_a_live_key_read_no_store_and_go_on_without_it(
 @pytest.mark.promise("gateway.counts")
 async def test_twenty_calls_that_begin_one_key_share_the_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}, sessions=SESSIONS) as program:
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             assert program.gateway is not None
             store, reads, go = program.gateway.store, Counter[str](), asyncio.Event()
             get = store.get
@@ -101,9 +101,9 @@ async def test_twenty_calls_that_begin_one_key_share_the_reads(tmp_path: Path, m
 @pytest.mark.promise("gateway.counts")
 async def test_a_key_whose_session_has_ended_begins_another(tmp_path: Path) -> None:
     async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}, sessions=SESSIONS) as program:
-        async with Raw(program.url) as client:
+        async with RawClient(program.url) as client:
             assert program.gateway is not None
             for _ in range(2):
                 assert [(await call(client, "one")).text for _ in range(2)] == ["1", "2"]
                 (session,) = program.gateway.sessions.live.values()
-                await program.gateway.sessions.end(session, "ended by a test")
+                await program.gateway.sessions.endings.end(session, "ended by a test")

@@ -12,7 +12,7 @@ from holdfast.gateway.config.settings import Sessions as Settings
 from holdfast.gateway.sessions.lifetimes import Lifetimes, Usage, is_over
 from holdfast.testing import FaultServer
 from tests.deadlines import until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 
 
@@ -21,7 +21,7 @@ async def test_use_keeps_a_session_alive_but_not_beyond_its_age(tmp_path: Path) 
     async with FaultServer() as http:
         sessions = {"idle": 0.5, "max_age": 1.5}
         async with gateway(tmp_path, {"counter": {"url": http.url}}, sessions=sessions) as program:
-            async with Raw(program.url) as client:
+            async with RawClient(program.url) as client:
                 await client.initialize()
                 loop = asyncio.get_running_loop()
                 begun, statuses = loop.time(), [200]
@@ -39,7 +39,7 @@ async def test_a_call_longer_than_the_idle_time_keeps_its_session(tmp_path: Path
         async with gateway(tmp_path, {"counter": {"url": http.url}}, sessions={"idle": 0.4}) as program:
             gate = program.gateway
             assert gate is not None
-            async with Raw(program.url) as client:
+            async with RawClient(program.url) as client:
                 await client.initialize()
                 assert (await client.call("counter__count")).text == "1"
                 waiting = asyncio.create_task(client.call("counter__wait"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.deadlines import until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 from tests.gateway.raw_backend import raw_program
 
@@ -27,8 +27,8 @@ async def test_a_program_that_made_room_is_subscribed_again(tmp_path: Path) -> N
     servers = {"notes": {**raw_program(said), "start": "lazy"}}
     async with (
         gateway(tmp_path, servers, sessions={"children": 1}) as program,
-        Raw(program.url) as one,
-        Raw(program.url) as other,
+        RawClient(program.url) as one,
+        RawClient(program.url) as other,
     ):
         gate = program.gateway
         assert gate is not None

@@ -12,7 +12,7 @@ from holdfast.gateway.backends.catalogue import Catalogue
 from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.sessions.lists import SessionLists
 from tests.deadlines import patience
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 
 
@@ -20,7 +20,7 @@ from tests.gateway.gateways import gateway
 async def test_a_list_that_changes_in_a_call_is_fetched_anew_for_that_session(tmp_path: Path) -> None:
     script = Path(__file__).with_name("revealing_server.py")
     servers = {"r": {"command": sys.executable, "args": [str(script)], "era": "2025"}}
-    async with gateway(tmp_path, servers) as program, Raw(program.url) as client, Raw(program.url) as other:
+    async with gateway(tmp_path, servers) as program, RawClient(program.url) as client, RawClient(program.url) as other:
         await client.initialize()
         await other.initialize()
         assert await client.tools() == ["r__reveal"]

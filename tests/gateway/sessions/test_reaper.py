@@ -12,7 +12,7 @@ from holdfast.events import Event, GatewaySessionBegan, GatewaySessionEnded
 from holdfast.stores import open_store
 from holdfast.testing import FaultServer
 from tests.deadlines import until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import Process, gateway
 
 
@@ -22,7 +22,7 @@ async def test_expiry_ends_the_session_everywhere(tmp_path: Path) -> None:
     async with FaultServer() as http:
         sessions = {"idle": 0.6, "max_age": 100}
         async with gateway(tmp_path, {"counter": {"url": http.url}}, sessions=sessions, sink=events.append) as program:
-            async with Raw(program.url) as client:
+            async with RawClient(program.url) as client:
                 await client.initialize()
                 assert (await client.call("counter__count")).text == "1"
                 assert program.gateway is not None
@@ -44,7 +44,7 @@ async def test_a_reaper_ends_what_a_dead_process_left(tmp_path: Path) -> None:
     async with FaultServer() as http:
         servers = {"counter": {"url": http.url}}
         process = Process(tmp_path, servers, sessions=sessions)
-        async with Raw(await process.start(store)) as client:
+        async with RawClient(await process.start(store)) as client:
             await client.initialize()
             await client.call("counter__count")
         await process.stop(signal.SIGKILL)
@@ -64,7 +64,7 @@ async def test_a_damaged_row_of_one_session_keeps_no_other_alive(tmp_path: Path,
         keys: list[str] = []
         async with gateway(tmp_path, servers, store=store, sessions=patient) as before:
             for _ in range(3):
-                async with Raw(before.url) as client:
+                async with RawClient(before.url) as client:
                     await client.initialize()
                     assert (await client.call("counter__count")).text == "1"
             assert before.gateway is not None
@@ -87,7 +87,7 @@ async def test_a_damaged_row_of_one_session_keeps_no_other_alive(tmp_path: Path,
 async def test_five_hundred_abandoned_sessions_leave_nothing(tmp_path: Path) -> None:
     async with FaultServer() as http:
         servers = {"counter": {"url": http.url}}
-        async with gateway(tmp_path, servers, sessions={"idle": 2.0}) as program, Raw(program.url) as client:
+        async with gateway(tmp_path, servers, sessions={"idle": 2.0}) as program, RawClient(program.url) as client:
             assert program.gateway is not None
 
             def tasks() -> int:
@@ -96,7 +96,7 @@ async def test_five_hundred_abandoned_sessions_leave_nothing(tmp_path: Path) -> 
 
             before, files = tasks(), len(list(Path("/proc/self/fd").iterdir()))
             for _ in range(10):
-                clients = [Raw(program.url) for _ in range(50)]
+                clients = [RawClient(program.url) for _ in range(50)]
                 await asyncio.gather(*(each.initialize() for each in clients))
                 await asyncio.gather(*(each.call("counter__count") for each in clients))
                 await asyncio.gather(*(each.__aexit__() for each in clients))

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.testing import FaultServer
 from tests.deadlines import until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import NOTEBOOK, Process, gateway
 from tests.links.server_process import RealServer
 
@@ -19,7 +19,7 @@ async def test_a_restarted_gateway_goes_on_with_the_session(tmp_path: Path, how:
     store = f"sqlite:///{tmp_path}/s.db"
     async with FaultServer() as http:
         process = Process(tmp_path, {"counter": {"url": http.url}})
-        async with Raw(await process.start(store)) as client:
+        async with RawClient(await process.start(store)) as client:
             await client.initialize()
             assert [(await client.call("counter__count")).text for _ in range(2)] == ["1", "2"]
             await process.stop(how)
@@ -38,7 +38,7 @@ async def test_two_processes_serve_one_session_alternately(tmp_path: Path) -> No
     async with FaultServer() as http:
         servers = {"counter": {"url": http.url}}
         async with gateway(tmp_path, servers, store=store) as one, gateway(tmp_path, servers, store=store) as other:
-            async with Raw(one.url) as client:
+            async with RawClient(one.url) as client:
                 await client.initialize()
                 for number in range(1, 9):
                     client.url = one.url if number % 2 else other.url
@@ -68,7 +68,7 @@ async def test_a_program_lives_in_one_process_and_its_loss_is_told(
 ) -> None:
     store = f"sqlite:///{tmp_path}/s.db"
     notebook = {"command": sys.executable, "args": ["-m", "holdfast.gateway.demo.notebook"], "era": "2025"}
-    async with Raw("") as client:
+    async with RawClient("") as client:
         async with gateway(tmp_path, {"notebook": notebook}, store=store) as one:
             client.url = one.url
             await until(lambda: one.gateway is not None and one.gateway.table.tools, 20)
@@ -94,7 +94,7 @@ async def test_subscriptions_and_log_level_are_kept_in_a_store_on_disk(tmp_path:
         servers = {"real": {"url": real.url, "era": "2025"}}
         async with (
             gateway(tmp_path, servers, store=f"sqlite:///{tmp_path}/s.db") as program,
-            Raw(program.url) as client,
+            RawClient(program.url) as client,
         ):
             await client.initialize()
             assert program.gateway is not None
@@ -113,7 +113,7 @@ async def test_subscriptions_and_log_level_are_kept_in_a_store_on_disk(tmp_path:
 async def test_a_killed_gateway_on_the_same_port_has_its_programs_back(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/s.db"
     process = Process(tmp_path, {"notebook": NOTEBOOK})
-    async with Raw(await process.start(store)) as client:
+    async with RawClient(await process.start(store)) as client:
         await client.initialize()
         assert (await client.call("notebook__write", text="a")).text == "noted, 1 so far"
         await process.stop(signal.SIGKILL)

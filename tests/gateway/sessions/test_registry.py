@@ -9,7 +9,7 @@ import pytest
 from holdfast.gateway.auth import new_token
 from holdfast.testing import FaultServer
 from tests.deadlines import until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import Process, gateway
 
 
@@ -18,7 +18,7 @@ async def test_sessions_beyond_the_live_ones_rest_in_the_store(tmp_path: Path) -
     async with FaultServer() as http:
         async with gateway(tmp_path, {"counter": {"url": http.url}}, sessions={"live": 5}) as program:
             assert program.gateway is not None
-            clients = [Raw(program.url) for _ in range(20)]
+            clients = [RawClient(program.url) for _ in range(20)]
             for client in clients:
                 await client.initialize()
                 assert (await client.call("counter__count")).text == "1"
@@ -38,7 +38,11 @@ async def test_a_foreign_id_answers_exactly_like_an_unknown_one(tmp_path: Path) 
     (alice, alice_hash), (bob, bob_hash) = new_token(), new_token()
     auth = {"tokens": [{"hash": alice_hash, "principal": "alice"}, {"hash": bob_hash, "principal": "bob"}]}
     async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}, auth=auth) as program:
-        async with Raw(program.url, alice) as one, Raw(program.url, bob) as other, Raw(program.url, "guess") as nobody:
+        async with (
+            RawClient(program.url, alice) as one,
+            RawClient(program.url, bob) as other,
+            RawClient(program.url, "guess") as nobody,
+        ):
             await one.initialize()
             assert (await one.call("counter__count")).text == "1"
             other.session = one.session
@@ -63,7 +67,7 @@ async def test_a_thousand_random_operations_leak_nothing(tmp_path: Path) -> None
         sessions: dict[str, tuple[str, int]] = {}
 
         async def act(token: str) -> None:
-            async with Raw(program.url, token) as client:
+            async with RawClient(program.url, token) as client:
                 for _ in range(1000):
                     kind = chance.random()
                     known = list(sessions)
@@ -136,7 +140,7 @@ async def test_fifty_thousand_calls_leave_everything_flat(tmp_path: Path) -> Non
 async def test_the_newest_session_is_served_however_many_listen(tmp_path: Path) -> None:
     async with FaultServer() as http:
         async with gateway(tmp_path, {"counter": {"url": http.url}}, sessions={"live": 2}) as program:
-            async with Raw(program.url) as one, Raw(program.url) as two, Raw(program.url) as three:
+            async with RawClient(program.url) as one, RawClient(program.url) as two, RawClient(program.url) as three:
                 await one.initialize()
                 await two.initialize()
                 async with one.stream(), two.stream():
@@ -148,7 +152,7 @@ async def test_the_newest_session_is_served_however_many_listen(tmp_path: Path) 
 async def test_resting_sessions_called_at_once_are_all_there(tmp_path: Path) -> None:
     async with FaultServer() as http:
         async with gateway(tmp_path, {"counter": {"url": http.url}}, sessions={"live": 2}) as program:
-            clients = [Raw(program.url) for _ in range(10)]
+            clients = [RawClient(program.url) for _ in range(10)]
             for client in clients:
                 await client.initialize()
             for turn in range(1, 5):

@@ -14,22 +14,9 @@ from holdfast.links.reporter import LinkReporter
 from holdfast.links.wires.base import Generation, Message, Reply
 from holdfast.testing import FaultServer
 from tests.deadlines import patience, until
-from tests.links.quick_links import link_to, text_of, tool
+from tests.links.quick_links import Notifications, link_to, text_of, tool
 
 pytestmark = pytest.mark.anyio
-
-
-class CallHandlers:
-    """Takes notifications."""
-
-    def __init__(self) -> None:
-        self.heard: list[tuple[str, Any]] = []
-
-    def __call__(self, method: str, params: Any) -> None:
-        self.heard.append((method, params))
-
-    def count(self, method: str) -> int:
-        return sum(each == method for each, _ in self.heard)
 
 
 @pytest.mark.promise("link.reverse")
@@ -69,7 +56,7 @@ async def test_a_handler_that_fails_or_is_absent_answers_with_an_error_and_the_c
         failed = text_of(await link.request("tools/call", tool("ask", params={"how": "bug"})))
         assert "-32603" in failed
         assert "a bug of ours" not in failed
-        link.handle(None, None)
+        link.inbound.handle(None, None)
         assert "-32601" in text_of(await link.request("tools/call", tool("ask", params={})))
         assert text_of(await link.request("tools/call", tool("ask", method="ping"))) == "{}"
 
@@ -124,7 +111,7 @@ async def test_a_progress_callback_that_raises_harms_no_call() -> None:
 @pytest.mark.promise("link.notifications")
 @pytest.mark.parametrize("era", ["2025", "2026"])
 async def test_notifications_on_an_answer_stream_are_handed_on(era: Any) -> None:
-    handlers = CallHandlers()
+    handlers = Notifications()
     async with FaultServer(era=era, answers="sse") as server, link_to(server.url, on_notification=handlers) as link:
         await link.request("tools/call", tool("log", text="hello"))
         assert handlers.heard == [("notifications/message", {"level": "info", "data": "hello"})]
@@ -158,7 +145,7 @@ async def test_requests_that_wait_for_answers_are_bounded_in_bytes_whatever_ids_
     generation = cast("Generation", SimpleNamespace(wire=Telling()))
     inbound = Inbound(BackgroundTasks(lambda what, error: None), LinkReporter("it", None, SYSTEM), 1.0)
     inbound.handle(ask, None)
-    receive = inbound.of(generation)
+    receive = inbound.receiver(generation)
     asked = {"jsonrpc": "2.0", "id": "same", "method": "roots/list", "params": {"text": "x" * 900_000}}
     reading = [asyncio.ensure_future(receive(asked)) for _ in range(200)]
     for _ in range(10):

@@ -10,7 +10,7 @@ import holdfast
 from holdfast.links import HttpTarget, Limits
 from holdfast.testing import Fault, FaultServer
 from tests.deadlines import patience, until
-from tests.links.quick_links import FAST, link_to, tool
+from tests.links.quick_links import FAST, Notifications, link_to, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -18,22 +18,9 @@ pytestmark = pytest.mark.anyio
 CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
 
 
-class CallHandlers:
-    """Takes notifications."""
-
-    def __init__(self) -> None:
-        self.heard: list[tuple[str, Any]] = []
-
-    def __call__(self, method: str, params: Any) -> None:
-        self.heard.append((method, params))
-
-    def count(self, method: str) -> int:
-        return sum(each == method for each, _ in self.heard)
-
-
 @pytest.mark.promise("link.watch")
 async def test_a_2026_watch_listens_again_after_a_drop_and_tells_the_gap() -> None:
-    handlers = CallHandlers()
+    handlers = Notifications()
     async with FaultServer(era="2026") as server, link_to(server.url, on_notification=handlers) as link:
         watch = await link.watch(tools=True, uris=["a:1"])
         listen = next(r.message for r in server.requests if r.method == "subscriptions/listen")
@@ -60,7 +47,7 @@ async def test_a_2026_watch_listens_again_after_a_drop_and_tells_the_gap() -> No
 
 @pytest.mark.promise("link.watch")
 async def test_a_2025_watch_subscribes_and_survives_a_lost_session() -> None:
-    handlers = CallHandlers()
+    handlers = Notifications()
     async with FaultServer() as server, link_to(server.url, on_notification=handlers) as link:
         await link.watch(tools=True, uris=["a:1"])
         await until(lambda: server.streams == 1)

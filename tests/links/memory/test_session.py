@@ -231,8 +231,8 @@ async def test_a_loss_stays_to_be_reported_until_it_is_confirmed(store: holdfast
         async with link_to(server.url, memory=StoreMemory(store, "one"), **options) as second:
             with pytest.raises(holdfast.SessionReplaced):
                 await second.request("tools/call", tool("count"))
-            assert second.unreported_loss is not None
-            second.loss_reported(second.unreported_loss)
+            assert second.losses.pending is not None
+            second.losses.reported(second.losses.pending)
             assert text_of(await second.request("tools/call", tool("count"))) == "1"
         async with link_to(server.url, memory=StoreMemory(store, "one"), **options) as third:
             assert text_of(await third.request("tools/call", tool("count"))) == "2"
@@ -297,11 +297,11 @@ async def test_a_loss_that_one_link_has_reported_is_told_by_no_other(store: hold
         await first.request("tools/list")
         if met == "before":
             await second.request("tools/list")
-            assert second.unreported_loss is not None
+            assert second.losses.pending is not None
         with pytest.raises(holdfast.SessionReplaced):
             await first.request("tools/call", tool("count"))
-        assert first.unreported_loss is not None
-        first.loss_reported(first.unreported_loss)
+        assert first.losses.pending is not None
+        first.losses.reported(first.losses.pending)
         async with asyncio.timeout(patience(5)):
             while "'unreported_loss': True" in str(await store.get("link", "one")):
                 continue  # until it is written down
@@ -331,7 +331,7 @@ async def test_a_new_program_where_one_was_saved_is_told_as_a_replacement(store:
         assert text_of(await second.request("tools/call", tool("write", text="b"))) == "noted, 1 so far"
         assert second.statistics().replacements == 1
         await second.close(end=True)
-    assert sum(isinstance(event, events.SessionWasReplaced) for event in heard) == 1
+    assert sum(isinstance(event, events.LinkSessionReplaced) for event in heard) == 1
     async with link() as third:  # the second was ended, so nothing is missed
         assert text_of(await third.request("tools/call", tool("write", text="c"))) == "noted, 1 so far"
         await third.close(end=True)
@@ -350,7 +350,7 @@ async def test_a_link_that_came_up_before_it_had_a_memory_keeps_its_session_ther
         spare = link_to(target, **options)
         await spare.open()
         assert await store.get("link", "one") is None
-        spare.keep_in(StoreMemory(store, "one", principal=alice), alice)
+        spare.saved.keep_in(StoreMemory(store, "one", principal=alice), alice, spare.lifecycle.generation)
         await spare.request("tools/call", unsafe)
         await spare.close()  # as at a rest: not ended
         memory = StoreMemory(store, "one", principal=alice)

@@ -14,7 +14,7 @@ import holdfast
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.state.frameworks.middleware import IDEMPOTENCY_KEY
 from holdfast.state.identity import Identity
-from holdfast.state.log import KIND
+from holdfast.state.storage.entries import KIND
 
 pytestmark = pytest.mark.anyio
 

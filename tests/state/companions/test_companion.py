@@ -26,7 +26,7 @@ async def test_draft_critique_revise_is_remembered_with_its_numbers(url: str) ->
         writer = await drafted(writers, session)
         for number, points in enumerate((["a", "b", "c"], ["a"], [])):
             await round_of(writer, number, points)
-        found = await (await writers.of(await sessions.find(session.handle, ALICE))).insight()
+        found = await (await writers.for_session(await sessions.find(session.handle, ALICE))).insight()
         assert (found.phase, found.iteration, found.total_iterations) == ("revised", 3, 3)
         assert found.convergence.critiques == (3, 1, 0)
         assert found.convergence.falling
@@ -54,7 +54,7 @@ async def test_a_forbidden_step_is_refused_and_leaves_it_unchanged() -> None:
     told: list[Event] = []
     sessions = holdfast.Sessions(Studio)
     writers = holdfast.Companions(Writer, sessions, on_event=told.append)
-    writer = await writers.of(await sessions.begin(ALICE))
+    writer = await writers.for_session(await sessions.begin(ALICE))
     with pytest.raises(holdfast.errors.WrongPhase, match="in phase 'empty'") as refused:
         async with writer.step("revision", to="revised"):
             raise AssertionError("it must not begin")
@@ -94,7 +94,7 @@ async def test_a_judgement_that_raises_refuses_the_step() -> None:
 
     sessions = holdfast.Sessions(Studio)
     judges = holdfast.Companions(Judge, sessions)
-    judge = await judges.of(await sessions.begin(ALICE))
+    judge = await judges.for_session(await sessions.begin(ALICE))
     assert not (await judge.insight()).convergence.reached
     Judge.broken = True
     with pytest.raises(holdfast.UsageError, match="ZeroDivisionError"):
@@ -116,7 +116,7 @@ async def test_parallel_steps_have_one_order_and_the_loser_is_told(url: str) -> 
 
         async def criticise(number: int) -> int:
             kind = kinds[number % 2]
-            writer = await kind.of(await places[number % 2].find(session.handle, ALICE))
+            writer = await kind.for_session(await places[number % 2].find(session.handle, ALICE))
             try:
                 async with writer.step("critique", to="criticised") as turn:
                     turn.record([str(number)])
@@ -129,7 +129,7 @@ async def test_parallel_steps_have_one_order_and_the_loser_is_told(url: str) -> 
         assert sum(await asyncio.gather(*(criticise(number) for number in range(10)))) == 1
         assert len(told) == 9
         assert all("phase 'criticised'" in said for said in told)
-        writer = await kinds[0].of(session)
+        writer = await kinds[0].for_session(session)
         assert len(await writer.log.last(20, label="critique")) == 1
 
 
@@ -141,7 +141,7 @@ async def test_a_long_turn_whose_holder_dies_is_left_and_nothing_of_it_is_seen()
         writers = holdfast.Companions(Writer, sessions)
         session = await sessions.begin(ALICE)
         await drafted(writers, session)
-        first, second = await writers.of(session), await writers.of(session)
+        first, second = await writers.for_session(session), await writers.for_session(session)
         entered = asyncio.Event()
 
         async def hangs() -> None:
@@ -173,8 +173,8 @@ async def test_during_a_long_turn_nobody_else_writes_and_an_undo_loses_nothing()
     writers = holdfast.Companions(Writer, sessions)
     session = await sessions.begin(ALICE)
     writer = await drafted(writers, session)
-    other = await writers.of(session)
-    third, early = await writers.of(session), other.step("critique", to="criticised")
+    other = await writers.for_session(session)
+    third, early = await writers.for_session(session), other.step("critique", to="criticised")
     await early.__aenter__()  # begun before the turn
     async with writer.turn("critique", to="criticised") as turn:
         turn.record(["mine"])
@@ -184,7 +184,7 @@ async def test_during_a_long_turn_nobody_else_writes_and_an_undo_loses_nothing()
                 await write
     assert [entry.label for entry in await writer.log.last(2)] == ["critique", "thought"]
 
-    store = await sessions.opened()
+    store = await sessions.open()
     plain = await sessions.begin(ALICE, Studio(topic="a"))
     await plain.update(lambda state: setattr(state, "topic", "b"))
     log = store.log
@@ -241,7 +241,7 @@ async def test_a_step_that_could_stand_beside_a_refused_save_is_refused() -> Non
     begun, studio = await carts.begin(), await studios.begin()
 
     async def draft() -> None:
-        async with (await writers.of(studio)).step("draft", to="drafted"):
+        async with (await writers.for_session(studio)).step("draft", to="drafted"):
             pass
 
     @server.tool
@@ -260,10 +260,12 @@ async def test_a_step_that_could_stand_beside_a_refused_save_is_refused() -> Non
     async with Client(server) as client:
         last = await client.call_tool("step_last", {"session_id": begun.handle}, raise_on_error=False)
         assert last.is_error
-        assert (await writers.of(studio)).phase == "empty"
+        assert (await writers.for_session(studio)).phase == "empty"
         first = await client.call_tool("step_first", {"session_id": begun.handle}, raise_on_error=False)
         assert first.is_error
-        assert (await writers.of(studio)).phase == "drafted"  # what was done before the refusal is said to stand
+        assert (
+            await writers.for_session(studio)
+        ).phase == "drafted"  # what was done before the refusal is said to stand
     for answer in (last, first):
         assert "written at once, and this call's session after the call" in answer.content[0].text
     assert (await begun.read()).items == []

@@ -15,7 +15,7 @@ from pydantic import Field, SecretStr
 import holdfast
 from holdfast.core.models import Principal
 from holdfast.state.companions.insight import Convergence
-from holdfast.state.log import KIND
+from holdfast.state.storage.entries import KIND
 from holdfast.stores.archive import archive_of
 from tests.state.companions.writing import ALICE, Draft, Reader, Studio, Style, Writer, drafted, round_of
 from tests.state.turns import lasts
@@ -28,16 +28,16 @@ async def test_options_are_given_once_and_kept() -> None:
     sessions = holdfast.Sessions(Studio)
     writers = holdfast.Companions(Writer, sessions, options=Style(temperature=0.1))
     session = await sessions.begin(ALICE)
-    assert (await writers.of(session)).options == Style(temperature=0.1)
-    assert (await writers.of(session, {"temperature": 0.1})).options.temperature == 0.1
+    assert (await writers.for_session(session)).options == Style(temperature=0.1)
+    assert (await writers.for_session(session, {"temperature": 0.1})).options.temperature == 0.1
     with pytest.raises(holdfast.errors.Conflict, match="began with other options"):
-        await writers.of(session, Style(temperature=0.9))
+        await writers.for_session(session, Style(temperature=0.9))
     with pytest.raises(holdfast.UsageError, match="options do not validate"):
-        await writers.of(session, {"heat": 1})
+        await writers.for_session(session, {"heat": 1})
     readers = holdfast.Companions(Reader, sessions)
-    reader = await readers.of(session, Style(temperature=0.9))
+    reader = await readers.for_session(session, Style(temperature=0.9))
     assert (reader.options.temperature, reader.phase) == (0.9, "idle")
-    assert (await writers.of(session)).handle != reader.handle
+    assert (await writers.for_session(session)).handle != reader.handle
 
     class Strict(holdfast.state.CompanionOptions):
         model: str
@@ -46,7 +46,7 @@ async def test_options_are_given_once_and_kept() -> None:
         phases = {"a": []}
 
     with pytest.raises(holdfast.UsageError, match="model"):
-        await holdfast.Companions(Picky, sessions).of(session)
+        await holdfast.Companions(Picky, sessions).for_session(session)
 
 
 @pytest.mark.promise("companions.options")
@@ -79,17 +79,17 @@ async def test_options_are_compared_and_read_as_what_they_are() -> None:
         old, new = (holdfast.Sessions(Studio, store) for _ in range(2))
         first, second = holdfast.Companions(made(First), old), holdfast.Companions(made(Second), new)
         session = await old.begin(ALICE)
-        helper = await first.of(session, First(heat=0.2, maxTokens=9, tags=frozenset("abcdef")))
+        helper = await first.for_session(session, First(heat=0.2, maxTokens=9, tags=frozenset("abcdef")))
         assert helper.options.limit == 9
         again = await new.find(session.handle, ALICE)
-        kept = await second.of(again, Second(heat=0.2, maxTokens=9, tags=frozenset("fedcba")))
+        kept = await second.for_session(again, Second(heat=0.2, maxTokens=9, tags=frozenset("fedcba")))
         assert (kept.options.limit, kept.options.new) == (9, "x")
         with pytest.raises(holdfast.errors.Conflict):
-            await second.of(again, {})
-        ids = {(await first.of(await old.begin(ALICE))).state.id for _ in range(5)}
+            await second.for_session(again, {})
+        ids = {(await first.for_session(await old.begin(ALICE))).state.id for _ in range(5)}
         assert len(ids) == 5
         with pytest.raises(holdfast.UsageError, match="does not belong to"):
-            await second.of(session)
+            await second.for_session(session)
 
         class Secret(holdfast.state.CompanionOptions):
             key: SecretStr
@@ -105,10 +105,10 @@ async def test_helpers_and_other_kinds_do_not_count_as_a_callers_sessions() -> N
         writers = holdfast.Companions(Writer, sessions)
         await drafts.begin(ALICE)
         for _ in range(2):
-            await writers.of(await sessions.begin(ALICE))
+            await writers.for_session(await sessions.begin(ALICE))
         with pytest.raises(holdfast.errors.LimitReached, match="2 of 2"):
             await sessions.begin(ALICE)
-        assert len(await sessions.of(ALICE)) == 2
+        assert len(await sessions.find_all(ALICE)) == 2
 
 
 @pytest.mark.promise("companions.phases")
@@ -159,10 +159,10 @@ async def test_phases_of_another_release_and_classes_of_one_name_are_told() -> N
     async with holdfast.open_store("memory:") as store:
         sessions, later = holdfast.Sessions(Studio, store), holdfast.Sessions(Studio, store)
         session = await sessions.begin(ALICE)
-        async with (await holdfast.Companions(Old, sessions).of(session)).step("go", to="b"):
+        async with (await holdfast.Companions(Old, sessions).for_session(session)).step("go", to="b"):
             pass
         news = holdfast.Companions(New, later)
-        helper = await news.of(await later.find(session.handle, ALICE))
+        helper = await news.for_session(await later.find(session.handle, ALICE))
         with pytest.raises(holdfast.errors.WrongPhase, match="'b', which its class does not know"):
             async with helper.step("go", to="c"):
                 pass
@@ -199,7 +199,7 @@ async def test_the_first_call_of_a_session_may_use_both_the_session_and_its_help
         await client.call_tool("go", {"session_id": begun.handle})
     assert (await begun.read()).topic == "kelp"
     async with begun.edit() as state:
-        await holdfast.Companions(Writer, sessions).of(begun)
+        await holdfast.Companions(Writer, sessions).for_session(begun)
         state.topic = "moss"
 
 
@@ -215,24 +215,24 @@ async def test_a_thousand_helpers_of_ten_users_do_not_cross_and_end_with_their_s
         async def work(number: int) -> None:
             session = begun[number]
             for place, each in enumerate(companions):
-                helper = await each.of(session)
+                helper = await each.for_session(session)
                 async with helper.step("draft", to="drafted") as turn:
                     turn.state.text = f"{number}/{place}"
 
         await asyncio.gather(*(work(number) for number in range(100)))
         for number in range(0, 100, 9):
             for place, each in enumerate(companions):
-                assert (await each.of(begun[number])).state.text == f"{number}/{place}"
+                assert (await each.for_session(begun[number])).state.text == f"{number}/{place}"
         before = await store.count(kind=KIND, principal=own[3])
         assert before == 10 * 11
-        helper = await companions[0].of(begun[3])
+        helper = await companions[0].for_session(begun[3])
         await begun[3].end()
         assert await store.count(kind=KIND, principal=own[3]) == before - 11
         with pytest.raises(holdfast.errors.Ended):
             async with helper.step("critique", to="criticised"):
                 pass
         with pytest.raises(holdfast.errors.Ended):
-            await companions[1].of(begun[3])
+            await companions[1].for_session(begun[3])
 
 
 @pytest.mark.promise("companions.isolation")
@@ -272,7 +272,7 @@ async def test_a_helper_ends_with_its_session_also_by_expiry_and_its_use_keeps_t
 
     sessions = holdfast.Sessions(Studio, idle=1.0)
     session = await sessions.begin(ALICE)
-    async with (await holdfast.Companions(Writer, sessions).of(session)).turn("draft", to="drafted", ttl=0.9):
+    async with (await holdfast.Companions(Writer, sessions).for_session(session)).turn("draft", to="drafted", ttl=0.9):
         await lasts(sessions)
     await session.read()
 
@@ -391,7 +391,7 @@ async def test_a_tool_with_two_related_helpers_is_guarded_by_the_right_one() -> 
     sessions = holdfast.Sessions(Studio)
     writers, editors = holdfast.Companions(Writer, sessions), holdfast.Companions(Editor, sessions)
     session = await sessions.begin(ALICE)
-    editor, writer = await editors.of(session), await writers.of(session)
+    editor, writer = await editors.for_session(session), await writers.for_session(session)
     async with editor.step("draft", to="drafted"):
         pass
 

@@ -27,7 +27,7 @@ async def test_undos_and_forks_form_a_tree_with_generations(url: str) -> None:
             turn.record("another way")
         assert [entry.label for entry in (await writer.log.last(3))] == ["revision", "undo", "revision"]
         forked = await session.fork()
-        other = await writers.of(forked)
+        other = await writers.for_session(forked)
         assert (other.phase, other.state.text) == (writer.phase, writer.state.text)
         async with other.step("critique", to="criticised") as turn:
             turn.record([])
@@ -71,7 +71,7 @@ async def test_a_fork_takes_its_helpers_along_as_they_stood() -> None:
     await session.update(lambda state: setattr(state, "topic", "before there was a helper"))
     clock.advance(1)
     writer = await drafted(writers, session)
-    await picky.of(session, Need(model="m"))
+    await picky.for_session(session, Need(model="m"))
     clock.advance(1)
     await session.update(lambda state: setattr(state, "topic", "drafted"))
     clock.advance(1)
@@ -79,22 +79,22 @@ async def test_a_fork_takes_its_helpers_along_as_they_stood() -> None:
     early, middle, late = await session.fork(2), await session.fork(3), await (await session.fork()).fork()
     await round_of(writer, 2, ["b"])  # the parent goes on
     await session.end()
-    assert (await writers.of(early)).phase == "drafted"  # until the session changed again, the draft was there
-    assert (await writers.of(middle)).phase == "revised"
-    last = await writers.of(late)
+    assert (await writers.for_session(early)).phase == "drafted"  # until the session changed again, the draft was there
+    assert (await writers.for_session(middle)).phase == "revised"
+    last = await writers.for_session(late)
     assert (last.phase, last.state.text) == ("revised", "text 1")
-    assert (await picky.of(late)).options.model == "m"
+    assert (await picky.for_session(late)).options.model == "m"
     first = await sessions.begin(ALICE)
     await first.update(lambda state: setattr(state, "topic", "x"))
     clock.advance(1)
     await drafted(writers, first)
-    assert (await writers.of(await first.fork(1))).phase == "empty"  # it was not there yet
+    assert (await writers.for_session(await first.fork(1))).phase == "empty"  # it was not there yet
 
 
 @pytest.mark.promise("companions.genealogy")
 async def test_a_tree_of_a_thousand_steps_is_exported() -> None:
     sessions = holdfast.Sessions(Studio)
-    writer = await holdfast.Companions(Writer, sessions).of(await sessions.begin(ALICE))
+    writer = await holdfast.Companions(Writer, sessions).for_session(await sessions.begin(ALICE))
     for number in range(1_100):
         await writer.note("n", number)
     root = await writer.tree()

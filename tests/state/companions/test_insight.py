@@ -14,7 +14,7 @@ async def test_similarity_is_of_words_and_each_query_is_judged_by_itself() -> No
     writers = holdfast.Companions(Writer, sessions)
 
     async def similarity(one: str, other: str) -> float:
-        writer = await writers.of(await sessions.begin(ALICE))
+        writer = await writers.for_session(await sessions.begin(ALICE))
         for text in (one, other):
             async with writer.step("draft") as turn:
                 turn.record(text)
@@ -27,7 +27,7 @@ async def test_similarity_is_of_words_and_each_query_is_judged_by_itself() -> No
     assert await similarity("The kelp grows in cold water.", "Every author wants better drafts now.") < 0.3
     long = " ".join(f"word{number}" for number in range(700))
     assert await similarity(long, "changed " + long.partition(" ")[2]) > 0.99
-    writer = await writers.of(await sessions.begin(ALICE))
+    writer = await writers.for_session(await sessions.begin(ALICE))
     reached: list[bool] = []
     for _ in range(2):
         async with writer.step("query") as turn:

@@ -42,7 +42,7 @@ async def round_of(writer: Writer, number: int, points: list[str]) -> None:
 
 
 async def drafted(writers: "holdfast.Companions[Writer]", session: "holdfast.Session[Studio]") -> Writer:
-    writer = await writers.of(session)
+    writer = await writers.for_session(session)
     async with writer.step("draft", to="drafted") as turn:
         turn.note("query", "kelp")
         turn.state.text = "text"

@@ -20,8 +20,8 @@ from mcp.server.mcpserver.resolve import Resolve
 import holdfast
 from holdfast.state.frameworks.fastmcp import LifecycleProvider
 from holdfast.state.frameworks.middleware import IDEMPOTENCY_KEY
-from holdfast.state.log import KIND
 from holdfast.state.session import Session
+from holdfast.state.storage.entries import KIND
 from tests.deadlines import patience
 
 pytestmark = pytest.mark.anyio

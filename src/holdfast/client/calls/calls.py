@@ -123,13 +123,15 @@ async def _call_tool(
     headers: Mapping[str, str] | None,
     definition: types.Tool | None,
 ) -> types.CallToolResult:
-    tool = ListedTools.of(link).get(name)
-    safe = idempotent if idempotent is not None else ListedTools.of(link).may_repeat(server, link, name, definition)
+    tool = ListedTools.for_link(link).get(name)
+    safe = (
+        idempotent if idempotent is not None else ListedTools.for_link(link).may_repeat(server, link, name, definition)
+    )
     if safe and idempotent is None and link.handshake is None:  # the handshake tells which version will be called
         began = time.monotonic()
         await link.open(timeout=seconds)
         seconds = None if seconds is None else max(0.0, seconds - (time.monotonic() - began))
-        safe = ListedTools.of(link).may_repeat(server, link, name, definition)
+        safe = ListedTools.for_link(link).may_repeat(server, link, name, definition)
     listed = False
     while True:
         extra = headers
@@ -155,7 +157,7 @@ async def _call_tool(
                 raise
             # The tool wants parameters in headers, and we did not know, or knew it wrong: list once and repeat.
             await _list_tools(server, link)
-            tool, listed = ListedTools.of(link).get(name), True
+            tool, listed = ListedTools.for_link(link).get(name), True
     return check_result(server, tool, _parsed(server, "tools/call", types.CallToolResult, result))
 
 
@@ -178,7 +180,7 @@ async def _list_tools(server: ServerDeclaration, link: Link) -> list[types.Tool]
     tools = [
         _parsed(server, "tools/list", types.Tool, each) for each in await _pages(server, link, "tools/list", "tools")
     ]
-    ListedTools.of(link).learn(server, link, tools)
+    ListedTools.for_link(link).learn(server, link, tools)
     return tools
 
 

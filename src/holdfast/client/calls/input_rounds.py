@@ -37,11 +37,11 @@ async def request_with_input(
     end = None if timeout is None else time.monotonic() + timeout
     nested = nested_callbacks(server, link)
     handlers = None if nested is None else call_handlers_of(server, link, nested)
-    sharer = run_of(server) if link.sharers else None
+    sharer = run_of(server) if link.losses.sharers else None
     if nested is not None:  # a 2026 call says itself what the server may ask, and which logs it wants
         meta: dict[str, Any] = {CLIENT_CAPABILITIES: nested.capabilities}
-        if nested.asked_level is not None:
-            meta[LOG_LEVEL] = nested.asked_level
+        if nested.wanted_level is not None:
+            meta[LOG_LEVEL] = nested.wanted_level
         given = params or {}
         params = {**given, "_meta": {**meta, **cast("dict[str, Any]", given.get("_meta") or {})}}
     for _ in range(ROUNDS + 1):
@@ -60,10 +60,10 @@ async def request_with_input(
         if result.get("resultType") != "input_required":
             return result
         params = {key: value for key, value in (params or {}).items() if key not in ("inputResponses", "requestState")}
-        asked = result.get("inputRequests")
-        if isinstance(asked, dict) and asked:
+        questions = result.get("inputRequests")
+        if isinstance(questions, dict) and questions:
             answers: dict[str, Any] = {}
-            for key, question in cast("dict[str, Any]", asked).items():
+            for key, question in cast("dict[str, Any]", questions).items():
                 answers[key] = await _answer_in_time(server, method, question, end)
             params["inputResponses"] = answers
         if isinstance(result.get("requestState"), str):
@@ -77,11 +77,11 @@ async def request_with_input(
     )
 
 
-async def _answer_in_time(server: ServerDeclaration, method: str, asked: Any, end: float | None) -> dict[str, Any]:
+async def _answer_in_time(server: ServerDeclaration, method: str, given: Any, end: float | None) -> dict[str, Any]:
     left = None if end is None else max(0.0, end - time.monotonic())
     try:
         async with asyncio.timeout(left):
-            return await _answer(server, method, asked)
+            return await _answer(server, method, given)
     except TimeoutError as error:
         raise AnswerTimeout(
             f"{method}: {server.name!r} asked for input, and it was not given within the call's timeout",
@@ -91,8 +91,8 @@ async def _answer_in_time(server: ServerDeclaration, method: str, asked: Any, en
         ) from error
 
 
-async def _answer(server: ServerDeclaration, method: str, asked: Any) -> dict[str, Any]:
-    question = cast("dict[str, Any]", asked) if isinstance(asked, dict) else {}
+async def _answer(server: ServerDeclaration, method: str, given: Any) -> dict[str, Any]:
+    question = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
     params = question.get("params")
     try:
         return await callbacks_of(server).answer(

@@ -138,9 +138,9 @@ def nested_callbacks(server: ServerDeclaration, link: Link) -> Callbacks | None:
     scope = current_scope()
     if scope is None or not scope.nested:
         return None
-    asked = callbacks_of(server)
-    _state_capabilities(scope, server, link, asked)
-    return asked
+    callbacks = callbacks_of(server)
+    _state_capabilities(scope, server, link, callbacks)
+    return callbacks
 
 
 def call_handlers_of(server: ServerDeclaration, link: Link, callbacks: Callbacks) -> CallHandlers:
@@ -150,13 +150,13 @@ def call_handlers_of(server: ServerDeclaration, link: Link, callbacks: Callbacks
     )
 
 
-def _state_capabilities(scope: Scope, server: ServerDeclaration, link: Link, asked: Callbacks) -> None:
+def _state_capabilities(scope: Scope, server: ServerDeclaration, link: Link, callbacks: Callbacks) -> None:
     """What a server may ask is stated once for a 2025 session, when it begins, and by every call in 2026."""
-    wanted = asked.capabilities
-    if link.era is Era.Y2026 or includes(link.ours.capabilities, wanted):
+    wanted = callbacks.capabilities
+    if link.era is Era.Y2026 or includes(link.introduction.ours.capabilities, wanted):
         return
     if link.phase is LinkState.CLOSED:
-        link.introduce(link.ours.info, wanted)
+        link.introduction.introduce(link.introduction.ours.info, wanted)
         return
     if id(link) not in scope.warned:
         scope.warned.add(id(link))
@@ -164,5 +164,5 @@ def _state_capabilities(scope: Scope, server: ServerDeclaration, link: Link, ask
             "%s: its session began before this nested run, so the server does not know that it may ask for %s; give "
             "those callbacks to the outer run, or to the server",
             server.name,
-            ", ".join(sorted(set(wanted) - set(link.ours.capabilities))) or "as much",
+            ", ".join(sorted(set(wanted) - set(link.introduction.ours.capabilities))) or "as much",
         )

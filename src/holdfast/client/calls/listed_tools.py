@@ -31,7 +31,7 @@ class ListedTools:
         self._hints: Hints | None = None
 
     @classmethod
-    def of(cls, link: Link) -> "ListedTools":
+    def for_link(cls, link: Link) -> "ListedTools":
         """What is known now; nothing of an earlier session."""
         known = _of_link.get(link)
         if known is None or known.generation != link.generation:
@@ -53,7 +53,7 @@ class ListedTools:
         known = self._hints
         now = pool.clock.monotonic()
         if known is None or known.revoked or now - known.listed > hints.HINT_SECONDS:
-            known = hints.of(server.plain, link.principal, _version(link), now)
+            known = hints.known(server.plain, link.principal, _version(link), now)
         listed = None if known is None else known.repeatable.get(name)
         if listed is None:
             return _is_repeatable(definition) and hints.saved_count(server.plain, link.principal, _version(link))

@@ -7,13 +7,13 @@ from typing import TypeAlias
 
 from holdfast.client.callbacks import Callbacks
 from holdfast.client.declaration import ServerDeclaration
-from holdfast.events import Event, SessionWasReplaced, Sink
+from holdfast.events import Event, LinkSessionReplaced, Sink
 
 log = logging.getLogger("holdfast.client")
 
 
 @dataclass(frozen=True)
-class Replaced:
+class Replacement:
     """A server had lost a session of the run; a new one stands, and what the old one kept is gone."""
 
     server: ServerDeclaration
@@ -21,7 +21,7 @@ class Replaced:
     new: str | None
 
 
-OnReplaced: TypeAlias = Callable[[Replaced], None]
+OnReplaced: TypeAlias = Callable[[Replacement], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +59,8 @@ class RunHandlers:
         """An event of a link that the run leases. Every sink gets it, whatever another one raises."""
         for handlers in self._all:
             try:
-                if handlers.on_replaced is not None and isinstance(event, SessionWasReplaced):
-                    handlers.on_replaced(Replaced(server, event.old, event.new))
+                if handlers.on_replaced is not None and isinstance(event, LinkSessionReplaced):
+                    handlers.on_replaced(Replacement(server, event.old, event.new))
             except Exception:
                 log.exception("on_replaced raised for %s", server.name)
             try:

@@ -129,7 +129,7 @@ def _statistics(leases: Mapping[Key, Lease]) -> dict[str, LinkStatistics]:
 
 
 def _not_leased(server: ServerDeclaration, seconds: float) -> HoldfastError:
-    full = pool.full(server)
+    full = pool.slots.full(server, pool.max_links)
     if full is None:
         return StartTimeout(
             f"no link to {server.name!r} was ready within {seconds:g} s",

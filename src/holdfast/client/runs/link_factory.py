@@ -37,7 +37,7 @@ def make_link(
         era=server.era,
         stateful=server.stateful,
         capabilities=callbacks.capabilities,
-        log_level=callbacks.asked_level,
+        log_level=callbacks.wanted_level,
         principal=principal,
         memory=memory,
         limits=server.limits,

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from holdfast.client.callbacks import Callbacks
 from holdfast.client.declaration import ServerDeclaration
-from holdfast.events import Event, SessionWasReplaced
+from holdfast.events import Event, LinkSessionReplaced
 from holdfast.links.link import Link
 
 
@@ -24,13 +24,13 @@ class LinkUsers:
         self._server = server
         self._kept = kept
         self._now: list[LinkUser] = []
-        self._missed: SessionWasReplaced | None = None
+        self._missed: LinkSessionReplaced | None = None
         """What happened to a kept link while no run used it."""
 
     def join(self, user: LinkUser, link: Link) -> None:
         self._now.append(user)
         if self._kept:
-            link.sharers.add(user)
+            link.losses.sharers.add(user)
         missed, self._missed = self._missed, None
         if missed is not None:
             user.on_event(self._server, missed)
@@ -39,7 +39,7 @@ class LinkUsers:
         """Of a link that is kept; one of the run's own still reports to it while it closes."""
         if self._kept and user in self._now:
             self._now.remove(user)
-            link.sharers.remove(user)
+            link.losses.sharers.remove(user)
 
     def _callbacks(self) -> Callbacks:
         merged = self._server.callbacks or Callbacks()
@@ -55,7 +55,7 @@ class LinkUsers:
         self._callbacks().notify(method, params)
 
     def on_event(self, event: Event) -> None:
-        if not self._now and isinstance(event, SessionWasReplaced):
+        if not self._now and isinstance(event, LinkSessionReplaced):
             self._missed = event
         for user in tuple(self._now):
             user.on_event(self._server, event)

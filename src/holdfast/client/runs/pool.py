@@ -3,8 +3,7 @@
 It owns every link that runs use: caps and the queue for room, least-recently-used eviction, idle time, maximum age, the
 health check before a link that idled is used again. A link is never closed while it is leased: an old one is drained.
 
-What happens next is decided by functions without `await`, on the slots and the queue alone; waiting, checking and
-closing follow.
+What happens next is decided by `slots.py`, on slots and queue alone; waiting, checking and closing are done here.
 """
 
 import asyncio
@@ -14,14 +13,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from holdfast.client.declaration import ServerDeclaration
 from holdfast.client.runs.link_users import LinkUser, LinkUsers
 from holdfast.client.runs.slot import Key, Slot
+from holdfast.client.runs.slots import Slots, Waiter
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.eras import Era
 from holdfast.errors import HoldfastError, LeaseClosed
 from holdfast.links.link import Link
-from holdfast.links.target import CommandTarget
 
 log = logging.getLogger("holdfast.client")
 
@@ -29,27 +27,6 @@ MAX_LINKS = 256  # of a process: programs never more, other links as long as one
 WAIT = 60.0  # seconds for a link to come free before `PoolFull`, for a call without a timeout: as for one to come up
 LOOK_AGAIN = 0.5  # seconds
 CHECK_SECONDS = 5.0  # for the health check of a link that idled
-
-
-@dataclass(eq=False)
-class Waiter:
-    """A caller that waits for room."""
-
-    server: ServerDeclaration
-    loop: asyncio.AbstractEventLoop
-    freed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def program(self) -> bool:
-        return isinstance(self.server.target, CommandTarget)
-
-
-@dataclass(frozen=True, slots=True)
-class Full:
-    """A cap that is reached."""
-
-    what: str
-    of_process: bool
 
 
 @dataclass(frozen=True)
@@ -110,9 +87,7 @@ class Pool:
     max_links: int = MAX_LINKS
     wait: float = WAIT
     clock: Clock = SYSTEM
-    _slots: dict[Key, Slot] = field(default_factory=dict[Key, Slot])
-    _retired: set[Slot] = field(default_factory=set[Slot])
-    _queue: list[Waiter] = field(default_factory=list[Waiter])
+    slots: Slots = field(default_factory=Slots)
     _closing: set["asyncio.Task[None]"] = field(default_factory=set["asyncio.Task[None]"])
     _checking: dict[Slot, "asyncio.Task[None]"] = field(default_factory=dict[Slot, "asyncio.Task[None]"])
     _count: dict[str, int] = field(
@@ -120,7 +95,7 @@ class Pool:
     )
 
     def statistics(self) -> PoolStatistics:
-        slots = self._all()
+        slots = self.slots.all()
         return PoolStatistics(**self._count, open_links=len(slots), leased=sum(slot.leases > 0 for slot in slots))
 
     async def lease(self, key: Key, make: Callable[[], tuple[Link, LinkUsers]]) -> Lease:
@@ -129,35 +104,35 @@ class Pool:
         waiter: Waiter | None = None
         try:
             while True:
-                self._forget_dead_loops()
+                self.slots.forget_dead_loops()
                 slot, must_check = self._lease_kept(key)
                 if slot is not None:
                     if must_check and not await self._check_kept(slot):
                         continue
                     self._count["reuses"] += 1
                     return Lease(self, slot)
-                if self._has_room(key[0], waiter):
+                if self.slots.has_room(key[0], waiter, self.max_links):
                     return Lease(self, self._open(key, make))
                 if waiter is None:
                     waiter = Waiter(key[0], asyncio.get_running_loop())
-                    self._queue.append(waiter)
-                closing = self._evict(key[0])
+                    self.slots.queue.append(waiter)
+                closing = self._evict(self.slots.to_evict(key[0], self.max_links))
                 await (asyncio.shield(closing) if closing is not None else self._wait(waiter))
         finally:
             if waiter is not None:
-                self._queue.remove(waiter)
-                self._wake()  # the next in the queue may have room now
+                self.slots.queue.remove(waiter)
+                self.slots.wake()  # the next in the queue may have room now
 
     async def give_back(self, slot: Slot, end: bool | None) -> None:
         slot.give_back(self.clock.monotonic())
         if slot.leases:
             return
         if slot.retired or not slot.kept:
-            self._retire(slot)
+            self.slots.retire(slot)
             await self._close(slot, end)
         else:
             slot.start_timer(self.clock.monotonic(), self._idled)
-        self._wake()
+        self.slots.wake()
 
     async def check_leased(self, slot: Slot) -> None:
         """Check a link that idled within a run, once for all calls that wait for it."""
@@ -169,16 +144,16 @@ class Pool:
 
     async def close(self) -> None:
         """Close every link of this event loop that is not leased: the kept ones."""
-        idle = [slot for slot in self._slots.values() if self._is_idle_here(slot)]
+        idle = self.slots.idle_here()
         for slot in idle:
-            self._retire(slot)
+            self.slots.retire(slot)
         await asyncio.gather(*(self._close(slot, None) for slot in idle))
 
     # Decisions, on slots and queue as they are now.
 
     def _lease_kept(self, key: Key) -> tuple[Slot | None, bool]:
         """The slot of this key with a lease more, and whether it must be checked; one that is too old is retired."""
-        slot, now = self._slots.get(key), self.clock.monotonic()
+        slot, now = self.slots.kept.get(key), self.clock.monotonic()
         if slot is not None and slot.too_old(now):
             self._retire_and_close(slot)
             slot = None
@@ -186,73 +161,23 @@ class Pool:
 
     def _open(self, key: Key, make: Callable[[], tuple[Link, LinkUsers]]) -> Slot:
         link, users = make()
-        slot = self._slots[key] = Slot(key, link, users, self.clock.monotonic())
+        slot = self.slots.kept[key] = Slot(key, link, users, self.clock.monotonic())
         self._count["opens"] += 1
-        if not slot.program and len(self._slots) + len(self._retired) > self.max_links:
-            self._evict_one(lambda idle: not idle.program)  # if there is none, there are more for a while
+        if not slot.program and len(self.slots.all()) > self.max_links:
+            self._evict(
+                self.slots.oldest_idle(lambda idle: not idle.program)
+            )  # if there is none, there are more for a while
         return slot
 
-    def full(self, server: ServerDeclaration) -> Full | None:
-        """The cap that is reached; None if there is room for a link to this server."""
-        cap = server.link_cap
-        if cap is not None:
-            of_server = sum(slot.server == server for slot in self._all())
-            if of_server >= cap:
-                return Full(f"{of_server} of {cap} links to {server.name!r}", of_process=False)
-        if isinstance(server.target, CommandTarget):
-            programs = sum(slot.program for slot in self._all())
-            if programs >= self.max_links:
-                return Full(f"{programs} of {self.max_links} programs of the process", of_process=True)
-        return None
-
-    def _all(self) -> tuple[Slot, ...]:
-        return (*self._slots.values(), *self._retired)
-
-    def _has_room(self, server: ServerDeclaration, waiter: Waiter | None) -> bool:
-        """May a link be opened now? Callers that came earlier come first."""
-        if server.link_cap is None:
-            return True
-        if self.full(server) is not None:
-            return False
-        ahead = self._queue if waiter is None else self._queue[: self._queue.index(waiter)]
-        return not any(self._rivals(other, server) for other in ahead)
-
-    def _rivals(self, earlier: Waiter, later: ServerDeclaration) -> bool:
-        """Do both wait for the same room? One whose own server's cap is reached takes none, nor does one whose event
-        loop stands still."""
-        if not earlier.loop.is_running():
-            return False
-        return earlier.server == later or (earlier.program and self.full(earlier.server) is None)
-
-    def _evict(self, server: ServerDeclaration) -> "asyncio.Task[None] | None":
-        """Make room: close the idle link that was used longest ago; None if there is none."""
-        full = self.full(server)
-        if full is None:
-            return None
-        if full.of_process:
-            return self._evict_one(lambda slot: slot.program)
-        return self._evict_one(lambda slot: slot.server == server)  # another server's would make no room here
-
-    def _evict_one(self, which: Callable[[Slot], bool]) -> "asyncio.Task[None] | None":
-        idle = [slot for slot in self._slots.values() if self._is_idle_here(slot) and which(slot)]
-        if not idle:
+    def _evict(self, slot: Slot | None) -> "asyncio.Task[None] | None":
+        if slot is None:
             return None
         self._count["evictions"] += 1
-        return self._retire_and_close(min(idle, key=lambda slot: slot.used))
-
-    def _is_idle_here(self, slot: Slot) -> bool:
-        return not slot.leases and slot.loop is asyncio.get_running_loop()
-
-    def _retire(self, slot: Slot) -> None:
-        """No new lease."""
-        if self._slots.get(slot.key) is slot:
-            del self._slots[slot.key]
-        self._retired.add(slot)
-        slot.retire()
+        return self._retire_and_close(slot)
 
     def _retire_and_close(self, slot: Slot) -> "asyncio.Task[None] | None":
         """No new lease; closed at once if it is idle, else when the last lease is given back."""
-        self._retire(slot)
+        self.slots.retire(slot)
         if slot.leases:
             return None
         closing = asyncio.get_running_loop().create_task(self._close(slot, None))
@@ -260,43 +185,15 @@ class Pool:
         closing.add_done_callback(self._closing.discard)
         return closing
 
-    def _forget_dead_loops(self) -> None:
-        """What a closed loop left behind can be neither used nor closed."""
-        for slot in [slot for slot in self._slots.values() if slot.loop.is_closed()]:
-            del self._slots[slot.key]
-            if not slot.leases:
-                log.warning(
-                    "%s: a link that reuse='process' had kept was left when its event loop ended, and its session with "
-                    "it; later runs begin a new one: keep one event loop, or close links before it ends, with "
-                    "`await holdfast.close_kept_links()`",
-                    slot.server.name,
-                )
-            else:
-                log.warning(
-                    "a run still held %s when its event loop ended: that session is left to expire at the server; "
-                    "leave every run, with `async with holdfast.run():`",
-                    slot.server.name,
-                )
-        self._retired = {slot for slot in self._retired if not slot.loop.is_closed()}
-
     def _idled(self, slot: Slot) -> None:
         """A kept link has idled for too long, or is too old: it is closed, although no call comes."""
-        if slot.leases or slot.retired or self._slots.get(slot.key) is not slot:
+        if slot.leases or slot.retired or self.slots.kept.get(slot.key) is not slot:
             return
         now = self.clock.monotonic()
         if slot.too_old(now):
             self._retire_and_close(slot)
         else:
             slot.start_timer(now, self._idled)
-
-    def _wake(self) -> None:
-        """Wake the first in the queue for each server; one that is served, or gives up, wakes the next."""
-        first: set[ServerDeclaration] = set()
-        for waiter in self._queue:
-            if waiter.server not in first and waiter.loop.is_running():
-                first.add(waiter.server)
-                with suppress(RuntimeError):  # that loop was closed this moment
-                    waiter.loop.call_soon_threadsafe(waiter.freed.set)
 
     # What follows from them.
 
@@ -341,15 +238,15 @@ class Pool:
 
     async def _close(self, slot: Slot, end: bool | None) -> None:
         try:
-            slot.link.retire()  # the SDK's session over it may still be in use
+            slot.link.lifecycle.retire()  # the SDK's session over it may still be in use
             await slot.link.close(end=end)
         except Exception:
             log.exception("a link to %s was not closed", slot.server.name)
             self._count["close_failures"] += 1
         finally:
             self._count["close_failures"] += slot.link.statistics().close_failures
-            self._retired.discard(slot)
-            self._wake()
+            self.slots.retired.discard(slot)
+            self.slots.wake()
 
 
 pool = Pool()

@@ -147,7 +147,7 @@ class Run:
         kept = reuse == "process" and not self.durable
         callbacks = server.callbacks.over(self.callbacks) if server.callbacks is not None else self.callbacks
         # A link states its capabilities once, at the handshake, so runs share one only if theirs are the same.
-        shared_by = frozenset((*callbacks.capabilities, f"log level {callbacks.asked_level}"))
+        shared_by = frozenset((*callbacks.capabilities, f"log level {callbacks.wanted_level}"))
 
         def make() -> tuple[Link, LinkUsers]:
             users, memory = LinkUsers(server, kept), self._memory_for(server, kept)

@@ -28,7 +28,8 @@ class Slot:
         self.retired = False
         """No new lease is given; the link is closed when the last one comes back."""
         self._created = now
-        self._used = now
+        self.used = now
+        """When it was used last."""
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -48,21 +49,16 @@ class Slot:
         """It stays open for later runs of the process."""
         return isinstance(self.key[2], frozenset)
 
-    @property
-    def used(self) -> float:
-        """When it was used last."""
-        return self._used
-
     def lease(self, now: float) -> bool:
         """Add a lease. True if the link idled so long that it must be checked before it is used."""
-        idled, self._used = now - self._used, now
+        idled, self.used = now - self.used, now
         self.leases += 1
         self._stop_timer()
         return self.leases == 1 and idled > CHECK_AFTER
 
     def give_back(self, now: float) -> None:
         self.leases -= 1
-        self._used = now
+        self.used = now
         if not self.leases:
             self._stop_timer()
 
@@ -76,13 +72,13 @@ class Slot:
 
     def fresh(self, now: float) -> bool:
         """Was it used a moment ago? Looking counts as use."""
-        if now - self._used > CHECK_AFTER:
+        if now - self.used > CHECK_AFTER:
             return False
-        self._used = now
+        self.used = now
         return True
 
     def checked(self, now: float) -> None:
-        self._used = now
+        self.used = now
 
     def renewed(self, now: float) -> None:
         """The link was closed, and comes up anew with its next call."""
@@ -90,7 +86,7 @@ class Slot:
 
     def outworn(self, now: float) -> bool:
         """Has it idled for too long, or is it too old, whether or not it is leased?"""
-        return now - self._used > self.server.idle or self._aged(now)
+        return now - self.used > self.server.idle or self._aged(now)
 
     def too_old(self, now: float) -> bool:
         """May it not be leased again? One that is leased does not idle."""
@@ -101,7 +97,7 @@ class Slot:
 
     def start_timer(self, now: float, expired: Callable[["Slot"], None]) -> None:
         """Call `expired` when it has idled for too long, or is too old."""
-        left = self._used + self.server.idle - now
+        left = self.used + self.server.idle - now
         if self.server.max_age is not None:
             left = min(left, self._created + self.server.max_age - now)
         self._timer = self.loop.call_later(max(left, 0.0) + CLOCK_SLACK, expired, self)

@@ -16,10 +16,11 @@ from holdfast.core.eras import Era, without_subscription
 from holdfast.core.handshake import Handshake
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import ConnectFailed, HoldfastError, NoBackend, OutcomeUnknown, Rejected, RunsElsewhere
-from holdfast.events import BackendItemLeftOut, BackendReplaced, Event, HandshakeDone, SessionWasReplaced, Sink
-from holdfast.gateway.backends.catalogue import Catalogue, told_in
+from holdfast.events import BackendItemLeftOut, BackendSessionReplaced, Event, HandshakeDone, LinkSessionReplaced, Sink
+from holdfast.gateway.backends.catalogue import Catalogue, server_digest
 from holdfast.gateway.backends.children import Children
 from holdfast.gateway.backends.health import BackendHealth
+from holdfast.gateway.backends.known_lists import KnownLists
 from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.backends.listener import BackendListener
 from holdfast.gateway.backends.lists import LISTS, BackendLists
@@ -68,13 +69,13 @@ class Backend:
         self._pool = SharedPool(target, name, connect) if isinstance(target, HttpTarget) else None
         self.health = BackendHealth(name, clock, emit=self.emit, on_change=listener.state_changed)
         self.links = SharedLinks(self, store)
-        self.lists = BackendLists(self, self.at, store, self.links, listener)
+        self.known_lists = KnownLists(name, self.at, store, listener, self.note_left_out)
+        self.lists = BackendLists(self, self.known_lists, self.links, listener)
         self.spares = Spares(name, self.policy.warm, children, lambda capabilities: self.new(capabilities=capabilities))
-        self._told: str | None = None
+        self._server: str | None = None
         """What the server said of itself at the latest handshake, where its lists depend on the caller."""
         self._fetch_due = False
         """Its lists are to be fetched in any case, as soon as there is a place for its program."""
-        self._closed = False
 
     def __repr__(self) -> str:
         return f"<Backend {self.name} {self.health.state} child={self.is_child}>"
@@ -82,7 +83,7 @@ class Backend:
     def configure(self, entry: ServerEntry, lists_max_age: float) -> None:
         """Another policy for the same server."""
         self.entry, self.policy = entry, entry.policy
-        self.lists.configure(lists_max_age)
+        self.known_lists.configure(lists_max_age)
         self.spares.resize(entry.policy.warm)
 
     def emit(self, event: Event) -> None:
@@ -94,7 +95,7 @@ class Backend:
     @property
     def catalogue(self) -> Catalogue | None:
         """What it offers, as far as it is known."""
-        return self.lists.catalogue
+        return self.known_lists.catalogue
 
     @property
     def keeps_sessions(self) -> bool:
@@ -110,16 +111,16 @@ class Backend:
 
     @property
     def is_per_caller(self) -> bool:
-        """Does the server want headers of the caller's requests, so that only with them it says what it offers?"""
+        """Does the server want headers of the caller's requests, so that it lists what it offers only with them?"""
         return bool(self.policy.pass_headers) and not self.is_child and self.policy.reuse != "shared"
 
     def passed(self, headers: HasHeaders | None) -> dict[str, str]:
         """Those of a request's headers that go on to this server."""
         return passed(headers, self.policy.pass_headers)
 
-    def note_left_out(self, found: Catalogue, known: Collection[str]) -> None:
+    def note_left_out(self, catalogue: Catalogue, known: Collection[str]) -> None:
         """Report what can't be offered of these lists. `known` was reported before."""
-        for what in found.left_out:
+        for what in catalogue.left_out:
             if what not in known:
                 log.warning("backend %r: left out of its lists: %s", self.name, what)
                 self.emit(BackendItemLeftOut(time.time(), self.name, what))
@@ -178,12 +179,12 @@ class Backend:
         link = Link(target, options, name=self.name)
         backend_link = BackendLink(self, link, session, memory, program, caller, passed)
         if on_request is None:
-            link.handle(backend_link.on_question, on_notification)
+            link.inbound.handle(backend_link.on_question, on_notification)
         return backend_link
 
     def _on_event(self, event: Event, backend_link: BackendLink) -> None:
-        if isinstance(event, SessionWasReplaced):
-            self.emit(BackendReplaced(event.at, self.name, backend_link.session, event.kept_state))
+        if isinstance(event, LinkSessionReplaced):
+            self.emit(BackendSessionReplaced(event.at, self.name, backend_link.session, event.kept_state))
         elif isinstance(event, HandshakeDone) and event.generation > 1 and not event.adopted and not self.is_child:
             if self.is_per_caller:
                 self._listener.server_replaced(self.name)
@@ -203,8 +204,8 @@ class Backend:
         if not self.is_per_caller:
             await self.lists.check_handshake(link, handshake)
             return
-        told, self._told = self._told, told_in(handshake)
-        if told not in (None, self._told):
+        before, self._server = self._server, server_digest(handshake)
+        if before not in (None, self._server):
             self._listener.server_replaced(self.name)
 
     def link_failed(self, error: HoldfastError, session: str | None, caller: Principal | None) -> None:
@@ -215,22 +216,22 @@ class Backend:
         if caller is None or not (answered or (self.is_per_caller and not _could_not_connect(error))):
             self.health.note(error, session)
         else:
-            self.health.note_refusal(error, session, shows_up=answered and self.is_per_caller)
+            self.health.note_refusal(error, session, caller, shows_up=answered and self.is_per_caller)
 
-    def answered(self) -> None:
+    def answered(self, caller: Principal | None) -> None:
         """A call was answered. That does not show that a server which is checked is up: it may still answer in old
         sessions and begin no new ones."""
         if self.is_per_caller or self.is_child:
-            self.health.note(None)
+            self.health.note(None, caller=caller)
 
     # Checks
 
     def _is_due(self, fetch: bool) -> bool:
         """A program is started for a check only while nothing is known of it, or while it is down, and then after a
         pause; a look at a server costs so little that none is left out."""
-        if self._closed or (self.health.resting and self.is_child and not fetch):
+        if self.lists.is_closed or (self.health.resting and self.is_child and not fetch):
             return False
-        known = self.catalogue is not None and not self.lists.borrowed
+        known = self.catalogue is not None and not self.known_lists.borrowed
         return fetch or self._fetch_due or not self.is_child or not known or self.health.state == "down"
 
     async def check(self, *, fetch: bool = False) -> None:
@@ -246,16 +247,16 @@ class Backend:
             await backend_link.start(for_first_look=self.catalogue is None)
             self._fetch_due = False
             known = self.catalogue
-            if known is None or fetch or self.lists.must_fetch or self.health.state != "up":
+            if known is None or fetch or self.known_lists.must_fetch or self.health.state != "up":
                 await self.lists.refresh(backend_link.link, anew=fetch)
             elif not self.is_child:
                 await self.lists.ping(backend_link.link, known)
             self.health.note(None)
             await self.lists.watch(backend_link.link)
         except RunsElsewhere:
-            await self.lists.recall_from_owner()
+            await self.known_lists.recall_from_owner()
             self.health.note(None)
-        except NoBackend as error:  # every place for programs is taken, which says nothing of this one
+        except NoBackend as error:  # every place for programs is taken: this one may be up
             self.health.failures.add(error)
             self.health.end_pause()
             self._fetch_due = fetch
@@ -267,7 +268,6 @@ class Backend:
     async def close(self, reason: str, *, end: bool, leaves_loss: bool = False) -> None:
         """Close all links that belong to no session. `end=False` leaves what the store remembers for the next
         process."""
-        self._closed = True
         self.lists.close()
         self.spares.stop()
         await asyncio.gather(self.spares.close(reason), self.links.close(reason, end=end, leaves_loss=leaves_loss))

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from holdfast.core.models import Principal
 from holdfast.errors import HoldfastError, NoBackend, Rejected, RunsElsewhere, StoreDown
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.catalogue import Catalogue, fetch
@@ -88,9 +89,9 @@ class CallerLists:
     async def table(self, context: RequestContext, *, fresh: bool = False) -> Table:
         """All that this caller is offered. `fresh`: as the servers show it now."""
         per_caller = [backend for backend in self._backends.values() if backend.is_per_caller]
-        found = await asyncio.gather(*(self._of(context, backend, fresh) for backend in per_caller))
+        fetched = await asyncio.gather(*(self._for_backend(context, backend, fresh) for backend in per_caller))
         own = context.session.lists.catalogues if context.session is not None else {}
-        listed = {backend.name: catalogue for backend, catalogue in zip(per_caller, found, strict=True)}
+        listed = {backend.name: catalogue for backend, catalogue in zip(per_caller, fetched, strict=True)}
         offers = self._offers.offers_with({**listed, **own})
         key = tuple(id(offer.catalogue) for offer in offers)
         known = self._tables.get(key)
@@ -112,16 +113,16 @@ class CallerLists:
             return error.copied()
         return backend.health.unavailable(error)
 
-    async def _of(self, context: RequestContext, backend: Backend, fresh: bool) -> Catalogue | None:
+    async def _for_backend(self, context: RequestContext, backend: Backend, fresh: bool) -> Catalogue | None:
         """One server's lists for this caller; what it offered before, if it does not answer by the start deadline."""
         passed = backend.passed(context.headers)
         key = _key_of(context, backend, passed)
         known = self._listed.get(key)
         if known is not None:
             self._listed.move_to_end(key)
-            max_age = INCOMPLETE_SECONDS if known.catalogue.incomplete else backend.lists.max_age
+            max_age = INCOMPLETE_SECONDS if known.catalogue.incomplete else backend.known_lists.max_age
             if fresh:
-                ttl = backend.lists.ttl_of(known.catalogue, "tools")
+                ttl = backend.known_lists.ttl_of(known.catalogue, "tools")
                 max_age = max(FRESH_SECONDS, ttl) if known.changes == backend.lists.looks.changes else 0.0
             if time.monotonic() - known.at < max_age:
                 return known.catalogue
@@ -147,20 +148,20 @@ class CallerLists:
         backend_link, ours = await self._link_choice.for_lists(context, backend, passed)
         try:
             before = self._listed.get(key)
-            found = await self._fetch_over(backend_link, passed, before.catalogue if before is not None else None)
+            fetched = await self._fetch_over(backend_link, passed, before.catalogue if before is not None else None)
         finally:
             if ours:
                 await backend_link.close("listed", end=True)
-        if found.left_out:
-            backend.note_left_out(found, self.left_out(backend.name))
-        size = found.size
+        if fetched.left_out:
+            backend.note_left_out(fetched, self.left_out(backend.name))
+        size = fetched.size
         if key in self._listed:
             self._size -= self._listed.pop(key).size
-        self._listed[key] = Listed(found, began, changes, size)
+        self._listed[key] = Listed(fetched, began, changes, size)
         self._size += size
         while self._size > BYTES and len(self._listed) > 1:
             self._size -= self._listed.popitem(last=False)[1].size
-        return found
+        return fetched
 
     async def _fetch_over(
         self, backend_link: BackendLink, passed: Mapping[str, str], known: Catalogue | None
@@ -177,7 +178,7 @@ class CallerLists:
             self._failures[key] = error
             if len(self._failures) > FAILURES:
                 self._failures.popitem(last=False)
-            backend.health.failures.add(error)
+            backend.health.failures.add(error, Principal(key[1]))
         elif error is not None:
             log.error("the lists of %r for a caller could not be fetched", backend.name, exc_info=error)
 

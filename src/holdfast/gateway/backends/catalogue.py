@@ -51,8 +51,8 @@ class Catalogue:
     """The backend remembers something for each session, as far as its handshake tells."""
     left_out: tuple[str, ...] = ()
     """What the backend sent and no client is offered, each with the reason."""
-    told: str | None = None
-    """What the server said of itself when these lists were fetched, as a digest: another one may offer other things."""
+    digest: str | None = None
+    """Of the server when these lists were fetched, see `server_digest`: another one may offer other things."""
     incomplete: bool = field(default=False, compare=False)
     """A list could not be read this time, so that all should be fetched again soon."""
     about: Mapping[str, ListMembers] = field(default_factory=dict[str, ListMembers], compare=False)
@@ -73,7 +73,7 @@ class Catalogue:
             "era": self.era,
             "keeps_sessions": self.keeps_sessions,
             "left_out": list(self.left_out),
-            "told": self.told,
+            "told": self.digest,
         }
 
     @property
@@ -98,14 +98,14 @@ class Catalogue:
         known = cast("dict[str, Any]", kept)
         lists: dict[str, Any] = {spec.name: _offered(known.get(spec.name), spec.by, spec.name, []) for spec in _LISTS}
         instructions, era, left_out = value.get("instructions"), value.get("era"), value.get("left_out")
-        told = value.get("told")
+        digest = value.get("told")
         return cls(
             **lists,
             instructions=instructions if isinstance(instructions, str) else None,
             era=era if isinstance(era, str) else None,
             keeps_sessions=value.get("keeps_sessions") is not False,
             left_out=tuple(str(each) for each in left_out) if isinstance(left_out, list) else (),
-            told=told if isinstance(told, str) else None,
+            digest=digest if isinstance(digest, str) else None,
             about={name: ListMembers.from_json(each) for name, each in members(known.get("about")).items()},
         )
 
@@ -212,9 +212,9 @@ async def _fetch_list(
         found.failed = True
         found.items = getattr(known, spec.name) if known is not None else ()
         found.about = known.about.get(spec.name) if known is not None else None
-        said = f"{spec.method}: {_why_unreadable(error)}; the {len(found.items)} that were known before stay"
-        found.left_out.append(said)
-        if known is None or said not in known.left_out:
+        left_out = f"{spec.method}: {_why_unreadable(error)}; the {len(found.items)} that were known before stay"
+        found.left_out.append(left_out)
+        if known is None or left_out not in known.left_out:
             log.warning("%s: a list can't be read: %s", link.name, error.what)
         return found
     found.items = _offered(items, spec.by, spec.name, found.left_out)
@@ -254,7 +254,7 @@ async def fetch(
         era=handshake.era.value,
         keeps_sessions=link.keeps_state,
         left_out=tuple(left_out),
-        told=told_in(handshake),
+        digest=server_digest(handshake),
         incomplete=incomplete,
         about=about,
     )
@@ -267,10 +267,10 @@ def _why_unreadable(error: HoldfastError) -> str:
     return "the list is over the cap of one message" if isinstance(error, LimitReached) else "the answer is no list"
 
 
-def told_in(handshake: Handshake) -> str:
+def server_digest(handshake: Handshake) -> str:
     """Name, version, capabilities and instructions of a server, as a digest to compare."""
-    said = [handshake.server_info, handshake.capabilities, handshake.instructions]
-    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    parts = [handshake.server_info, handshake.capabilities, handshake.instructions]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 async def _pages(

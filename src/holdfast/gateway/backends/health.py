@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
 from holdfast.core.clock import Clock
+from holdfast.core.models import Principal
 from holdfast.core.retry import backoff
 from holdfast.errors import CircuitOpen, HoldfastError, NoBackend
 from holdfast.events import BackendChanged, BackendFailed, Event
@@ -47,22 +48,24 @@ class BackendHealth:
         """It is down, and the pause before the next try is not over."""
         return self.state == "down" and time.monotonic() < self.next_try
 
-    def note(self, error: HoldfastError | None, session: str | None = None) -> None:
-        """Record that the backend was reached (`error=None`), or why it was not."""
+    def note(self, error: HoldfastError | None, session: str | None = None, *, caller: Principal | None = None) -> None:
+        """Record that the backend was reached (`error=None`), for `caller` if there is one, or why it was not."""
         if error is None:
-            self.failures.clear()
+            self.failures.clear(caller)
             self._set("up")
             return
-        self._failed(error, session)
+        self.failures.add(error)
+        self._emit(BackendFailed(time.time(), self._name, session, error.what))
         if not self.resting and not isinstance(error, CircuitOpen):  # many calls may fail in one pause, or not be tried
             self._tries += 1
             self.next_try = time.monotonic() + backoff(self._tries, 0.5, base=0.5, cap=LONGEST_PAUSE)
         self._set("down", error.what)
 
-    def note_refusal(self, error: HoldfastError, session: str | None, *, shows_up: bool) -> None:
+    def note_refusal(self, error: HoldfastError, session: str | None, caller: Principal, *, shows_up: bool) -> None:
         """Record that the backend refused one caller, or failed at what that caller sent, which says nothing of others.
         `shows_up`: no check will find out that it is there, so the refusal counts as the sign of it."""
-        self._failed(error, session)
+        self.failures.add_own(error, caller)
+        self._emit(BackendFailed(time.time(), self._name, session, error.what))
         if shows_up:
             self._set("up")
 
@@ -70,10 +73,6 @@ class BackendHealth:
         """Where no check can find out whether the backend is still down, the next call does, after the pause."""
         if self.state == "down" and not self.resting:
             self._set("unknown", self.why)
-
-    def _failed(self, error: HoldfastError, session: str | None) -> None:
-        self.failures.add(error)
-        self._emit(BackendFailed(time.time(), self._name, session, error.what))
 
     def _set(self, state: State, why: str | None = None) -> None:
         before, self.state, self.why = self.state, state, why

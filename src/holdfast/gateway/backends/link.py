@@ -52,7 +52,7 @@ class LinkOwner(Protocol):
     @property
     def health(self) -> BackendHealth: ...
     def emit(self, event: Event) -> None: ...
-    def note_left_out(self, found: Catalogue, known: Collection[str]) -> None:
+    def note_left_out(self, catalogue: Catalogue, known: Collection[str]) -> None:
         """Report what can't be offered of its lists, but for what was known."""
         ...
 
@@ -156,7 +156,7 @@ class BackendLink:
         """A spare becomes a session's link."""
         self.session, self.memory, self.caller, self.is_spare = session, memory, principal, False
         self.begun = time.monotonic()
-        self.link.keep_in(memory, principal)
+        self.link.saved.keep_in(memory, principal, self.link.lifecycle.generation)
         if self.backend.is_child:
             self._claim(f"{session}/{self.backend.name}")
 
@@ -230,7 +230,7 @@ class BackendLink:
         except HoldfastError as error:
             backend.link_failed(error, self.session, self.caller)
             raise
-        backend.health.note(None, self.session)
+        backend.health.note(None, self.session, caller=self.caller)
         await backend.link_came_up(self.link, handshake)
         backend.emit(
             BackendStarted(
@@ -246,10 +246,10 @@ class BackendLink:
     async def close(self, reason: str, *, end: bool, leaves_loss: bool = False) -> None:
         """`end=False` leaves the session at the server for another process. `leaves_loss`: its clients go on without
         it, so that what it kept must be reported as lost."""
-        self.link.retire()  # a late use would open it again, for no owner
+        self.link.lifecycle.retire()  # a late use would open it again, for no owner
         try:
             if self.memory is not None:
-                self.memory.leave_loss(leaves_loss and (self.link.handshake is None or self.link.holds_state))
+                self.memory.leave_loss(leaves_loss and (self.link.handshake is None or self.link.losses.holds_state))
             await self.link.close(end=end)
         finally:
             if self.owns is not None:

@@ -32,13 +32,17 @@ class Looks:
         self._read = read
         self._ttl = ttl
         self.changes = 0
-        """Calls and announcements so far, each of which may have changed any list."""
+        """How often `mark_changed` was called."""
         self._read_at: dict[str, tuple[float, int]] = {}
         """When the last reading of a list that succeeded began, and how many changes there were then."""
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._late: set[asyncio.Task[None]] = set()
         self._rests: dict[str, float] = {}
         self._closed = False
+
+    def mark_changed(self) -> None:
+        """A call or an announcement, which may have changed any list."""
+        self.changes += 1
 
     def began(self) -> tuple[float, int]:
         """The present, to be given to `done`."""

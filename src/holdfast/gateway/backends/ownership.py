@@ -107,8 +107,8 @@ class Ownership:
             return None
         record = await self._store.get(PROCESSES, holder.owner, dead=True)
         data = members(record.data) if record is not None else {}
-        said = record is not None and record.ended is not None and not record.expired
-        if said or has_ended(data):
+        says_so = record is not None and record.ended is not None and not record.expired
+        if says_so or has_ended(data):
             await self._store.release(holder)
             return None
         address = data.get("address")
@@ -219,7 +219,7 @@ def _is_running(pid: object) -> bool:
 
 
 def _is_zombie(pid: int) -> bool:
-    """It has ended, and its parent has not asked how: in containers often nobody does."""
+    """It has ended, and its parent has not collected its exit status, which in containers often no process does."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1] == [b"Z"]
     except OSError:

@@ -20,8 +20,8 @@ def passed(headers: HasHeaders | None, names: Sequence[str]) -> dict[str, str]:
     """Those of a request's headers that go on."""
     if headers is None:
         return {}
-    found = {name: headers.get(name) for name in names}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {name: headers.get(name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def with_passed(target: HttpTarget, latest: Callable[[], Mapping[str, str]]) -> HttpTarget:

@@ -1,6 +1,6 @@
 """Questions of a server, during one call, for a client that can't be asked: refused at once, or the server would wait.
 
-Each call has a record of its own, so that only the call whose question was refused is told of it.
+Each call has a record of its own, so that only the call whose question was refused reports it.
 """
 
 from collections.abc import Mapping

@@ -190,10 +190,10 @@ class Pattern:
         texts: list[str] = []
         wide: list[bool] = []
         last = 0
-        for found in _EXPRESSION.finditer(template):
-            texts.append(template[last : found.start()])
-            wide.append(found.group(1) != "" or found.group(2).endswith("*"))
-            last = found.end()
+        for expression in _EXPRESSION.finditer(template):
+            texts.append(template[last : expression.start()])
+            wide.append(expression.group(1) != "" or expression.group(2).endswith("*"))
+            last = expression.end()
         return cls((*texts, template[last:]), tuple(wide))
 
     def fits(self, uri: str) -> bool:
@@ -204,10 +204,10 @@ class Pattern:
             return False
         place, end = len(first), len(uri) - len(last)
         for text, wide in zip((*between, None), self.wide, strict=True):
-            found = end if text is None else uri.find(text, place, end)
-            if found < 0 or (not wide and "/" in uri[place:found]):
+            at = end if text is None else uri.find(text, place, end)
+            if at < 0 or (not wide and "/" in uri[place:at]):
                 return False
-            place = found + len(text or "")
+            place = at + len(text or "")
         return True
 
 

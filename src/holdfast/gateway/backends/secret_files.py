@@ -25,7 +25,7 @@ class FileHeaders:
 
     def read(self) -> dict[str, str]:
         """The headers as they are now, or `ConfigError` that names the header."""
-        found: dict[str, str] = {}
+        headers: dict[str, str] = {}
         for name, value in self.given:
             if value.startswith(PREFIX):
                 try:
@@ -34,5 +34,5 @@ class FileHeaders:
                     raise ConfigError(
                         f"headers.{name}: the file can't be read: {error}", remedy="check its path and mode"
                     ) from None
-            found[name] = value
-        return found
+            headers[name] = value
+        return headers

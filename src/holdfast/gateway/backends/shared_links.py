@@ -90,7 +90,7 @@ class SharedLinks:
             return None
         return await self._stateless.get()
 
-    def of_principal(self, principal: Principal, idle: float, passed: Mapping[str, str] | None = None) -> BackendLink:
+    def for_principal(self, principal: Principal, idle: float, passed: Mapping[str, str] | None = None) -> BackendLink:
         """The link that a principal's clients share."""
         backend_link = self._principals.get(principal)
         if backend_link is None:
@@ -125,7 +125,7 @@ class SharedLinks:
             if time.monotonic() - backend_link.used <= idle / 2 or backend_link.link.statistics().in_flight:
                 continue
             if await has_session(principal):
-                await backend_link.link.touch()
+                await backend_link.link.saved.touch()
                 continue
             if time.monotonic() - backend_link.used > idle and not backend_link.link.statistics().in_flight:
                 self._principals.pop(principal, None)

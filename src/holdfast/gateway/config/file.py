@@ -130,10 +130,10 @@ def servers_of(path: str | Path) -> Servers:
     servers.update({name: entry.server for name, entry in entries.items()})
     for name in members(document.get(place)):
         at = f"{place}.{name}"
-        found = [each for each in reading.mistakes if each.where == at or each.where.startswith(f"{at}.")]
-        if found:
+        mistakes = [each for each in reading.mistakes if each.where == at or each.where.startswith(f"{at}.")]
+        if mistakes:
             servers.pop(str(name), None)
-            what = "; ".join(str(each) for each in found)
+            what = "; ".join(str(each) for each in mistakes)
             servers.wrong[str(name)] = ConfigError(f"{path}: {what}", server=str(name))
     if not servers and not servers.wrong and reading.mistakes:
         raise ConfigError(f"{path} can't be used: {reading.mistakes[0]}", remedy=f"`holdfast check {path}` explains")
@@ -224,10 +224,10 @@ def _explain(reading: Reading, at: tuple[str, ...], wrong: Mapping[str, Any], fi
 
 def _fields_at(model: type[BaseModel], place: list[str]) -> frozenset[str]:
     for part in place:
-        found = model.model_fields.get(part)
-        if found is None:
+        field = model.model_fields.get(part)
+        if field is None:
             continue
-        kinds = [found.annotation, *getattr(found.annotation, "__args__", ())]
+        kinds = [field.annotation, *getattr(field.annotation, "__args__", ())]
         for kind in kinds:
             inner = [kind, *getattr(kind, "__args__", ())]
             for each in inner:

@@ -137,11 +137,11 @@ class Connections:
 
 def most_connections(limits: ClientLimits, files: Callable[[], int | None] | None = None) -> int:
     """The connections that settings and the limit of open files allow."""
-    found = (files or _files)()
-    if found is None:
+    most_files = (files or _files)()
+    if most_files is None:
         return limits.connections
     part, whole = FILES_FOR_CLIENTS
-    return max(1, min(limits.connections, found * part // whole))
+    return max(1, min(limits.connections, most_files * part // whole))
 
 
 def most_of_one_caller(limits: ClientLimits) -> int:

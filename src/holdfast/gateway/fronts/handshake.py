@@ -73,9 +73,9 @@ def discovery(gateway: Gateway) -> dict[str, Any]:
 
 def _instructions(gateway: Gateway) -> str | None:
     """The instructions of all backends, under their names."""
-    said = [
+    parts = [
         f"# {name}\n{backend.catalogue.instructions}"
         for name, backend in gateway.backends.items()
         if backend.catalogue is not None and backend.catalogue.instructions
     ]
-    return "\n\n".join(said) or None
+    return "\n\n".join(parts) or None

@@ -139,7 +139,7 @@ class HttpFront:
     def _check_share(self, principal: Principal) -> None:
         """Refuse a caller who has too many requests and streams open already."""
         most = most_of_one_caller(self._gateway.settings.clients)
-        if self.open.of(principal) >= most:
+        if self.open.count(principal) >= most:
             what = f"{most} requests and streams of yours are open, which is the most (clients.per_principal)"
             raise Refused.for_now(what)
 

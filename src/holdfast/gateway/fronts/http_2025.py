@@ -102,5 +102,5 @@ class Front2025:
     async def delete(self, request: Request, principal: Principal) -> None:
         """End the session."""
         session = await self._session(request, principal)
-        await self._gateway.sessions.end(session, "ended by its client")
+        await self._gateway.sessions.endings.end(session, "ended by its client")
         await request.reply(204)

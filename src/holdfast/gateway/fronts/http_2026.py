@@ -11,22 +11,22 @@ from typing import Any, cast
 
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, validate_mcp_param_headers
 
-from holdfast.core.eras import METHOD_NOT_FOUND, SERVER_INFO, SUBSCRIPTION_ID, Era
+from holdfast.core.eras import INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_INFO, SUBSCRIPTION_ID, Era
 from holdfast.core.exact import is_unicode, plain
 from holdfast.core.models import Principal
 from holdfast.core.values import members
 from holdfast.errors import HoldfastError
 from holdfast.gateway.announcements import Listener
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS, Subscriptions
-from holdfast.gateway.dispatch import LONGEST_URI
 from holdfast.gateway.fronts.asgi import Request
 from holdfast.gateway.fronts.handshake import INFO
 from holdfast.gateway.fronts.messages import Message
 from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Answer, Pipeline
 from holdfast.gateway.fronts.post_reply import Accepts, PostReplyChannel, event_of
-from holdfast.gateway.fronts.refusals import INVALID_PARAMS, Refused
+from holdfast.gateway.fronts.refusals import Refused
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.request_context import RequestContext
+from holdfast.gateway.seen_uris import LONGEST_URI
 from holdfast.gateway.sessions.header_keys import Keys
 from holdfast.gateway.sessions.record import Client
 from holdfast.gateway.sessions.session import GatewaySession
@@ -131,7 +131,7 @@ class Front2026:
         kinds = {_LISTS[key][0]: _LISTS[key][1] for key in _LISTS if known.get(key) is True}
         uris = known.get("resourceSubscriptions")
         if uris:
-            await self._gateway.settled()  # else a client of the first seconds would be told that nobody has them
+            await self._gateway.settled()  # else resources of servers that still come up would not be acknowledged
         by_backend = await self._by_backend(context, uris)
         agreed: dict[str, Any] = {key: True for key in _LISTS if _LISTS[key][0] in kinds}
         listener = Listener()
@@ -149,19 +149,19 @@ class Front2026:
                 subscriptions.remove(taken)
 
     async def _by_backend(self, context: RequestContext, uris: object) -> Mapping[str, list[str]]:
-        """Who has which of the resources that a listen names; those that nobody has are not acknowledged."""
+        """Who has which of the resources that a listen names; those that no backend has are not acknowledged."""
         listed = cast("list[object]", uris) if isinstance(uris, list) else []
         if len(listed) > LISTEN_URIS or any(isinstance(uri, str) and len(uri) > LONGEST_URI for uri in listed):
             what = f"resourceSubscriptions has at most {LISTEN_URIS} URIs of at most {LONGEST_URI} characters each"
             raise Refused(400, f"{what}; here are {len(listed)}", code=INVALID_PARAMS)
-        found: dict[str, list[str]] = {}
+        by_backend: dict[str, list[str]] = {}
         wanted = [uri for uri in listed if isinstance(uri, str) and is_unicode(uri)]
         for uri, name in zip(
             wanted, await asyncio.gather(*(self._locate(context, uri) for uri in wanted)), strict=True
         ):
             if name is not None:
-                found.setdefault(name, []).append(uri)
-        return found
+                by_backend.setdefault(name, []).append(uri)
+        return by_backend
 
     async def _locate(self, context: RequestContext, uri: str) -> str | None:
         table = self._gateway.table

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, cast
 
-from holdfast.core.eras import PROTOCOL_VERSION
-from holdfast.gateway.fronts.refusals import INVALID_PARAMS, PARSE_ERROR, Malformed
+from holdfast.core.eras import INVALID_PARAMS, PROTOCOL_VERSION
+from holdfast.gateway.fronts.refusals import PARSE_ERROR, Malformed
 from holdfast.links.codec import decode_exactly
 
 
@@ -27,12 +27,12 @@ class Message:
 def read(data: bytes, what: str) -> Message:
     """The message, or `Malformed`. `what` is what the client calls the data."""
     try:
-        found = decode_exactly(data)
+        value = decode_exactly(data)
     except ValueError as error:
         raise Malformed(f"{what} is not valid JSON: {error}"[:200], code=PARSE_ERROR) from None
-    if not isinstance(found, dict):
-        raise Malformed("batches are not served" if isinstance(found, list) else "a message is an object")
-    body = cast("dict[str, Any]", found)
+    if not isinstance(value, dict):
+        raise Malformed("batches are not served" if isinstance(value, list) else "a message is an object")
+    body = cast("dict[str, Any]", value)
     if body.get("jsonrpc") != "2.0":
         raise Malformed('a message has "jsonrpc": "2.0"', body)
     id, method, params = body.get("id"), body.get("method"), body.get("params")

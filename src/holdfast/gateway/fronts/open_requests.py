@@ -29,7 +29,7 @@ class OpenRequests:
     def __len__(self) -> int:
         return len(self._open)
 
-    def of(self, principal: Principal) -> int:
+    def count(self, principal: Principal) -> int:
         """How many requests of a caller are open."""
         return self._counts.get(principal, 0)
 
@@ -39,7 +39,7 @@ class OpenRequests:
         task = asyncio.current_task()
         assert task is not None
         self._open[request] = _Open(principal, authorization, task)
-        self._counts[principal] = self.of(principal) + 1
+        self._counts[principal] = self.count(principal) + 1
         try:
             yield
         finally:

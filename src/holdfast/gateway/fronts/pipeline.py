@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, Protocol, cast
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, InboundLadderRejection, classify_inbound_request
 
 from holdfast.core.disclosure import rpc_error
-from holdfast.core.eras import UNSUPPORTED_VERSION
+from holdfast.core.eras import INVALID_PARAMS, UNSUPPORTED_VERSION
 from holdfast.core.models import Principal
 from holdfast.errors import HoldfastError
 from holdfast.gateway.dispatch import Methods
 from holdfast.gateway.fronts.handshake import BadHandshake, client_of, discovery, handshake
 from holdfast.gateway.fronts.messages import Message
-from holdfast.gateway.fronts.refusals import CANCELLED, INVALID_PARAMS, Refused
+from holdfast.gateway.fronts.refusals import CANCELLED, Refused
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.sessions.questions import ReplyChannel
@@ -59,7 +59,7 @@ class Pipeline:
         self.methods = Methods(gateway)
 
     def refuse_if_draining(self) -> None:
-        if self._gateway.draining:
+        if not self._gateway.lifecycle.takes_sessions:
             raise Refused.for_now("the gateway is going down")
 
     async def initialize(self, principal: Principal, params: dict[str, Any]) -> tuple[GatewaySession, dict[str, Any]]:
@@ -71,7 +71,7 @@ class Pipeline:
         return await self._gateway.sessions.begin(principal, client), handshake(self._gateway, client)
 
     def client_2026(self, message: Message, headers: Mapping[str, str] | None = None) -> Client:
-        """What a 2026 request says of its client, once its envelope, and the headers that repeat it, are checked."""
+        """The client of a 2026 request, once its envelope, and the headers that repeat it, are checked."""
         body = message.body if headers is not None else {"method": message.method, "params": message.params}
         checked = classify_inbound_request(body, headers=headers)
         if isinstance(checked, InboundLadderRejection):
@@ -123,7 +123,7 @@ class Pipeline:
     async def deliver(
         self, context: RequestContext, channel: AnswerChannel, message: dict[str, Any], status: int = 200
     ) -> None:
-        """Send an answer. A loss that it tells of counts as told once the client has read it."""
+        """Send an answer. A loss that it reports counts as reported once the client has read it."""
         await channel.finish(message, status)
         if context.reporting is not None and await channel.was_read():
             context.reported()

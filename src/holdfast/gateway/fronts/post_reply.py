@@ -1,4 +1,4 @@
-"""The answer to one POST, and what a client hears before it: one JSON body, or an event stream."""
+"""The answer to one POST, and the messages before it: one JSON body, or an event stream."""
 
 import asyncio
 import logging
@@ -80,7 +80,7 @@ class PostReplyChannel:
             await self._request.end_stream()  # one that was cut off is resumed, as far as it is kept
 
     async def finish(self, message: dict[str, Any], status: int = 200) -> None:
-        """Send the answer, after everything that was said before it."""
+        """Send the answer, after all messages before it."""
         if self._request.revoked:  # the call took this cancellation for that of its session's end
             self.drop()
             raise asyncio.CancelledError

@@ -1,4 +1,4 @@
-"""A request that is refused: the HTTP status and the JSON-RPC error with which every front says so."""
+"""A request that is refused: the HTTP status and the JSON-RPC error with which every front answers it."""
 
 import math
 from typing import Any
@@ -8,7 +8,6 @@ from holdfast.errors import HoldfastError, LimitReached, OutcomeUnknown, Unavail
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
-INVALID_PARAMS = -32602
 UNAVAILABLE = -32000
 SESSION_NOT_FOUND = -32001
 CANCELLED = -32800

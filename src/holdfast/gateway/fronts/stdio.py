@@ -24,13 +24,14 @@ from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Pipeline
 from holdfast.gateway.fronts.refusals import INVALID_REQUEST, PARSE_ERROR, SESSION_NOT_FOUND, Malformed, Refused
 from holdfast.gateway.fronts.stdio_output import OutPipe
 from holdfast.gateway.fronts.streams import Streams
-from holdfast.gateway.gateway import CUT_SECONDS, Gateway
+from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.lifecycle import CUT_SECONDS
 from holdfast.gateway.place import make_room
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.links.codec import decode_exactly, encode_known
 from holdfast.links.target import CommandTarget
-from holdfast.links.wires.stdio.child import ID_WITHIN, ids_in
+from holdfast.links.wires.stdio.lines import ID_WITHIN, ids_in
 from holdfast.stores import open_store
 
 log = logging.getLogger("holdfast.gateway")
@@ -227,13 +228,13 @@ class StdioFront:
             await self._settled(drain)
         if self._tasks:
             log.warning("%d requests are cut: the client is gone, or has asked the gateway to end", len(self._tasks))
-        self._gateway.hurry()
+        self._gateway.lifecycle.cut()
         await self._settled(CUT_SECONDS, hurried=True)
         for task in tuple(self._tasks):
             task.cancel()
         await self._settled(CUT_SECONDS, hurried=True)
         if self._session is not None:
-            await self._gateway.sessions.end(self._session, "ended by its client")
+            await self._gateway.sessions.endings.end(self._session, "ended by its client")
         if self._pushing is not None:
             self._pushing.cancel()
             await asyncio.wait((self._pushing,), timeout=1.0)

@@ -246,13 +246,13 @@ class Stream:
                     self.drop_to(0)
 
     def _following(self, number: int) -> list[_Event]:
-        found: list[_Event] = []
+        events: list[_Event] = []
         for event in reversed(self._events):
             if event.number <= number:
                 break
-            found.append(event)
-        found.reverse()
-        return found
+            events.append(event)
+        events.reverse()
+        return events
 
     def _end_of(self, number: int) -> int:
         following = self._following(number)

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with deadlines, bounds, and a short way for a whole answer. It knows nothing of MCP.
+"""uvicorn's HTTP protocol with deadlines, bounds, and a short way for a whole answer. Nothing of MCP is used here.
 
 An answer that is complete is written at once: ASGI's two messages, a check of our own headers and two writes took 30 of
 140 µs. Only public attributes of uvicorn are used; where one is missing, plain ASGI does the work.
@@ -69,7 +69,7 @@ async def answer_was_taken(send: Callable[[dict[str, Any]], Awaitable[None]]) ->
     """Is the connection still there after an answer was written, with nothing of it left to send?"""
     cycle = getattr(send, "__self__", None)
     if not isinstance(cycle, RequestResponseCycle):
-        return True  # another server, which does not tell
+        return True  # another server, of which it is not known
     if cycle.disconnected:
         return False
     for _ in range(2):

@@ -41,7 +41,7 @@ class LatestChannel:
         self._is_first = True
 
     def move_to(self, channel: ReplyChannel | None, progress_token: Any = None) -> None:
-        """What comes now goes to another request, or to nobody."""
+        """What comes now goes to another request, or is dropped."""
         self._channel, self._token, self._is_first = channel, progress_token, False
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -75,7 +75,7 @@ class ParkableCall:
         self.refusal: HoldfastError | None = None
         """Why a question of the server was refused; the reason of the call's failure, if it fails."""
         self.on_end: Callable[[], None] | None = None
-        """Called when the work is done, while nobody waits for it."""
+        """Called when the work is done, while no request waits for it."""
         self._params = params
         self._places = places
         self._has_place = self._is_cancelled = False
@@ -103,7 +103,7 @@ class ParkableCall:
 
     def _ended(self, task: "asyncio.Task[dict[str, Any]]") -> None:
         if not task.cancelled():
-            task.exception()  # nobody may ever come back for it
+            task.exception()  # no request may ever come back for it
         for question in self._questions.values():
             if not question.answered.done():
                 question.answered.set_exception(_not_asked(question.method, "the call is over"))

@@ -10,12 +10,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, cast
 
+from holdfast.core.eras import INVALID_PARAMS
 from holdfast.core.models import Principal
 from holdfast.core.questions import request_digest
 from holdfast.core.values import members
 from holdfast.errors import ConnectionLost, ErrorAnswer, ParkedElsewhere
 from holdfast.gateway.config.settings import Sessions as Settings
-from holdfast.gateway.drain import CallsInProgress
+from holdfast.gateway.lifecycle import GatewayLifecycle
 from holdfast.gateway.parking.call import ParkableCall
 from holdfast.gateway.parking.places import Places
 from holdfast.gateway.parking.record import ParkedRecords, new_state
@@ -25,7 +26,6 @@ from holdfast.stores.contract import Store
 log = logging.getLogger("holdfast.gateway")
 
 CANCEL_SECONDS = 5.0  # for a call at a server to take its cancellation
-INVALID_PARAMS = -32602
 Params: TypeAlias = dict[str, Any]
 Work: TypeAlias = Callable[[RequestContext, Params], Awaitable[dict[str, Any]]]
 
@@ -53,11 +53,11 @@ class Parked(NamedTuple):
 class ParkedCalls:
     """Runs calls that may be parked, parks them, and takes them up again."""
 
-    def __init__(self, store: Store, owner: str, settings: Settings, calls: CallsInProgress) -> None:
+    def __init__(self, store: Store, owner: str, settings: Settings, lifecycle: GatewayLifecycle) -> None:
         self._records = ParkedRecords(store, owner)
         self._lifetime = settings.park
         self._places = Places(settings.parked_per_principal, settings.parked_bytes)
-        self._calls = calls
+        self._lifecycle = lifecycle
         self._parked: dict[str, Parked] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -123,7 +123,7 @@ class ParkedCalls:
             call.cancel()
             await call.wait_ended(CANCEL_SECONDS)
             session = inner.session
-            if call.is_done and (self._calls.was_cut() or (session is not None and session.was_cut())):
+            if call.is_done and (self._lifecycle.was_cut() or (session is not None and session.was_cut())):
                 return self._result(context, inner, call)
             raise
         finally:

@@ -20,7 +20,7 @@ PREFIX = "hfp_"
 
 
 def new_state() -> str:
-    """A name that nobody can guess: 256 bits. What it stands for is kept here, so nothing in it can be changed."""
+    """A name that can't be guessed: 256 bits. What it stands for is kept here, so nothing in it can be changed."""
     return PREFIX + secrets.token_urlsafe(32)
 
 
@@ -36,7 +36,9 @@ class ParkedRecords:
         try:
             await self._store.commit(Record(KIND, record_id(state), principal, data, idle=lifetime), expect=0)
         except HoldfastError as error:
-            log.warning("a parked call has no record: after a restart its client is not told of it: %s", error.what)
+            log.warning(
+                "a parked call has no record, so that its client gets no reason if the gateway restarts: %s", error.what
+            )
 
     async def end(self, state: str) -> None:
         """The state was used, or its call is over."""

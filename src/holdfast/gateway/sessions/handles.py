@@ -86,5 +86,5 @@ async def call(
     session = await find(sessions, principal, arguments.get(ARGUMENT))
     if session is None:
         return unknown(sessions.settings)
-    await sessions.end(session, "ended by its client")
+    await sessions.endings.end(session, "ended by its client")
     return {"content": [{"type": "text", "text": "The session has ended."}]}

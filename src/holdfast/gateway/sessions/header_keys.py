@@ -47,8 +47,10 @@ class Keys:
         """The key's session, begun if there is none or if the last one has ended. One request begins it for all."""
         digest = hashlib.sha256(f"{principal}\0{value}".encode()).hexdigest()
         known = self._known.get(digest)
-        if known in self._sessions.live and (found := await self._sessions.find(known, principal)) is not None:
-            return found
+        if known is not None and known in self._sessions.live:
+            session = await self._sessions.find(known, principal)
+            if session is not None:
+                return session
         while (finding := self._finding.get(digest)) is not None and finding.task.cancelling():
             await asyncio.wait((finding.task,))  # it was cancelled, because no request waited for it any more
         if finding is None:
@@ -79,9 +81,9 @@ class Keys:
         until = asyncio.get_running_loop().time() + self._sessions.settings.start + WAIT
         while True:
             life, rev = await self._life(digest)
-            found = await self._sessions.find(_id(digest, life), principal) if life else None
-            if found is not None:
-                return found
+            session = await self._sessions.find(_id(digest, life), principal) if life else None
+            if session is not None:
+                return session
             try:
                 claim = await self._sessions.store.claim(KIND, digest, owner=self._owner, ttl=CLAIM)
             except Busy:  # another process is beginning it

@@ -100,7 +100,7 @@ class SessionLinks(Mapping[str, BackendLink]):
         else:
             backend_link = spare
             backend_link.give_to(record.key, session.principal, memory)
-        backend_link.link.handle(
+        backend_link.link.inbound.handle(
             backend_link.on_question
             if session.era is Era.Y2026
             else lambda method, params, _: session.questions.ask(method, params, None),
@@ -109,7 +109,7 @@ class SessionLinks(Mapping[str, BackendLink]):
         backend_link.link.log_level = record.log_level
         self._links[name] = backend_link
         if session.is_read or session.era is Era.Y2026 or may_be_asked(capabilities):
-            backend_link.link.listen()  # servers ask there, too, and wait until they get an answer or a refusal
+            backend_link.link.stream.want()  # servers ask there, too, and wait until they get an answer or a refusal
         return backend_link
 
     def on_notification(self, backend: str, method: str, params: Mapping[str, Any] | None) -> None:
@@ -130,7 +130,7 @@ class SessionLinks(Mapping[str, BackendLink]):
             if backend is not None and name not in self._links and not (backend.is_child or backend.is_per_caller):
                 self._session.start(self._to(backend).start(), f"listen at {name}")
         for backend_link in self._links.values():
-            backend_link.link.listen()
+            backend_link.link.stream.want()
 
     # What the client asks for at all servers, or at one
 
@@ -149,7 +149,7 @@ class SessionLinks(Mapping[str, BackendLink]):
         await self._session.record.set_subscription(uri, name)
         if link.era is Era.Y2025:
             await link.request("resources/subscribe", params, timeout=SUBSCRIBE_SECONDS)
-            link.listen()
+            link.stream.want()
             return
         known = self._subscriptions.get(name)
         if known is None or known.link is not link:

@@ -55,19 +55,19 @@ class SessionLists:
         known = self.catalogues.get(name) or backend_link.backend.catalogue
         looks = self._looks_at(name)
         began = looks.began()
-        found = await fetch(backend_link.link, timeout=FETCH_SECONDS, known=known)
-        backend_link.backend.note_left_out(found, known.left_out if known is not None else ())
+        fetched = await fetch(backend_link.link, timeout=FETCH_SECONDS, known=known)
+        backend_link.backend.note_left_out(fetched, known.left_out if known is not None else ())
         if self._session.links.get(name) is backend_link:
             for each in METHODS:
                 looks.done(each, began)
-            self.catalogues[name] = found
+            self.catalogues[name] = fetched
             self.rebuild()
 
     # Lists that a client asks for
 
     def may_have_changed(self, backend: str) -> None:
         """A call of this session may have changed what the backend offers to it."""
-        self._looks_at(backend).changes += 1
+        self._looks_at(backend).mark_changed()
 
     def _looks_at(self, backend: str) -> Looks:
         known = self._looks.get(backend)
@@ -94,11 +94,11 @@ class SessionLists:
         known = self.catalogues.get(backend) or (backend_link.backend.catalogue if backend_link is not None else None)
         if backend_link is None or known is None:
             return
-        found = await fetch_list(backend_link.link, name, known, timeout=FETCH_SECONDS)
+        fetched = await fetch_list(backend_link.link, name, known, timeout=FETCH_SECONDS)
         known = self.catalogues.get(backend) or backend_link.backend.catalogue
         if self._session.links.get(backend) is not backend_link or known is None:
             return
-        fresh = known.with_list(found)
+        fresh = known.with_list(fetched)
         if fresh != known:
             self.catalogues[backend] = fresh
             self.rebuild()

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from holdfast.core.models import Principal, Record
 from holdfast.core.values import members
-from holdfast.errors import StoreDown
+from holdfast.errors import HoldfastError, StoreDown
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.parking.record import KIND as PARKED
 from holdfast.gateway.sessions.record import KIND
@@ -20,6 +20,7 @@ from holdfast.links.memory.store import KIND as LINKS
 
 log = logging.getLogger("holdfast.gateway")
 
+REAP_SECONDS = 30.0  # between two rounds of the reaper, at most
 AT_ONCE = 20  # sessions that are ended together: each may be a DELETE to every backend
 TOMBSTONE = 300.0  # seconds that an ended session is remembered: its id never comes again, and no write is that late
 
@@ -37,6 +38,17 @@ class Reaper:
         self._failed: set[str] = set()
         """Names of records that this round could not end; below, those of the round before."""
         self._failed_before: set[str] = set()
+
+    async def keep_reaping(self) -> None:
+        """Reap again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(min(REAP_SECONDS, max(0.2, self._sessions.settings.idle / 10)))
+            try:
+                await self.reap()
+            except HoldfastError as error:
+                log.warning("expired sessions were not all ended: %s", error)
+            except Exception:
+                log.exception("expired sessions were not all ended")
 
     async def reap(self) -> int:
         """End what has expired, whichever process began it. Returns how many."""
@@ -61,7 +73,7 @@ class Reaper:
             elif session.in_use and self._sessions.must_touch(session):
                 await self._each({session.key: self._sessions.touch(session)})
         for part in _parts(due):
-            ending = [self._sessions.end(session, "expired") for session in part]
+            ending = [self._sessions.endings.end(session, "expired") for session in part]
             for failed in await asyncio.gather(*ending, return_exceptions=True):
                 ended += not isinstance(failed, BaseException)
         return ended
@@ -72,7 +84,9 @@ class Reaper:
         while True:
             page = await self._store.scan(kind=KIND, after=after)
             for part in _parts([record for record in page.records if self._is_due(record)]):
-                ended += await self._each({each.id: self._sessions.end_stored(each, "expired") for each in part})
+                ended += await self._each(
+                    {each.id: self._sessions.endings.end_stored(each, "expired") for each in part}
+                )
             if page.next is None:
                 return ended
             after = page.next
@@ -80,7 +94,7 @@ class Reaper:
     def _is_due(self, record: Record) -> bool:
         if not self._lifetimes.is_record_over(record):
             return False
-        live = self._sessions.live_by_key(record.id)
+        live = self._sessions.live.by_key(record.id)
         return live is None or self._sessions.is_over(live)
 
     async def _reap_principals(self) -> None:

@@ -1,32 +1,32 @@
-"""All sessions of one gateway: begun, found, put to rest and ended.
+"""The sessions of one gateway: begun, and found again, here or by their records.
 
-It owns the live sessions and their least-recently-used order. An id that is unknown, expired or another caller's gets
-one and the same answer: None.
+An id that is unknown, expired or another caller's gets one and the same answer: None. Which sessions are live stands in
+`live.py`, how one ends in `endings.py`.
 """
 
 import asyncio
 import logging
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.eras import Era
-from holdfast.core.lifecycle import GatewaySessionEvent, GatewaySessionState
-from holdfast.core.models import FrontSessionId, Principal, Record
-from holdfast.errors import Ended, HoldfastError, NotFound, SessionExpired
-from holdfast.events import Event, GatewaySessionBegan, GatewaySessionEnded, Sink
+from holdfast.core.lifecycle import GatewaySessionState
+from holdfast.core.models import FrontSessionId, Principal
+from holdfast.errors import Ended, NotFound, SessionExpired
+from holdfast.events import GatewaySessionBegan, Sink
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.offers import Offers
 from holdfast.gateway.config.settings import Sessions as Settings
 from holdfast.gateway.fronts.streams import Streams
 from holdfast.gateway.sessions.admission import Admission
+from holdfast.gateway.sessions.endings import Endings
 from holdfast.gateway.sessions.lifetimes import Lifetimes
+from holdfast.gateway.sessions.live import LiveSessions
 from holdfast.gateway.sessions.record import KIND, Client, era_of, new_id, record_id
 from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.gateway.sessions.start import start_backends
-from holdfast.gateway.sessions.stored import TOPIC, StoredSessions
+from holdfast.gateway.sessions.stored import StoredSessions
 from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.gateway")
@@ -56,25 +56,20 @@ class Sessions:
         self.owner = owner
         self.new_streams = new_streams
         self.clock = clock
-        self.live: OrderedDict[str, GatewaySession] = OrderedDict()
-        """By id. The one used last stands last."""
+        self.live = LiveSessions()
         self.lifetimes = Lifetimes(settings, clock)
         self.stored = StoredSessions(store, owner, backends, self.lifetimes, sink)
+        self.endings = Endings(store, settings, self.live, self.stored, sink=sink, clock=clock)
         self._admission = Admission(store, settings, clock)
         self._sink = sink
         self._finding: dict[str, asyncio.Task[GatewaySession | None]] = {}
-        self._ending: dict[str, asyncio.Task[None]] = {}
-        self._resting: set[asyncio.Task[None]] = set()
 
     def configure(self, settings: Settings) -> None:
         """Other settings, for live sessions too."""
         self.settings = settings
         self.lifetimes.configure(settings)
         self._admission.configure(settings)
-
-    def _emit(self, event: Event) -> None:
-        if self._sink is not None:
-            self._sink(event)
+        self.endings.configure(settings)
 
     # Begin and find
 
@@ -90,12 +85,11 @@ class Sessions:
             except BaseException:
                 await session.close("did not begin", end=True)
                 raise
-        self._emit(GatewaySessionBegan(time.time(), session.key, principal, era.value))
-        session.step(GatewaySessionEvent.STARTED)
-        self.live[session.id] = session
+        if self._sink is not None:
+            self._sink(GatewaySessionBegan(time.time(), session.key, principal, era.value))
+        self.live.add(session, self.settings.live)
         session.lists.rebuild()  # other backends' lists may have changed meanwhile; only live sessions were updated
         await self._close_outdated(session)
-        self._rest_some(session)
         return session
 
     async def _close_outdated(self, session: GatewaySession) -> None:
@@ -116,12 +110,12 @@ class Sessions:
         if session.principal != principal or session.state is not GatewaySessionState.OPEN:
             return None
         if self.is_over(session):
-            self._end_soon(session, "expired", announce=True)
+            self.endings.end_soon(session, "expired")
             return None
         session.usage.mark_used(self.clock.monotonic())
         if self.must_touch(session):
             session.start(self.touch(session), "touch")
-        self.live.move_to_end(id)
+        self.live.mark_used(session)
         return session
 
     async def _find(self, id: str) -> GatewaySession | None:
@@ -136,26 +130,20 @@ class Sessions:
         return await asyncio.shield(finding)
 
     async def _load(self, id: str) -> GatewaySession | None:
-        if id in self._ending:
+        if self.endings.is_ending(id):
             return None
         record = await self.store.get(KIND, record_id(id))
         if record is None or not isinstance(record.data, dict):
             return None
         if self.lifetimes.is_record_over(record):
-            await self.end_stored(record, "expired")
+            await self.endings.end_stored(record, "expired")
             return None
         client = Client.from_json(record.data.get("client"))
         session = GatewaySession(self, FrontSessionId(id), record.principal, client, era_of(record))
         session.record.take(record)
         session.usage.restore(self.clock.monotonic(), *self.lifetimes.ages(record))
-        session.step(GatewaySessionEvent.STARTED)
-        self.live[id] = session
-        self._rest_some(session)
+        self.live.add(session, self.settings.live)
         return session
-
-    def live_by_key(self, key: str) -> GatewaySession | None:
-        """The live session whose record has this name."""
-        return next((session for session in self.live.values() if session.key == key), None)
 
     async def has_session(self, principal: Principal) -> bool:
         """Does a principal have a session, here or in another process?"""
@@ -178,106 +166,23 @@ class Sessions:
         try:
             await self.store.touch(KIND, session.key)
         except (Ended, NotFound, SessionExpired):
-            await self._end_here(session, "ended elsewhere", announce=False)
-
-    # Rest
-
-    def _rest_some(self, newest: GatewaySession) -> None:
-        """More live sessions than a process should hold: those used longest ago rest in the store."""
-        extra = len(self.live) - self.settings.live
-        if extra <= 0:
-            return
-        for session in [each for each in self.live.values() if each.may_rest and each is not newest][:extra]:
-            self._rest(session, "at rest")
-
-    def _rest(self, session: GatewaySession, reason: str) -> None:
-        del self.live[session.id]
-        session.step(GatewaySessionEvent.HANDED_OVER)
-        task = asyncio.get_running_loop().create_task(session.close(reason, end=False), name="rest session")
-        self._resting.add(task)
-        task.add_done_callback(self._resting.discard)
-
-    # The end of one session
-
-    async def end(self, session: GatewaySession, reason: str) -> None:
-        """End it at every backend and in the store. The caller may be cancelled, the ending goes on."""
-        await self._end_here(session, reason, announce=True)
-
-    async def _end_here(self, session: GatewaySession, reason: str, *, announce: bool) -> None:
-        await asyncio.shield(self._end_soon(session, reason, announce=announce))
-
-    def _end_soon(self, session: GatewaySession, reason: str, *, announce: bool) -> "asyncio.Task[None]":
-        """`announce=False`: another process has ended it, also at the servers."""
-        ending = self._ending.get(session.id)
-        if ending is None:
-            work = self._end(session, reason, announce)
-            ending = self._ending[session.id] = asyncio.get_running_loop().create_task(work, name="end session")
-            ending.add_done_callback(lambda task: self._ended(session, task))
-        return ending
-
-    def _ended(self, session: GatewaySession, task: "asyncio.Task[None]") -> None:
-        self._ending.pop(session.id, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("session %s could not be ended: %s", session.key[:8], error)
-
-    async def _end(self, session: GatewaySession, reason: str, announce: bool) -> None:
-        if session.state not in (GatewaySessionState.OPEN, GatewaySessionState.STARTING):
-            return
-        await self.store.end(KIND, session.key)  # first: no call begins on it any more
-        session.step(GatewaySessionEvent.EXPIRED if reason == "expired" else GatewaySessionEvent.DELETED)
-        self.live.pop(session.id, None)
-        if announce:
-            try:
-                await self.store.publish(TOPIC, {"ended": session.key})
-            except HoldfastError as error:
-                log.warning("session %s: its end was not announced: %s", session.key[:8], error)
-        await session.drain(self.settings.drain)
-        if announce:
-            await self.stored.end_at_servers(session.key, session.unopened())
-        await session.close(reason, end=announce)
-        session.step(GatewaySessionEvent.DRAINED)
-        lifetime = self.clock.monotonic() - session.usage.begun
-        self._emit(GatewaySessionEnded(time.time(), session.key, session.principal, reason, lifetime))
-
-    async def end_stored(self, record: Record, reason: str) -> bool:
-        """End a session by its record, whether it is live here or not. One process does it."""
-        live = self.live_by_key(record.id)
-        if live is None:
-            return await self.stored.end(record, reason)
-        await self.end(live, reason)
-        return True
-
-    async def end_by_key(self, key: str, reason: str = "ended by hand") -> bool:
-        """End a session by the name of its record."""
-        record = await self.store.get(KIND, key)
-        return record is not None and await self.end_stored(record, reason)
-
-    def ended_elsewhere(self, key: str) -> None:
-        """Another process has ended a session."""
-        session = self.live_by_key(key)
-        if session is not None:
-            self._end_soon(session, "ended elsewhere", announce=False)
+            await self.endings.end(session, "ended elsewhere", announce=False)
 
     # The end of the process
 
-    def end_streams(self) -> None:
-        """Clients that listen see that it is over in this process."""
-        for session in self.live.values():
-            if session.streams is not None:
-                session.streams.end()
-
     async def close(self, *, end: bool) -> None:
         """Let go of every live session: ended, or left in the store for the next process."""
-        self.end_streams()
+        self.live.end_streams()
         calls = [task for session in self.live.values() for task in session.calls.values()]
         if calls:
             await asyncio.wait(calls, timeout=self.settings.drain)
         if end:
-            ending: list[Coroutine[Any, Any, None]] = [self.end(each, "shutdown") for each in self.live.values()]
+            ending = [self.endings.end(each, "shutdown") for each in self.live.values()]
             await asyncio.gather(*ending, return_exceptions=True)
         else:
             for session in list(self.live.values()):
-                self._rest(session, "shutdown")
-        for waiting in (self._resting, set(self._ending.values()), set(self._finding.values())):
-            if waiting:
-                await asyncio.wait(waiting, timeout=self.settings.drain)
+                self.live.rest(session, "shutdown")
+        await self.live.wait_rested(self.settings.drain)
+        await self.endings.wait(self.settings.drain)
+        if self._finding:
+            await asyncio.wait(set(self._finding.values()), timeout=self.settings.drain)

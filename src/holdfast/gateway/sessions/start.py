@@ -39,7 +39,7 @@ async def _start(session: GatewaySession, backend: Backend) -> None:
             return
         backend_link = await session.links.to(backend)
         await backend_link.start()
-        if backend.catalogue is None or backend.lists.is_stale:
+        if backend.catalogue is None or backend.known_lists.is_stale:
             await backend.lists.refresh(backend_link.link)
         backend.spares.warm_up(session.client.capabilities)
     except HoldfastError as error:

@@ -10,8 +10,8 @@ from typing import Any
 
 from holdfast.core.eras import INPUT_METHODS
 from holdfast.core.lifecycle import CircuitState, LinkEvent
-from holdfast.core.outcome import Broke, Seen, Verdict, is_transport_fault, judge
-from holdfast.core.retry import Circumstances, Replacement, RetryStep, decide, decide_replacement, wait_for
+from holdfast.core.retry import AfterReplacement, Circumstances, RetryStep, decide, decide_replacement, wait_for
+from holdfast.core.verdicts import Broke, Seen, Verdict, is_transport_fault, judge
 from holdfast.errors import CircuitOpen, HoldfastError
 from holdfast.events import CallReplayed, CircuitChanged
 from holdfast.links.calls.errors import TimeSpent, answered, closed, error_for, replaced
@@ -158,8 +158,8 @@ class Call:
                     await self._context.saver.settle(generation)
                     if lifecycle.generation is not generation:
                         continue  # another link's session stands, and ours was given up
-                if (loss := await lifecycle.find_loss(generation) or own) is not None:
-                    lifecycle.loss_raised()
+                if (loss := await lifecycle.losses.find(generation) or own) is not None:
+                    lifecycle.losses.raised()
                     lifecycle.losses.sharers.reported(self._sharer)
                     raise replaced(self._context.name, self._method, loss, generation, self._attempts)
             if (
@@ -320,11 +320,11 @@ class Call:
             reseeded=generation.reseeded or generation.reported_elsewhere,
             tries_left=self._attempts <= context.options.limits.replays,
         )
-        if decision is Replacement.TELL:
+        if decision is AfterReplacement.RAISE:
             if not self._safe:
                 loss, own = context.lifecycle.losses.pending, context.lifecycle.losses.sharers.loss_of(self._sharer)
                 if loss is not None and loss.generation == generation.number:
-                    context.lifecycle.loss_raised()
+                    context.lifecycle.losses.raised()
                 if own is not None and own.generation == generation.number:
                     context.lifecycle.losses.sharers.reported(self._sharer)
             raise replaced(context.name, self._method, generation, new, self._attempts)

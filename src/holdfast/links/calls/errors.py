@@ -6,8 +6,8 @@ Whether anything is raised at all is decided in `core/retry.py`.
 from dataclasses import dataclass
 from typing import Any, cast
 
-from holdfast.core.outcome import Broke, Seen, Verdict
 from holdfast.core.retry import LONGEST_WAIT
+from holdfast.core.verdicts import Broke, Seen, Verdict
 from holdfast.errors import (
     AnswerTimeout,
     BadAnswer,
@@ -117,15 +117,15 @@ def _late(spent: TimeSpent | None) -> str:
 
 
 def answered(server: str, what: str, seen: Seen, fields: Fields, reply: Reply) -> ErrorAnswer:
-    """The server's own word."""
+    """The error that the server answered."""
     if seen.code is not None:
         fields["code"] = seen.code
     error = ErrorAnswer(
         f"{what}: {server!r} answered {seen.code}: {seen.text}"[:500], message=seen.text, data=seen.data, **fields
     )
-    said = reply.message.get("error") if reply.message is not None else None
-    if isinstance(said, dict):
-        error.answer = cast("dict[str, Any]", said)
+    error_member = reply.message.get("error") if reply.message is not None else None
+    if isinstance(error_member, dict):
+        error.answer = cast("dict[str, Any]", error_member)
     return error
 
 

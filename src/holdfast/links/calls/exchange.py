@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.core.eras import Era, stamp_2026, unstamp
-from holdfast.core.outcome import Broke, Seen, judge
+from holdfast.core.verdicts import Broke, Seen, judge
 from holdfast.links.background import BackgroundTasks, cancelling
 from holdfast.links.calls.errors import error_for
 from holdfast.links.calls.handlers import CallHandlers, OnProgress, Params
@@ -75,7 +75,12 @@ class Exchanger:
         self._inbound.begin(id, patience, on_progress)
         try:
             reply = await generation.wire.send(
-                generation, message, headers, patience, self._inbound.of(generation, handlers, patience), resumption
+                generation,
+                message,
+                headers,
+                patience,
+                self._inbound.receiver(generation, handlers, patience),
+                resumption,
             )
         except asyncio.CancelledError:
             if cancelling():

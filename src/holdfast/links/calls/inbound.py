@@ -67,7 +67,7 @@ class Inbound:
         finally:
             del self._acknowledged[id]
 
-    def of(
+    def receiver(
         self, generation: Generation, handlers: CallHandlers | None = None, patience: Patience | None = None
     ) -> Callable[[Message], Awaitable[None]]:
         """The receiver of messages of one generation: answers of ours go back the same way. `patience` is of the call
@@ -189,21 +189,21 @@ class Inbound:
         return True
 
     @contextmanager
-    def _asked(self, patience: Patience | None) -> Generator[None, None, None]:
+    def _counted(self, patience: Patience | None) -> Generator[None, None, None]:
         """A question is being answered: the call that it came with, or else any, may be silent for that."""
-        self._ask(patience, 1)
+        self._count_questions(patience, 1)
         try:
             yield
         finally:
-            self._ask(patience, -1)
+            self._count_questions(patience, -1)
 
-    def _ask(self, patience: Patience | None, questions: int) -> None:
+    def _count_questions(self, patience: Patience | None, questions: int) -> None:
         if patience is not None:
-            patience.asked(questions)
+            patience.add_questions(questions)
             return
         self._aside += questions
         for each in self._calls:
-            each.asked(questions)
+            each.add_questions(questions)
 
     async def _answer(
         self,
@@ -221,7 +221,7 @@ class Inbound:
             answer["error"] = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
         else:
             try:
-                with self._asked(patience):
+                with self._counted(patience):
                     answer["result"] = await on_request(method, params, id)
             except ErrorAnswer as error:
                 if error.message or error.answer is not None:
@@ -241,9 +241,9 @@ class Inbound:
             reply = await generation.wire.deliver(generation, answer, self._deliver_seconds)
         except HoldfastError as error:  # what the handler returned is not JSON, or too large
             self._reporter.strayed(f"the handler of {method!r:.80} returned what can't be sent: {error.what}")
-            said = {"code": INTERNAL_ERROR, "message": "Internal error"}
+            failure = {"code": INTERNAL_ERROR, "message": "Internal error"}
             reply = await generation.wire.deliver(
-                generation, {"jsonrpc": "2.0", "id": id, "error": said}, self._deliver_seconds
+                generation, {"jsonrpc": "2.0", "id": id, "error": failure}, self._deliver_seconds
             )
         if reply.seen is not None:
             self._reporter.strayed(f"our answer to {method!r:.80} did not arrive: {reply.what}")

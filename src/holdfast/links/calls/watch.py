@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from holdfast.core.eras import Era
-from holdfast.core.outcome import Seen, Verdict, judge
 from holdfast.core.retry import backoff
 from holdfast.core.values import members
+from holdfast.core.verdicts import Seen, Verdict, judge
 from holdfast.errors import ErrorAnswer, HoldfastError, OutcomeUnknown, StartTimeout, Unavailable
 from holdfast.events import StreamDropped
 from holdfast.links.background import BackgroundTasks

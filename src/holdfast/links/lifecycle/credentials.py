@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from holdfast.core.eras import VERSIONS, Era
-from holdfast.core.outcome import Seen
+from holdfast.core.verdicts import Seen
 from holdfast.errors import ConfigError, ConnectFailed, HoldfastError, StartTimeout, Unauthorized
 from holdfast.links.background import cancelling
 from holdfast.links.limits import Limits

@@ -23,7 +23,7 @@ from holdfast.core.eras import (
 from holdfast.core.exact import plain
 from holdfast.core.handshake import Handshake, Ours, legal_session_id
 from holdfast.core.models import BackendSessionId
-from holdfast.core.outcome import Broke, Seen, Verdict, judge
+from holdfast.core.verdicts import Broke, Seen, Verdict, judge
 from holdfast.errors import HoldfastError, Rejected
 from holdfast.links.calls.inbound import Inbound
 from holdfast.links.wires.base import Generation, Message, Patience, Reply, Resolved, Wire
@@ -137,8 +137,8 @@ class Handshaker:
                     "update one of the two",
                 )
             if probe.verdict is not Probed.ASK_AGAIN or probe.version is None:
-                said = reply.what or "it offers only older versions"
-                raise _OtherEra(None, self._no(f"does not speak 2026: {said}", "leave era= out"))
+                reason = reply.what or "it offers only older versions"
+                raise _OtherEra(None, self._no(f"does not speak 2026: {reason}", "leave era= out"))
             version = probe.version
         raise self._no("names a version that it then refuses", "see the server's log")
 
@@ -183,11 +183,11 @@ class Handshaker:
             return better
         generation = self._ready(Handshake(Era.Y2025, str(version), plain(result)), session)
         self._begun(generation)  # from here on it has to be ended, whatever happens
-        told = await self._wire.deliver(
+        delivered = await self._wire.deliver(
             generation, {"jsonrpc": "2.0", "method": "notifications/initialized"}, self._seconds
         )
-        if told.seen is not None:
-            raise HandshakeFailed(told)
+        if delivered.seen is not None:
+            raise HandshakeFailed(delivered)
         return generation
 
     async def _in_2026(self, offers: Offers) -> Generation | None:

@@ -31,8 +31,8 @@ class Peer:
 
     def first_without_session(self) -> bool:
         """True for the first link that finds no session there, so that one warning is enough."""
-        first = not self.offers.told
-        self.offers.told = True
+        first = not self.offers.reported_sessionless
+        self.offers.reported_sessionless = True
         return first
 
 

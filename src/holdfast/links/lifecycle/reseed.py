@@ -11,7 +11,7 @@ Send: TypeAlias = Callable[[str, Mapping[str, Any] | None, float | None], Awaita
 
 
 @dataclass(frozen=True, slots=True)
-class Reseeding:
+class ReseedContext:
     """`kept_state`: the lost session had answered an unsafe call."""
 
     server: str

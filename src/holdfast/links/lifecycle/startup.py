@@ -8,8 +8,8 @@ import random
 import time
 
 from holdfast.core.eras import Era
-from holdfast.core.outcome import Broke, Seen, Verdict, is_transport_fault, judge
 from holdfast.core.retry import Circumstances, RetryStep, decide, wait_for
+from holdfast.core.verdicts import Broke, Seen, Verdict, is_transport_fault, judge
 from holdfast.errors import ConnectFailed, HoldfastError, StartTimeout
 from holdfast.events import CircuitChanged
 from holdfast.links.background import BackgroundTasks

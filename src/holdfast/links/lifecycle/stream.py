@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Callable
 
 from holdfast.core.eras import Era
-from holdfast.core.outcome import Seen, Verdict
+from holdfast.core.verdicts import Seen, Verdict
 from holdfast.errors import HoldfastError
 from holdfast.events import StreamDropped
 from holdfast.links.background import BackgroundTasks
 from holdfast.links.calls.inbound import Inbound
-from holdfast.links.memory.store import Memory
+from holdfast.links.memory.session import SavedSession
 from holdfast.links.reporter import LinkReporter
 from holdfast.links.wires.base import Generation
 
@@ -18,7 +18,8 @@ CLAIM_SECONDS = 30.0  # a dead process's claim on the server's stream ends after
 
 
 class ServerStream:
-    """The one task that reads it. `lost` takes the news that the generation's session or credentials are gone."""
+    """The one task that reads it. `current` is the generation of the link now; `lost` is called when the session or the
+    credentials of a generation are gone."""
 
     def __init__(
         self,
@@ -26,22 +27,26 @@ class ServerStream:
         inbound: Inbound,
         background: BackgroundTasks,
         reporter: LinkReporter,
-        memory: Callable[[], Memory | None],
+        saved: SavedSession,
+        current: Callable[[], Generation | None],
         lost: Callable[[Generation, Seen, Verdict], bool],
     ) -> None:
         self._wanted = wanted
         self._inbound = inbound
         self._background = background
         self._reporter = reporter
-        self._memory = memory
+        self._saved = saved
+        self._current = current
         self._lost = lost
         self._task: asyncio.Task[None] | None = None
         self.opening: Generation | None = None
         """The generation whose stream may not be open yet, over HTTP."""
 
     def want(self) -> None:
-        """Read it from now on, where `Options(stream=False)` had left it alone."""
+        """Read it from now on, where `Options(stream=False)` had left it alone. 2025 only."""
         self._wanted = True
+        if (generation := self._current()) is not None:
+            self.start(generation)
 
     def start(self, generation: Generation) -> None:
         """Read it, if the generation has one and it is wanted."""
@@ -63,10 +68,10 @@ class ServerStream:
         """Its task has ended."""
         self._task = self.opening = None
 
-    async def wait_listening(self, generation: Generation, seconds: float) -> None:
-        """Until the stream is open, or refused, or the time is up."""
-        task = self._task
-        if task is None or generation.wire.owns_server:
+    async def wait_listening(self, seconds: float) -> None:
+        """Until the stream is open, or refused, or the time is up, where the server has one and it is wanted."""
+        generation, task = self._current(), self._task
+        if generation is None or task is None or generation.wire.owns_server:
             return
         opened = asyncio.ensure_future(generation.listening.wait())
         try:
@@ -82,7 +87,7 @@ class ServerStream:
         if not generation.listening.is_set():
             # Half of what the call has left: the other half is for its answer.
             left = OPEN_SECONDS if until is None else (until - asyncio.get_running_loop().time()) / 2
-            await self.wait_listening(generation, min(OPEN_SECONDS, max(0.0, left)))
+            await self.wait_listening(min(OPEN_SECONDS, max(0.0, left)))
         elif self.opening is generation:
             self.opening = None
 
@@ -94,9 +99,9 @@ class ServerStream:
             self._reporter.event(StreamDropped, why=why, resumable=resumable)
 
         async def read() -> None:
-            await generation.wire.listen(generation, self._inbound.of(generation), lost, dropped)
+            await generation.wire.listen(generation, self._inbound.receiver(generation), lost, dropped)
 
-        memory = self._memory()
+        memory = self._saved.memory
         if memory is None or generation.wire.owns_server:
             await read()
             return

@@ -8,12 +8,12 @@ from typing import Any
 
 from holdfast.core.eras import Era
 from holdfast.errors import HoldfastError
-from holdfast.events import SessionWasReplaced
+from holdfast.events import LinkSessionReplaced
 from holdfast.links.background import cancelling
 from holdfast.links.calls.exchange import Exchanger
 from holdfast.links.calls.handlers import Params
 from holdfast.links.lifecycle.losses import Losses
-from holdfast.links.lifecycle.reseed import Reseeding
+from holdfast.links.lifecycle.reseed import ReseedContext
 from holdfast.links.lifecycle.startup import Startup
 from holdfast.links.memory.session import SavedSession
 from holdfast.links.options import Options
@@ -89,8 +89,7 @@ class Succession:
         """Another link has replaced the lost session for all who share it, and knew whether it kept something: what it
         saved says whether that has still to be reported."""
         self._report_replacement(
-            f"session {shown_session(old.session)} was replaced by {shown_session(new.session)}, which another process "
-            "began",
+            f"{shown_session(old.session)} was replaced by {shown_session(new.session)}, which another process began",
             old.session,
             new,
             new.unreported_loss,
@@ -100,7 +99,7 @@ class Succession:
         if new.unreported_loss:
             self._losses.add(Loss(old.session, old.number))
         else:
-            self._losses.reported()
+            self._losses.settle()
 
     async def _replaced(self, old: Generation | None, new: Generation) -> None:
         """A session that kept something, here or in an earlier life, is over."""
@@ -110,7 +109,7 @@ class Succession:
             old.mark_reseeded(reseeded)
         gone = "; what it kept is gone" if kept and not reseeded else ""
         self._report_replacement(
-            f"session {shown_session(before)} was replaced by {shown_session(new.session)}{gone}",
+            f"{shown_session(before)} was replaced by {shown_session(new.session)}{gone}",
             before,
             new,
             kept,
@@ -131,7 +130,7 @@ class Succession:
         async def send(method: str, params: Params, timeout: float | None) -> dict[str, Any]:
             return await self._exchanger.send(new, method, params, timeout, "reseed")
 
-        hook = Reseeding(self._startup.name, before, new.session, new.number, kept, send)
+        hook = ReseedContext(self._startup.name, before, new.session, new.number, kept, send)
         try:
             return bool(await self._options.reseed(hook))
         except (Exception, asyncio.CancelledError) as error:
@@ -144,7 +143,7 @@ class Succession:
         self._reporter.counted("replacements")
         self._reporter.warn(what)
         self._reporter.event(
-            SessionWasReplaced,
+            LinkSessionReplaced,
             old=old,
             new=new.session,
             generation=new.number,

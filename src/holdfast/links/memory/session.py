@@ -3,6 +3,7 @@
 If another link has saved its session meanwhile, the saved one stands.
 """
 
+import asyncio
 from dataclasses import replace
 
 from holdfast.core.eras import Era, Why
@@ -24,6 +25,8 @@ class SavedSession:
         self, memory: Memory | None, settings: CurrentSettings, background: BackgroundTasks, reporter: LinkReporter
     ) -> None:
         self._settings = settings
+        self._background = background
+        self._touched = float("-inf")
         self._forgetting = reporter.forgetting
         self.saver = Saver(memory, background, reporter, self._describe, lambda saved: settings.now.fits(saved))
 
@@ -103,8 +106,17 @@ class SavedSession:
             generation.mark_unsaved()
             self.saver.soon(generation)
 
+    def touch_soon(self) -> None:
+        """The saved session is in use; the memory learns of it every `touch_every` seconds."""
+        if self.memory is None or (every := self.memory.touch_every) is None:
+            return
+        now = asyncio.get_running_loop().time()
+        if now - self._touched >= every:
+            self._touched = now
+            self._background.start(self.touch(), "touch")
+
     async def touch(self) -> None:
-        """The saved session is in use."""
+        """The saved session is in use, whether or not there are calls."""
         if self.memory is not None:
             try:
                 await self.memory.touch()

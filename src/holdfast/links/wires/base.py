@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 from holdfast.core.eras import Era, Why
 from holdfast.core.handshake import Handshake
 from holdfast.core.models import BackendSessionId
-from holdfast.core.outcome import Seen, Verdict
+from holdfast.core.verdicts import Seen, Verdict
 
 ANSWER_SECONDS = 3600.0  # for which a server may be silent, because it waits for us: a person may be away for a while
 
@@ -193,7 +193,7 @@ class Patience:
         """The exchange begins while so many questions are being answered."""
         self.questions = questions
 
-    def asked(self, questions: int) -> None:
+    def add_questions(self, questions: int) -> None:
         """So many more questions of the server are being answered; fewer, where it is negative."""
         self.questions += questions
         if self.timer is not None and not self.timer.expired():

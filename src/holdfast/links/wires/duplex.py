@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
-from holdfast.core.outcome import Broke, Seen, Verdict
+from holdfast.core.verdicts import Broke, Seen, Verdict
 from holdfast.links.background import BackgroundTasks
 from holdfast.links.codec import weight
 from holdfast.links.wires.base import Dropped, Generation, Lost, Message, Patience, Receive, Reply, Resolved, Resumption

@@ -14,11 +14,8 @@ from holdfast.state.identity import Found
 from holdfast.state.tool_errors import shown
 
 
-class TakenSession(Protocol):
-    """What a call needs of the sessions that it saves."""
-
-    @property
-    def handle(self) -> Handle: ...
+class SavedSession(Protocol):
+    """How a call saves a session that it has taken."""
 
     def open_draft(self) -> Draft[Any]: ...
 
@@ -27,6 +24,16 @@ class TakenSession(Protocol):
     def key_name(self, key: str) -> str: ...
 
     async def save(self, label: str, once: dict[str, JSON] | None = None) -> None: ...
+
+
+class TakenSession(Protocol):
+    """A session that a call has taken; in fact a `Session`."""
+
+    @property
+    def handle(self) -> Handle: ...
+
+    @property
+    def in_call(self) -> SavedSession: ...
 
 
 class CallState:
@@ -103,7 +110,7 @@ class CallState:
         known = self._taken.get(session.handle)
         if known is None:
             known = self._taken[session.handle] = session
-            self._drafts[session.handle] = session.open_draft()
+            self._drafts[session.handle] = session.in_call.open_draft()
         return known
 
     def snapshot(self) -> Callable[[], None]:
@@ -115,7 +122,7 @@ class CallState:
             for put_back in before:
                 put_back()
             for handle in set(self._taken) - known:
-                self._drafts[handle] = self._taken[handle].open_draft()
+                self._drafts[handle] = self._taken[handle].in_call.open_draft()
 
         return restore
 
@@ -135,7 +142,7 @@ class CallState:
     def drop_draft(self, handle: str) -> None:
         """Write nothing more to this session: it has ended."""
         if handle in self._taken:
-            self._taken[handle].drop_draft()
+            self._taken[handle].in_call.drop_draft()
 
     def will_stand(self, what: str) -> None:
         """Note a write that a refused save does not take back."""
@@ -195,7 +202,7 @@ class CallState:
             )
         last = self.named or (changed[0] if changed else next(iter(self._taken.values())))
         for session in self._taken.values():
-            await session.save(label, once if session is last else None)
+            await session.in_call.save(label, once if session is last else None)
 
     def close(self) -> None:
         """The call is over: whatever it started and left running saves for itself."""

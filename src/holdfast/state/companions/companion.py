@@ -7,31 +7,28 @@ refused and leaves it unchanged.
 import inspect
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, ClassVar, Generic, TypeVar, cast, get_args, get_origin
 
 from holdfast.core.models import Handle, Record
 from holdfast.core.phases import PhaseTable
 from holdfast.core.values import JSON, members
-from holdfast.errors import Busy, Conflict, HoldfastError, UsageError, WrongPhase
-from holdfast.state.calls.call_state import write_beside
+from holdfast.errors import Conflict, UsageError
 from holdfast.state.companions import genealogy
-from holdfast.state.companions.insight import COUNTED, Convergence, Insight, default_judge, insight
-from holdfast.state.companions.needs import ToolNeeds
+from holdfast.state.companions.gate import CompanionContext, StepGate
+from holdfast.state.companions.insight import Convergence, Insight, default_judge
+from holdfast.state.companions.progress import Progress
 from holdfast.state.companions.record import CompanionOptions, CompanionRecord, read_options, record_type
-from holdfast.state.companions.reporter import CompanionReporter
-from holdfast.state.log import KIND, UNDO, HistoryEntry, Log
+from holdfast.state.lease import long_turn
+from holdfast.state.log import HistoryEntry
 from holdfast.state.model import SessionState
 from holdfast.state.session import Session
-from holdfast.state.storage.table import SessionTable
-from holdfast.state.tool_errors import showing, shown
+from holdfast.state.storage.entries import UNDO
 
 S = TypeVar("S", bound=SessionState)
 O = TypeVar("O", bound="CompanionOptions")  # noqa: E741
-RECENT = 100  # entries that count, which insight looks at
-LOOKED = 2_000  # entries of any kind that it goes through to find them
 
 
 class Turn(Generic[S]):
@@ -56,18 +53,11 @@ class Turn(Generic[S]):
         self.notes.append(("message", {"role": role, "content": content}))
 
 
-@dataclass(frozen=True, slots=True)
-class CompanionContext:
-    """What all companions of one kind share."""
-
-    sessions: SessionTable[Any]
-    needs: ToolNeeds
-    reporter: CompanionReporter
-    offer: Callable[[Insight], None]
-
-
 class Companion(Generic[S, O]):
-    """`class Writer(Companion[Draft, Style]): phases = {"empty": ["drafted"], …}`."""
+    """A stateful object beside a session: `class Writer(Companion[Draft, Style]): phases = {"empty": ["drafted"], …}`.
+
+    `Companions` makes them, with the `session` of their own record and the `context` of their kind.
+    """
 
     kind: ClassVar[str]
     phases: ClassVar[Mapping[str, Sequence[str]]]
@@ -109,20 +99,22 @@ class Companion(Generic[S, O]):
     def __init__(self, context: CompanionContext, session: Session[Any]) -> None:
         self._context = context
         self._session = session
+        self.gate = StepGate(session, context, self.kind, self.table)
+        """What refuses a step; for `Companions`."""
+        self._progress = Progress(session, context, self.begins, self.converged)
         self._turn: Turn[S] | None = None
-        self._known: tuple[int, Insight] | None = None
-        self._entries: tuple[int, list[HistoryEntry]] | None = None
-        self.log = Log(session)
+        self.log = session.log
 
-    def is_of(self, context: CompanionContext) -> bool:
-        """Does it belong to these companions?"""
+    def belongs_to(self, context: CompanionContext) -> bool:
+        """Whether it was made by the `Companions` with this context."""
         return self._context is context
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.phase} of {self.handle[:8]}…>"
 
     def converged(self, signs: Convergence) -> bool:
-        """Whether the work is done. Override it with a rule of your own, which must accept an empty log."""
+        """Whether the work is done, by its signs. Override it with a rule of your own, which must accept an empty
+        log."""
         return default_judge(signs)
 
     # What it is
@@ -165,92 +157,55 @@ class Companion(Generic[S, O]):
 
     @asynccontextmanager
     async def step(self, label: str, *, to: str | None = None) -> AsyncGenerator[Turn[S]]:
-        """One step and, with `to`, a change of phase: written whole at the end of the block, or not at all."""
-        self._write_beside()
-        with showing(self._session.shows_as):
+        """One step and, with `to`, a change of phase: written whole at the end of the block, or not at all. `label`
+        names it in the log."""
+        self.gate.check_beside()
+        with self._session.in_call.showing():
             await self._session.record.current()
-        await self._is_free()
-        await self._use_session()
-        base, turn = self._session.record.base, await self._begin(label, to)
+        await self.gate.check_free()
+        await self.gate.use_session()
+        async with self._turn_of(label, to, None) as turn:
+            yield turn
+            await self.gate.check_free()
+
+    @asynccontextmanager
+    async def turn(self, label: str, *, to: str | None = None, ttl: float = 120.0) -> AsyncGenerator[Turn[S]]:
+        """A long step, with the `label` and `to` of `step`: other callers' steps are refused (`Busy`) until it ends. If
+        the process dies in it, the step is given up after `ttl` seconds and nothing of it is written."""
+        self.gate.check_beside()
+        await self.gate.check_free()
+        await self.gate.use_session()
+        async with (
+            long_turn(self._session.in_call, ttl, self.gate.use_session) as fence,
+            self._turn_of(label, to, fence) as turn,
+        ):
+            yield turn
+
+    @asynccontextmanager
+    async def _turn_of(self, label: str, to: str | None, fence: int | None) -> AsyncGenerator[Turn[S]]:
+        """A turn from what was read now, written after the block."""
+        base = self._session.record.base
+        if to is not None:
+            await self.gate.check_step(label, to)
+        turn = self._turn = Turn(self.state, await self.insight())
         try:
             yield turn
         finally:
             self._turn = None
-        await self._is_free()
-        await self._finish(turn, label, to, base, None)
+        await self._write(turn, label, to, base, fence)
 
-    @asynccontextmanager
-    async def turn(self, label: str, *, to: str | None = None, ttl: float = 120.0) -> AsyncGenerator[Turn[S]]:
-        """A long step: other callers' steps are refused (`Busy`) until it ends. If the process dies in it, the step is
-        given up after `ttl` seconds and nothing of it is written."""
-        self._write_beside()
-        await self._is_free()
-        await self._use_session()
-        async with self._session.holding(ttl, self._use_session) as fence:
-            base, turn = self._session.record.base, await self._begin(label, to)
-            try:
-                yield turn
-            finally:
-                self._turn = None
-            await self._finish(turn, label, to, base, fence)
-
-    def _write_beside(self) -> None:
-        with showing(self._session.shows_as):
-            write_beside(f"a step of the {self.kind}")
-
-    async def _is_free(self) -> None:
-        """`Busy` while another caller has a long turn."""
-        store = await self._context.sessions.opened()
-        holder = await store.holder(KIND, self.handle)
-        if holder is not None:
-            raise self._shown(
-                Busy(
-                    f"a long turn of the {self.kind} is under way; it is in phase {self.phase!r}",
-                    id=self.handle,
-                    remedy="wait for it, then look at the phase again",
-                )
-            )
-
-    async def _use_session(self) -> None:
-        """A step counts as use of the session, and is refused once the session has ended."""
-        try:
-            await (await self._context.sessions.opened()).touch(KIND, self.handle.rpartition(".")[0])
-        except HoldfastError as error:
-            error.remedy = self._context.sessions.begin_hint
-            raise self._shown(error) from error.__cause__
-
-    async def _begin(self, label: str, to: str | None) -> Turn[S]:
-        if to is not None:
-            with showing(self._session.shows_as):
-                self.table.check(to)
-            self.check_phase()
-            if not self.table.allows(self.phase, to):
-                raise await self.refusal(label, f"{label!r} leads to {to!r}")
-        self._turn = Turn(self.state, await self.insight())
-        return self._turn
-
-    async def _finish(
+    async def _write(
         self, turn: Turn[S], label: str, to: str | None, base: tuple[Record, Any], fence: int | None
     ) -> None:
         now, before = time.time(), cast("CompanionRecord", base[1])
-        after = before.model_copy(deep=True)
-        after.body = turn.state
-        labels = [label, *(name for name, _ in turn.notes)]
-        for each in labels:
-            if each in self.begins:
-                after.counts = {**after.counts, "iteration": 0}
-            if each in self.iterates:
-                after.counts = {name: after.counts.get(name, 0) + 1 for name in ("iteration", "total")}
-        left = to is not None and to != before.phase
-        if left:
-            spent = max(0.0, now - before.entered)
-            after.seconds = {**after.seconds, before.phase: after.seconds.get(before.phase, 0.0) + spent}
-            after.phase, after.entered = cast("str", to), now
-        new = [HistoryEntry(0, base[0].rev + 1, now, each, data) for each, data in ((label, turn.made), *turn.notes)]
-        judged = self._judged(after, [*await self._recent(), *new])
+        steps = [(label, turn.made), *turn.notes]
+        labels = [each for each, _ in steps]
+        after = before.after_step(turn.state, labels, to, now, begins=self.begins, iterates=self.iterates)
+        new = [HistoryEntry(0, base[0].rev + 1, now, each, data) for each, data in steps]
+        judged = await self._progress.judged(after, new)
         after.converged = judged.convergence.reached
         try:
-            with showing(self._session.shows_as):
+            with self._session.in_call.showing():
                 await self._session.record.commit(
                     after, label, base=base, fence=fence, notes=turn.notes, data=turn.made
                 )
@@ -261,59 +216,34 @@ class Companion(Generic[S, O]):
                 f"{self._context.needs.next_step(self.phase)}"
             )
             raise
-        self._offer(judged)
-        await self._context.reporter.stepped(self.handle, label, before, after, now - before.entered if left else None)
+        self._progress.offer(judged)
+        await self._report(label, before, after, now)
+
+    async def _report(self, label: str, before: CompanionRecord, after: CompanionRecord, now: float) -> None:
+        left = now - before.entered if after.phase != before.phase else None
+        await self._context.reporter.stepped(self.handle, label, before, after, left)
 
     async def note(self, label: str, data: JSON = None) -> None:
-        """An entry of the log that changes nothing else. Labels that count iterations belong into a step."""
+        """An entry of the log with this label and data, which changes nothing else. Labels that count iterations belong
+        into a step."""
         if label in (*self.iterates, *self.begins):
             raise UsageError(f"{label!r} counts iterations", remedy=f"write `async with companion.step({label!r})`")
         if self._turn is not None:  # goes with the step under way
             self._turn.note(label, data)
             return
-        self._write_beside()
-        await self._is_free()
-        await self._use_session()
-        await self._session.append(label, data)
+        self.gate.check_beside()
+        await self.gate.check_free()
+        await self.gate.use_session()
+        await self._session.log.add(label, data)
 
     # What it knows
 
     async def insight(self) -> Insight:
         """Iterations and convergence, from the log; also offered as the request's `companions.insight`."""
-        if self._known is None or self._known[0] != self.rev:
-            self._offer(self._judged(self._stored, await self._recent()))
-        return cast("tuple[int, Insight]", self._known)[1]
-
-    def _offer(self, found: Insight) -> None:
-        self._known = self.rev, found
-        self._context.offer(found)
-
-    def _judged(self, stored: CompanionRecord, entries: Sequence[HistoryEntry]) -> Insight:
-        """By what was done since the last query."""
-        begun = max((entry.rev for entry in entries if entry.label in self.begins), default=0)
-        try:
-            since = [entry for entry in entries if entry.rev >= begun]
-            return insight(stored.phase, stored.counts, since, self.converged)
-        except UsageError as error:
-            raise self._shown(error) from error.__cause__
-
-    async def _recent(self) -> list[HistoryEntry]:
-        """The newest entries that count, without what was undone; read once for each revision."""
-        if self._entries is not None and self._entries[0] == self.rev:
-            return self._entries[1]
-        found: list[HistoryEntry] = []
-        looked = 0
-        async for each in self._session.newest():
-            entry, looked = HistoryEntry.of(each), looked + 1
-            if entry.undone_to is not None or entry.label in (*COUNTED, *self.begins):
-                found.append(entry)
-            if len(found) == RECENT or looked == LOOKED:
-                break
-        self._entries = self.rev, genealogy.lineage(found[::-1])
-        return self._entries[1]
+        return await self._progress.insight()
 
     async def history(self, last: int = 200) -> list[dict[str, JSON]]:
-        """The messages of the conversation, oldest first."""
+        """The `last` messages of the conversation, oldest first."""
         return [members(entry.data) for entry in await self.log.last(last, label="message")]
 
     async def transcript(self) -> str:
@@ -327,47 +257,20 @@ class Companion(Generic[S, O]):
 
     async def tree(self) -> genealogy.Node:
         """Every step as a tree: undos are branches, and so are the companions that were forked from it."""
-        store = await self._context.sessions.opened()
+        store = await self._context.sessions.store.open()
         return await genealogy.tree(store, self.handle, self._session.principal)
 
     async def undo(self) -> S:
         """Go back one step, phase and counts included; that is a step, too, so another undo takes it back."""
-        self._write_beside()
-        await self._is_free()
-        await self._use_session()
+        self.gate.check_beside()
+        await self.gate.check_free()
+        await self.gate.use_session()
         now, before = time.time(), self._stored
 
         def enter(stored: Any) -> None:
             stored.entered = now
 
         await self._session.undo(enter)
-        self._known = None
-        left = self.phase != before.phase
-        await self._context.reporter.stepped(
-            self.handle, UNDO, before, self._stored, now - before.entered if left else None
-        )
+        self._progress.forget()
+        await self._report(UNDO, before, self._stored, now)
         return self.state
-
-    # Refusals
-
-    def check_phase(self) -> None:
-        """Refuse a phase of another release of the class: there is nothing to decide by."""
-        if self.phase not in self.table.steps:
-            raise self._wrong_phase(
-                f"the {self.kind} is in phase {self.phase!r}, which its class does not know",
-                remedy="declare it with a way out, or begin another session",
-            )
-
-    async def refusal(self, tool: str, why: str) -> WrongPhase:
-        """The error for a step out of order; counted, and reported as an event."""
-        phase = self.phase
-        await self._context.reporter.refused(self.handle, tool, phase)
-        return self._wrong_phase(
-            f"the {self.kind} is in phase {phase!r}: {why}", remedy=self._context.needs.next_step(phase, tool)
-        )
-
-    def _wrong_phase(self, what: str, remedy: str) -> WrongPhase:
-        return self._shown(WrongPhase(what, phase=self.phase, id=self.handle, remedy=remedy))
-
-    def _shown(self, error: Any) -> Any:
-        return shown(error, self._session.shows_as)

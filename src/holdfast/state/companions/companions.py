@@ -15,7 +15,8 @@ from holdfast.core.values import JSON
 from holdfast.errors import Conflict, HoldfastError, NotFound, UsageError
 from holdfast.events import Sink
 from holdfast.state.calls.request import SCOPE
-from holdfast.state.companions.companion import Companion, CompanionContext
+from holdfast.state.companions.companion import Companion
+from holdfast.state.companions.gate import CompanionContext
 from holdfast.state.companions.insight import Insight
 from holdfast.state.companions.needs import Needs, ToolNeeds
 from holdfast.state.companions.record import CompanionOptions, CompanionRecord, check_options, read_options
@@ -23,11 +24,11 @@ from holdfast.state.companions.reporter import CompanionReporter
 from holdfast.state.frameworks.injection import Context, current_identity
 from holdfast.state.frameworks.middleware import GuardMiddleware
 from holdfast.state.identity import Identity
-from holdfast.state.log import KIND
 from holdfast.state.scopes import RequestScope
 from holdfast.state.session import Session
 from holdfast.state.sessions import Sessions
 from holdfast.state.storage import records
+from holdfast.state.storage.entries import KIND
 from holdfast.state.storage.session_record import SessionRecord
 from holdfast.state.storage.table import SessionTable
 from holdfast.state.tool_errors import showing, shown
@@ -37,7 +38,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Companions(Generic[C]):
-    """`writers = Companions(Writer, sessions)`, then `writer: Writer = Depends(writers)` in a tool."""
+    """All companions of one class: `writers = Companions(Writer, sessions)`, then `writer: Writer = Depends(writers)`.
+
+    `companion` is their class, `sessions` are what they stand beside. `options` are those of companions that are made
+    without; `on_event` is called with `CompanionStepped` and `CompanionRefused`.
+    """
 
     def __init__(
         self,
@@ -80,18 +85,22 @@ class Companions(Generic[C]):
     # Finding
 
     async def __call__(self, ctx: Context[Any, Any] | None = None, **arguments: Any) -> C:
-        """The companion of the call under way. On MCPServer with its `Context`; in FastMCP without."""
+        """The companion of the call under way. On MCPServer with its `ctx`, in FastMCP without; `arguments` name the
+        session where those of the call do not."""
         caller, also = current_identity(ctx, arguments)
         return await self.for_call(caller, also)
 
     async def for_call(self, caller: Identity, also: type[Exception] | None) -> C:
-        """The companion of a call's session."""
+        """The companion of the session that `caller` means; errors are raised as the framework's class `also`."""
         session = await self.sessions.for_call(caller, also)
         with showing(also):
-            return await self.of(session)
+            return await self.for_session(session)
 
-    async def of(self, session: Session[Any], options: CompanionOptions | Mapping[str, Any] | None = None) -> C:
-        """The session's companion of this kind; made if there is none. Its options stay: others are a `Conflict`."""
+    async def for_session(
+        self, session: Session[Any], options: CompanionOptions | Mapping[str, Any] | None = None
+    ) -> C:
+        """The companion of this kind of a `session`; made if there is none. Its `options` stay: others are a
+        `Conflict`."""
         kind, owner = self.companion.options_type, self.companion.__name__
         if session.record.table is not self.sessions.table:
             raise UsageError(
@@ -111,19 +120,19 @@ class Companions(Generic[C]):
                     id=id,
                     remedy="leave the options out, or begin another session",
                 ),
-                session.shows_as,
+                session.in_call.shows_as,
             )
         own.record.just_read()
         return self.companion(self._context, own)
 
     async def _find(self, id: str, session: Session[Any]) -> Session[Any]:
         found = await self._own.load(id, session.principal)
-        return Session(SessionRecord(self._own, *found), also=session.shows_as)
+        return Session(SessionRecord(self._own, *found), also=session.in_call.shows_as)
 
     async def _make(self, session: Session[Any], id: str, options: dict[str, Any] | None) -> Session[Any]:
         if options is None:
             options = check_options(self.companion.options_type, None, self.companion.__name__)
-        store = await self.sessions.opened()
+        store = await self.sessions.open()
         owner, _ = await self.sessions.table.load(session.handle, session.principal)  # refused if it has ended
         stored = self.companion.stored_type(options=options, entered=time.time())
         data: dict[str, Any] = {"t": self._own.name, "v": stored.version, "state": stored.to_data()}
@@ -145,7 +154,8 @@ class Companions(Generic[C]):
     def requires(
         self, *phases: str, when: Callable[[C], object] | None = None, say: str = "", tool: str | None = None
     ) -> Callable[[F], F]:
-        """Below a tool's decorator: the companion must be in one of these phases, and `when(companion)` must hold."""
+        """Below a tool's decorator: the companion must be in one of these `phases`, and `when(companion)` must hold.
+        `say` is the text of a refusal, `tool` the tool's name where the function has another."""
         needs = self._needs.checked(Needs(phases, when, say))
 
         def guard(function: F) -> F:
@@ -170,30 +180,32 @@ class Companions(Generic[C]):
 
     def _given(self, values: tuple[object, ...]) -> C | None:
         for value in values:
-            if isinstance(value, Companion) and cast("Companion[Any, Any]", value).is_of(self._context):
+            if isinstance(value, Companion) and cast("Companion[Any, Any]", value).belongs_to(self._context):
                 return cast("C", value)
         return None
 
     def middleware(self, needs: Mapping[str, Needs]) -> GuardMiddleware:
-        """The same by the names of tools, for either framework: `middleware=[writers.middleware({"critique": …})]`."""
+        """The same for either framework, with `needs` by the names of tools:
+        `middleware=[writers.middleware({"critique": …})]`."""
         for tool, each in needs.items():
             self._needs.add(tool, each)
         return GuardMiddleware(self.guard)
 
     async def guard(self, tool: str, caller: Identity, also: type[Exception]) -> None:
-        """Refuse a call that its tool's needs forbid."""
-        if self._needs.of(tool) is not None:
+        """Refuse the call of a `tool` whose needs the companion of `caller` does not meet; the error is also of the
+        framework's class `also`."""
+        if self._needs.get(tool) is not None:
             await self.check(await self.for_call(caller, also), tool)
 
     async def check(self, companion: C, tool: str) -> None:
-        """Refuse a tool whose needs the companion does not meet."""
-        needs = self._needs.of(tool)
+        """Refuse a `tool` whose needs the `companion` does not meet."""
+        needs = self._needs.get(tool)
         if needs is None:
             return
-        companion.check_phase()
+        companion.gate.check_phase()
         if needs.phases and companion.phase not in needs.phases:
             wanted = " or ".join(repr(phase) for phase in needs.phases)
-            raise await companion.refusal(tool, needs.say.rstrip(".") or f"{tool!r} needs {wanted}")
+            raise await companion.gate.refusal(tool, needs.say.rstrip(".") or f"{tool!r} needs {wanted}")
         if needs.when is not None:
             try:
                 holds = needs.when(companion)
@@ -202,7 +214,9 @@ class Companions(Generic[C]):
             except (IndexError, KeyError, TypeError, ValueError):
                 holds = False  # nothing is there yet that it could look at
             if not holds:
-                raise await companion.refusal(tool, needs.say.rstrip(".") or f"what {tool!r} needs is not there yet")
+                raise await companion.gate.refusal(
+                    tool, needs.say.rstrip(".") or f"what {tool!r} needs is not there yet"
+                )
 
 
 class InsightScope(RequestScope[Insight]):

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.core.values import JSON, members
-from holdfast.state.log import KIND, HistoryEntry
+from holdfast.state.log import HistoryEntry
 from holdfast.state.storage import records
+from holdfast.state.storage.entries import KIND
 from holdfast.stores.contract import Store
 
 

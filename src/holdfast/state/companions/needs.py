@@ -35,7 +35,7 @@ class ToolNeeds:
     def add(self, tool: str, needs: Needs) -> None:
         self._by_tool[tool] = self.checked(needs)
 
-    def of(self, tool: str) -> Needs | None:
+    def get(self, tool: str) -> Needs | None:
         return self._by_tool.get(tool)
 
     def next_step(self, phase: str, refused: str | None = None) -> str:

@@ -1,5 +1,6 @@
 """What the store keeps of a companion: its phase, counts and options around the author's own state."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -24,6 +25,30 @@ class CompanionRecord(SessionState):
     converged: bool = False
     options: dict[str, Any] = {}  # noqa: RUF012
     body: Any = None
+
+    def after_step(
+        self,
+        body: object,
+        labels: Sequence[str],
+        to: str | None,
+        now: float,
+        *,
+        begins: tuple[str, ...],
+        iterates: tuple[str, ...],
+    ) -> "CompanionRecord":
+        """The record that a step writes: with its counts and, where the phase changes, the time spent in it."""
+        after = self.model_copy(deep=True)
+        after.body = body
+        for label in labels:
+            if label in begins:
+                after.counts = {**after.counts, "iteration": 0}
+            if label in iterates:
+                after.counts = {name: after.counts.get(name, 0) + 1 for name in ("iteration", "total")}
+        if to is not None and to != self.phase:
+            spent = max(0.0, now - self.entered)
+            after.seconds = {**after.seconds, self.phase: after.seconds.get(self.phase, 0.0) + spent}
+            after.phase, after.entered = to, now
+        return after
 
 
 def record_type(name: str, state: type[SessionState], start: str) -> type[CompanionRecord]:

@@ -72,7 +72,7 @@ class Injectable(SessionRegistry[S]):
             loaded = call.loaded(found) if call is not None else None
             session = cast("Session[S]", loaded) if loaded is not None else await self.find_for(caller, found)
             session.record.just_read()
-            session.show_errors_as(also)
+            session.in_call.show_errors_as(also)
             return cast("Session[S]", call.take(session)) if call is not None else session
 
     @property
@@ -107,11 +107,13 @@ def principal_of(request: object) -> Principal:
 def current_identity(ctx: Context[Any, Any] | None, arguments: Mapping[str, Any]) -> tuple[Identity, type[Exception]]:
     """The caller of the call under way, and the class of errors that is shown to it."""
     if not isinstance(ctx, Context):  # none, or FastMCP's own, which is another class
-        return _of_fastmcp(arguments)
-    return of_sdk(ctx.request_context, arguments)
+        return _fastmcp_identity(arguments)
+    return sdk_identity(ctx.request_context, arguments)
 
 
-def of_sdk(request: ServerRequestContext[Any, Any], arguments: Mapping[str, Any]) -> tuple[Identity, type[Exception]]:
+def sdk_identity(
+    request: ServerRequestContext[Any, Any], arguments: Mapping[str, Any]
+) -> tuple[Identity, type[Exception]]:
     """The caller of an SDK request, and the class of errors that is shown to it."""
     params = members(request.params)
     given = {**members(params.get("arguments")), **arguments}
@@ -133,7 +135,7 @@ def _session_2025(request: ServerRequestContext[Any, Any]) -> str | None:
     return str(connection.state.setdefault(_OURS, new_handle()))
 
 
-def _of_fastmcp(arguments: Mapping[str, Any]) -> tuple[Identity, type[Exception]]:
+def _fastmcp_identity(arguments: Mapping[str, Any]) -> tuple[Identity, type[Exception]]:
     """The caller of the FastMCP component that is being called."""
     if "fastmcp" not in sys.modules:
         raise UsageError("there is no call under way", remedy="on MCPServer: `await sessions(ctx)`")
@@ -151,7 +153,7 @@ def _of_fastmcp(arguments: Mapping[str, Any]) -> tuple[Identity, type[Exception]
     if bound is None:
         return Identity(arguments={**given, **arguments}), ToolError
     request = bound._srctx  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    caller, _ = of_sdk(request, {})
+    caller, _ = sdk_identity(request, {})
     shown_as = {"resources/read": ResourceError, "prompts/get": PromptError}.get(request.method, ToolError)
     own = {**given, **arguments} if given or arguments else caller.arguments
     return Identity(caller.principal, own, caller.meta, caller.session_2025), shown_as

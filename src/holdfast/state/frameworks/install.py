@@ -24,7 +24,7 @@ def install(
     if not noun.isidentifier():
         raise UsageError(f"noun={noun!r:.60} makes no name of a tool", remedy="use letters, digits and _")
     if tools:
-        sessions.table.begin_with(f"create_{noun}")
+        sessions.table.set_begin_tool(f"create_{noun}")
     offered = lifecycle_tools(sessions, noun, create) if tools else []
     around = StateMiddleware(sessions, save=save)
     if isinstance(server, MCPServer):

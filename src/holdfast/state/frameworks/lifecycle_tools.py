@@ -87,7 +87,7 @@ def lifecycle_tools(sessions: SessionRegistry[Any], noun: str, create: Sequence[
             about["forked_from"] = {argument: session.parent[0], "rev": session.parent[1]}
         return about
 
-    async def create_one(caller: Identity, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def begin(caller: Identity, arguments: dict[str, Any]) -> dict[str, Any]:
         chosen = {name: arguments[name] for name in create if arguments[name] is not None}
         try:
             state = sessions.kind.model_validate(chosen, by_name=True, by_alias=False)
@@ -96,13 +96,13 @@ def lifecycle_tools(sessions: SessionRegistry[Any], noun: str, create: Sequence[
         label = str(arguments["title"])
         return shows(await sessions.begin(caller.principal, state, title=label))
 
-    async def list_them(caller: Identity, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def list_all(caller: Identity, arguments: dict[str, Any]) -> dict[str, Any]:
         if caller.principal == ANONYMOUS:
             raise Forbidden(
                 "without authentication the id is all there is, and nothing is listed",
                 remedy=f"use the id that you got when it was begun; {sessions.table.begin_hint}",
             )
-        return {f"{noun}s": [shows(session) for session in await sessions.of(caller.principal)]}
+        return {f"{noun}s": [shows(session) for session in await sessions.find_all(caller.principal)]}
 
     async def resume(caller: Identity, arguments: dict[str, Any]) -> dict[str, Any]:
         session = await sessions.find(arguments[argument], caller.principal)
@@ -125,10 +125,10 @@ def lifecycle_tools(sessions: SessionRegistry[Any], noun: str, create: Sequence[
             f"create_{noun}",
             f"Begin a new {noun} and return its {argument}. Pass it to the other tools. {lasts}",
             given,
-            create_one,
+            begin,
         ),
         LifecycleTool(
-            f"list_{noun}s", f"Your own {noun}s that are still alive, with their ids. {lasts}", {}, list_them, True
+            f"list_{noun}s", f"Your own {noun}s that are still alive, with their ids. {lasts}", {}, list_all, True
         ),
         LifecycleTool(
             f"resume_{noun}",

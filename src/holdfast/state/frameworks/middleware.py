@@ -20,7 +20,7 @@ from holdfast.errors import Conflict, HoldfastError, NotFound, UsageError
 from holdfast.state.calls.call_state import CALLS, CallState, call_state_of, holds_another
 from holdfast.state.calls.idempotency import digest
 from holdfast.state.calls.request import SCOPE, Scope
-from holdfast.state.frameworks.injection import Y2026, of_sdk
+from holdfast.state.frameworks.injection import Y2026, sdk_identity
 from holdfast.state.identity import Found, Identity
 from holdfast.state.registry import SessionRegistry
 from holdfast.state.session import Session
@@ -34,7 +34,10 @@ Run = Callable[[], Awaitable[Any]]
 
 
 class StateMiddleware:
-    """For `FastMCP(middleware=[…])`, `server.add_middleware(…)` and `MCPServer(middleware=[…])` alike."""
+    """For `FastMCP(middleware=[…])`, `server.add_middleware(…)` and `MCPServer(middleware=[…])` alike.
+
+    It begins the request's scope; with `sessions` and `save=True` it also saves what a call changed in its session.
+    """
 
     def __init__(self, sessions: SessionRegistry[Any] | None = None, *, save: bool = True) -> None:
         self._sessions = sessions
@@ -44,7 +47,7 @@ class StateMiddleware:
 
     async def __call__(self, ctx: Any, call_next: Next) -> Any:
         is_sdk = isinstance(ctx, ServerRequestContext)
-        request = cast("ServerRequestContext[Any, Any]", ctx) if is_sdk else _request_of()
+        request = cast("ServerRequestContext[Any, Any]", ctx) if is_sdk else _fastmcp_request()
         outer, arguments, prefix = SCOPE.get(), _arguments(ctx, is_sdk), _prefix(ctx, request)
         if outer is not None and outer.request is request and request is not None:
             inner = outer.nested(arguments, prefix)
@@ -87,7 +90,7 @@ class GuardMiddleware:
         if ctx.method != "tools/call":
             return await call_next(ctx)
         if not isinstance(ctx, ServerRequestContext):
-            request = _request_of()
+            request = _fastmcp_request()
             caller, name, also = _fastmcp_call(ctx, request)
             scope = SCOPE.get() or Scope(request, {})
             prefix = _prefix(ctx, request) or scope.prefix
@@ -98,7 +101,7 @@ class GuardMiddleware:
                 SCOPE.reset(token)
             return await call_next(ctx)
         request = cast("ServerRequestContext[Any, Any]", ctx)
-        caller, also = of_sdk(request, {})
+        caller, also = sdk_identity(request, {})
         try:
             await self._guard(str(members(request.params).get("name")), caller, also)
         except HoldfastError as error:
@@ -108,7 +111,7 @@ class GuardMiddleware:
 
 async def _sdk(sessions: SessionRegistry[Any], context: Any, request: Any, run: Run) -> Any:
     """Results of the SDK are what goes over the wire."""
-    caller, also = of_sdk(request, {})
+    caller, also = sdk_identity(request, {})
     params = members(request.params)
     extra = {"resultType": "complete"} if request.protocol_version >= Y2026 else {}
     name = str(params.get("name") or params.get("uri"))
@@ -135,7 +138,7 @@ def _fastmcp_call(
 
     message, caller = context.message, Identity()
     if request is not None:
-        caller, _ = of_sdk(request, {})
+        caller, _ = sdk_identity(request, {})
     caller = replace(caller, arguments=members(getattr(message, "arguments", None)))
     return caller, str(getattr(message, "name", None) or getattr(message, "uri", "")), ToolError
 
@@ -241,7 +244,7 @@ class _Call:
         once: dict[str, JSON] | None = None
         if self.key is not None and call.named is not None:
             whole = {name: value for name, value in plain(result).items() if name != "resultType"}
-            once = {call.named.key_name(self.key): {"call": self.digest, "result": cast("JSON", whole)}}
+            once = {call.named.in_call.key_name(self.key): {"call": self.digest, "result": cast("JSON", whole)}}
         try:
             await call.save(self.name, once)
         except Conflict:
@@ -273,9 +276,9 @@ class _Call:
             except NotFound:
                 return None  # not this caller's: the error comes when the tool takes it
             call.keep_key_in(session)
-            session.show_errors_as(self.also)
+            session.in_call.show_errors_as(self.also)
             try:
-                kept = session.kept_answer(key)
+                kept = session.in_call.kept_answer(key)
             except UsageError as error:  # raised when the tool takes it, if it does
                 call.refuse_key(error)
                 return None
@@ -286,7 +289,7 @@ class _Call:
             return members(kept.get("result")) if kept is not None else None
 
 
-def _request_of() -> ServerRequestContext[Any, Any] | None:
+def _fastmcp_request() -> ServerRequestContext[Any, Any] | None:
     """The SDK's request under a FastMCP middleware context."""
     from fastmcp.server.dependencies import fastmcp_request_ctx
 

@@ -7,9 +7,9 @@ from holdfast.core.models import Handle, Record
 from holdfast.core.values import members
 from holdfast.errors import Conflict, Ended, NotFound, SessionExpired
 from holdfast.state.identity import Key
-from holdfast.state.log import POINTERS
 from holdfast.state.model import SessionState
 from holdfast.state.storage import records
+from holdfast.state.storage.entries import POINTERS
 from holdfast.state.storage.table import SessionTable
 
 S = TypeVar("S", bound=SessionState)
@@ -33,7 +33,7 @@ class Pointers(Generic[S]):
                 record, state = await table.load(known, key.principal)
                 await table.slide(record)
                 return record, state
-        store, was_ended = await table.opened(), False
+        store, was_ended = await table.store.open(), False
         while True:
             pointer = await store.get(POINTERS, key.digest)
             if pointer is not None:
@@ -41,7 +41,7 @@ class Pointers(Generic[S]):
                     found = await table.load(str(members(pointer.data).get("handle")), key.principal)
                     self._know(key, found[0])
                     return found
-            begun = await table.create(key.principal, key=key.digest)
+            begun = await table.begin_for_key(key.principal, key.digest)
             fresh = Record(
                 POINTERS,
                 key.digest,

@@ -21,7 +21,7 @@ from holdfast.errors import (
     UnstorableValue,
     UsageError,
 )
-from holdfast.state.log import COMPANIONS, KIND, PAGE, back
+from holdfast.state.storage.entries import COMPANIONS, KIND, PAGE, back
 from holdfast.stores.contract import Store
 
 _LIST = "`holdfast state ls` lists those that live"

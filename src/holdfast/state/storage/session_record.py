@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import Any, Generic, TypeVar, cast
 
 from holdfast.core.models import Handle, Record
@@ -12,9 +13,9 @@ from holdfast.errors import Busy, Conflict, NotFound
 from holdfast.state import model
 from holdfast.state.calls.draft import Base
 from holdfast.state.calls.idempotency import kept
-from holdfast.state.log import differences, same
 from holdfast.state.model import SessionState
 from holdfast.state.storage import records
+from holdfast.state.storage.entries import differences, same
 from holdfast.state.storage.table import SessionTable
 from holdfast.stores.update import UPDATE_SECONDS
 
@@ -72,10 +73,28 @@ class SessionRecord(Generic[S]):
                 id=self.handle,
                 remedy=f"ask for one from {max(1, newest - history)} to {newest}",
             )
-        stored = await records.at(await self.table.opened(), self._record, rev)
+        stored = await records.at(await self.table.store.open(), self._record, rev)
         return cast("S", self.table.kind.read(cast("JSON", stored), self.handle))
 
+    async def rev_before_last_change(self) -> int:
+        """The revision that an undo goes back to. Notes in the log do not count as changes."""
+        async with aclosing(records.newest(await self.table.store.open(), self.handle)) as entries:
+            async for entry in entries:
+                if members(members(entry.data).get("was")):  # a note has nothing there
+                    return entry.rev - 1
+        return self._record.rev - 1
+
     # Writing
+
+    async def fork(self, rev: int | None, title: str) -> "SessionRecord[S]":
+        """Another session of the same owner, from the state now or at a revision, with copies of the companions."""
+        parent, table = self._record, self.table
+        number = parent.rev if rev is None else rev
+        came_from: dict[str, JSON] = {"handle": parent.id, "rev": number}
+        title = title or str(self.data.get("title") or "")
+        child = await table.begin(parent.principal, await self.at(number), title=title, parent=came_from)
+        await records.fork_companions(await table.store.open(), parent, number, child[0].id)
+        return SessionRecord(table, *child)
 
     async def retried(self, attempt: Callable[[], Awaitable[None]]) -> None:
         """Again on a fresh reading after each `Conflict`; those of one process take turns."""
@@ -139,7 +158,7 @@ class SessionRecord(Generic[S]):
         await self._write(self.data, [_note(label, data)], None, self._record)
 
     async def _write(self, data: dict[str, Any], entries: list[JSON], fence: int | None, over: Record) -> None:
-        store = await self.table.opened()
+        store = await self.table.store.open()
         record = over.with_data(cast("JSON", data))
         try:
             self._record = await store.commit(record, expect=over.rev, entries=entries, fence=fence)

@@ -34,8 +34,8 @@ class StoreHandle:
     def _made(self, url: str) -> Store:
         return open_store(url, keys=self._keys, max_bytes=self._max_bytes)
 
-    async def opened(self) -> Store:
-        """The store of the running event loop."""
+    async def open(self) -> Store:
+        """Open the store for the running event loop, unless that was done, and return it."""
         loop = asyncio.get_running_loop()
         if self._url is None:
             return self._unopened

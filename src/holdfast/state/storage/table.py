@@ -15,12 +15,11 @@ from holdfast.errors import Ended, LimitReached, NotFound, SessionExpired, Unsto
 from holdfast.state import model
 from holdfast.state.calls.call_state import call_state_of, drop_draft, end_beside, will_stand
 from holdfast.state.calls.request import ENDS_SO, known_as
-from holdfast.state.log import KIND, POINTERS
 from holdfast.state.model import SessionState
 from holdfast.state.storage import records
+from holdfast.state.storage.entries import KIND, POINTERS
 from holdfast.state.storage.store_handle import StoreHandle
 from holdfast.state.turns import Turns
-from holdfast.stores.contract import Store
 from holdfast.stores.update import UPDATE_SECONDS
 
 S = TypeVar("S", bound=SessionState)
@@ -61,21 +60,18 @@ class SessionTable(Generic[S]):
         self.history = history
         self.turns = Turns()
         self._quota = quota
-        self._begun_by: str | None = None
+        self._begin_tool: str | None = None
 
-    async def opened(self) -> Store:
-        return await self.store.opened()
-
-    def begin_with(self, tool: str) -> None:
+    def set_begin_tool(self, tool: str) -> None:
         """Callers begin a session with this tool."""
-        self._begun_by = tool
+        self._begin_tool = tool
 
     @property
     def begin_hint(self) -> str:
         """What a caller does to have another session."""
-        if self._begun_by is None:
+        if self._begin_tool is None:
             return "begin a new one"
-        return f"call {known_as(self._begun_by)} to begin one {ENDS_SO}"
+        return f"call {known_as(self._begin_tool)} to begin one {ENDS_SO}"
 
     # Records
 
@@ -90,7 +86,7 @@ class SessionTable(Generic[S]):
         """A new session within the caller's quota, with the defaults or the state given."""
         will_stand("a session that it began")
         if self._quota is None or principal == ANONYMOUS:
-            return await self.create(principal, state, title=title, parent=parent)
+            return await self._begin(principal, state, title=title, parent=parent)
         async with self.turns.turn(f"quota of {principal}", UPDATE_SECONDS):
             count = len([record async for record in self.scan(principal)])
             if count >= self._quota:
@@ -100,9 +96,13 @@ class SessionTable(Generic[S]):
                     actual=count,
                     remedy="end one that is done",
                 )
-            return await self.create(principal, state, title=title, parent=parent)
+            return await self._begin(principal, state, title=title, parent=parent)
 
-    async def create(
+    async def begin_for_key(self, principal: Principal, key: str) -> tuple[Record, S]:
+        """A new session that a pointer will name, whatever the quota says."""
+        return await self._begin(principal, key=key)
+
+    async def _begin(
         self,
         principal: Principal,
         state: S | None = None,
@@ -111,8 +111,7 @@ class SessionTable(Generic[S]):
         parent: dict[str, JSON] | None = None,
         key: str | None = None,
     ) -> tuple[Record, S]:
-        """A new session, whatever the quota says; `key` is the pointer that stands for it."""
-        store = await self.opened()
+        store = await self.store.open()
         fresh, plain = model.checked(state if state is not None else self.kind(), self.kind, "begin")
         data: dict[str, Any] = {"t": self.name, "v": self.kind.version, "state": plain}
         data |= {name: value for name, value in (("title", title), ("parent", parent), ("key", key)) if value}
@@ -127,7 +126,7 @@ class SessionTable(Generic[S]):
             check_name(handle, "handle")
         except UnstorableValue:  # odd characters: no session has them
             raise unknown from None
-        record = await (await self.opened()).get(KIND, handle, dead=True)
+        record = await (await self.store.open()).get(KIND, handle, dead=True)
         if record is None or record.principal != principal:
             raise unknown
         if record.ended is not None:
@@ -144,7 +143,7 @@ class SessionTable(Generic[S]):
 
     async def scan(self, principal: Principal) -> AsyncGenerator[Record, None]:
         """A caller's sessions of this kind; other kinds and companions are in the same store."""
-        store, after = await self.opened(), None
+        store, after = await self.store.open(), None
         while True:
             page = await store.scan(kind=KIND, principal=principal, after=after)
             for record in page.records:
@@ -158,7 +157,7 @@ class SessionTable(Generic[S]):
         """Use starts the idle time over. Not written at every use: a tenth of that time is no difference."""
         if record.idle is None or (not now and 0 <= time.time() - record.touched < record.idle / 10):
             return
-        store = await self.opened()
+        store = await self.store.open()
         await store.touch(KIND, record.id)
         pointer = members(record.data).get("key")
         if isinstance(pointer, str):
@@ -168,7 +167,7 @@ class SessionTable(Generic[S]):
     async def end(self, handle: str) -> bool:
         """End a session and its companions; refused beside another one that the call under way has taken."""
         end_beside(handle)
-        was_alive = await records.end(await self.opened(), handle)
+        was_alive = await records.end(await self.store.open(), handle)
         drop_draft(handle)
         return was_alive
 

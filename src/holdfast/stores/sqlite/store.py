@@ -6,10 +6,9 @@ writers queue without a lock. Network file systems are refused: SQLite's locks n
 """
 
 import asyncio
-import os
 import sqlite3
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -29,7 +28,6 @@ from holdfast.core.models import (
 )
 from holdfast.core.records import State, record_of
 from holdfast.core.values import JSON
-from holdfast.errors import ConfigError, CorruptRecord, HoldfastError, StoreDown
 from holdfast.events import RecordsReaped, Sink, StoreMigrated, StoreOpened
 from holdfast.stores.base import BaseStore, Look
 from holdfast.stores.codec import Codec, check_fence, checked_log, checked_row
@@ -46,9 +44,9 @@ from holdfast.stores.paging import (
 from holdfast.stores.sql import schema
 from holdfast.stores.sql.archive import SqlArchive
 from holdfast.stores.sqlite import steps as sqlite_steps
+from holdfast.stores.sqlite.file import AnswerLost, SqliteFile
+from holdfast.stores.sqlite.notices import SqliteNotices
 from holdfast.stores.sqlite.thread import FileReplaced, SqliteThread
-
-POLL_SECONDS = 0.05  # how late a notice of another process may come; asking costs 0.1 ms
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -70,21 +68,17 @@ class SqliteStore(BaseStore):
         synchronous: str = "FULL",
     ) -> None:
         super().__init__(f"sqlite:///{path}", clock=clock, codec=codec, on_event=on_event)
-        self._path = path
-        self._create = create
-        self._timeout = timeout
-        self._synchronous = synchronous
+        self._file = SqliteFile(path, create, timeout, synchronous)
         self._writer = SqliteThread(path, timeout)
         self._reader = SqliteThread(path, timeout)
-        self._poller: asyncio.Task[None] | None = None
-        self._published = asyncio.Event()
+        self._notices = SqliteNotices(self._read, self._listeners, self._listener_failed)
 
     # Opening and closing
 
     async def _open(self) -> None:
-        self._check_path()
-        self._make_private()
-        self._published = asyncio.Event()
+        self._file.check()
+        self._file.make_private()
+        self._notices = SqliteNotices(self._read, self._listeners, self._listener_failed)
         await self._open_thread(self._writer)
         before = await self._on(self._writer, self._migrate)
         await self._open_thread(self._reader)
@@ -93,50 +87,12 @@ class SqliteStore(BaseStore):
             self._report(lambda at: StoreMigrated(at, self.url, before, version))
         self._report(lambda at: StoreOpened(at, self.url, version))
 
-    def _make_private(self) -> None:
-        """A new file is its owner's alone: it holds ids of sessions. SQLite's own files beside it take its mode."""
-        if not self._create:
-            return
-        try:
-            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        except OSError:
-            return  # it exists, with the mode that its owner chose; or SQLite says what is wrong
-
     async def _open_thread(self, thread: SqliteThread) -> None:
         try:
             await thread.open()
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise self._translate(error) from error
-        await self._on(thread, self._prepare)
-
-    def _prepare(self, db: sqlite3.Connection) -> None:
-        if not self._create:
-            known = db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'holdfast_meta'").fetchone()[0]
-            if not known:
-                raise ConfigError(f"{self._path} is not a Holdfast store", store=self.url, remedy="check the path")
-        deadline = self._clock.monotonic() + self._timeout
-        while (mode := self._journal_mode(db, deadline)) != "wal":
-            if mode is not None:
-                raise ConfigError(
-                    f"SQLite can't share {self._path} between processes: its journal mode stays {mode!r}",
-                    store=self.url,
-                    remedy="use a file on a local disk",
-                )
-        db.execute(f"PRAGMA synchronous = {self._synchronous}")
-
-    def _journal_mode(self, db: sqlite3.Connection, deadline: float) -> str | None:
-        """The mode after asking for WAL; None if another connection was busy, so that asking again may help."""
-        if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
-            return "wal"
-        try:
-            return db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or self._clock.monotonic() > deadline:
-                raise
-            # SQLite does not wait by itself for a change of mode, but it does for the write lock.
-            db.execute("BEGIN IMMEDIATE")
-            db.execute("ROLLBACK")
-            return None
+            raise self._file.translate(error) from error
+        await self._on(thread, lambda db: self._file.prepare(db, self._clock))
 
     def _migrate(self, db: sqlite3.Connection) -> int:
         return sqlite_steps.migrate(
@@ -147,27 +103,8 @@ class SqliteStore(BaseStore):
         )
 
     async def _close(self) -> None:
-        if self._poller is not None:
-            self._poller.cancel()
-            await asyncio.wait([self._poller])
-            self._poller = None
+        await self._notices.close()
         await asyncio.gather(self._writer.close(CLOSE_SECONDS), self._reader.close(CLOSE_SECONDS))
-
-    def _check_path(self) -> None:
-        path, folder = self._path, self._path.parent
-        if path.is_dir():
-            raise ConfigError(f"{path} is a folder", store=self.url, remedy="name a file in it")
-        if not folder.is_dir():
-            absolute = not path.is_absolute() and Path("/", folder).is_dir()
-            raise ConfigError(
-                f"the folder {folder} of the store {path.name} does not exist",
-                store=self.url,
-                remedy=f"for an absolute path write four slashes: sqlite:////{path}"
-                if absolute
-                else f"create it: mkdir -p {folder}",
-            )
-        if not self._create and not path.exists():
-            raise ConfigError(f"there is no store at {path}", store=self.url, remedy="check the path")
 
     # Records
 
@@ -186,7 +123,7 @@ class SqliteStore(BaseStore):
         write = self._codec.write(record, expect, entries, fence)
         try:
             row, now = await self._write(sqlite_steps.commit, write)
-        except _AnswerLost as lost:
+        except AnswerLost as lost:
 
             async def look() -> Look:
                 found = await self._read(sqlite_steps.GET, (write.kind, write.id))
@@ -288,43 +225,11 @@ class SqliteStore(BaseStore):
     async def publish(self, topic: str, data: JSON) -> None:
         check_name(topic, "topic")
         await self._change(sqlite_steps.publish, topic, self._codec.notice(topic, data))
-        self._published.set()
+        self._notices.wake()
 
-    @asynccontextmanager
-    async def listen(self, *topics: str) -> AsyncGenerator[AsyncIterator[NoticeOrGap], None]:
+    def listen(self, *topics: str) -> AbstractAsyncContextManager[AsyncIterator[NoticeOrGap]]:
         self._check_open()
-        seen: int = (await self._read(sqlite_steps.LAST_NOTICE, ()))[0][0]
-        with self._listeners.register(topics, since=seen) as listener:
-            if self._poller is None or self._poller.done():
-                self._poller = asyncio.create_task(self._poll(seen))
-            yield listener
-
-    async def _poll(self, seen: int) -> None:
-        """Deliver what others published, as long as there are listeners."""
-        version: int | None = None
-        failing = False
-        while self._listeners:
-            try:
-                now: int = (await self._read("PRAGMA data_version", ()))[0][0]
-                found = await self._read(sqlite_steps.NOTICES, (seen,)) if now != version else []
-            except Exception as error:
-                if not failing:
-                    self._listener_failed(str(error))
-                failing, version, found = True, None, []
-            else:
-                if failing:
-                    self._listeners.gap()
-                failing, version = False, None if found else now
-            for seq, topic, body in found:
-                if seq != seen + 1:  # rows are numbered without gaps, so a hole is a loss
-                    self._listeners.gap()
-                seen = seq
-                self._listeners.deliver(str(topic), body if isinstance(body, bytes) else b"", seq)
-            if not found:
-                self._published.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_SECONDS):
-                        await self._published.wait()
+        return self._notices.listen(topics)
 
     # The two threads
 
@@ -345,7 +250,7 @@ class SqliteStore(BaseStore):
         try:
             return await self._reader.read(sql, given)
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise self._translate(error) from error
+            raise self._file.translate(error) from error
 
     async def _write(self, step: _Step[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         self._check_open()
@@ -355,53 +260,11 @@ class SqliteStore(BaseStore):
         """A write that no nonce can settle: what became of it under a failing disk is the caller's to find out."""
         try:
             return await self._write(step, *args, **kwargs)
-        except _AnswerLost as lost:
+        except AnswerLost as lost:
             raise self._unsettled(lost) from lost
 
     async def _on(self, thread: SqliteThread, work: Callable[[sqlite3.Connection], _T]) -> _T:
         try:
             return await thread.run(work)
         except (sqlite3.Error, FileReplaced, UnicodeDecodeError) as error:
-            raise self._translate(error) from error
-
-    def _translate(self, error: Exception) -> HoldfastError:
-        """The one place where SQLite's errors become ours."""
-        path = self._path
-        if isinstance(error, FileReplaced):
-            return StoreDown(
-                f"{path} was removed or replaced while it was open", store=self.url, remedy="open the store again"
-            )
-        if isinstance(error, UnicodeDecodeError):  # SQLite's own message quotes the damaged place
-            return self._damaged("its schema can't be read")
-        match getattr(error, "sqlite_errorcode", 0) & 0xFF:
-            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-                return StoreDown(
-                    f"{path} is locked by another process since {self._timeout:g} s or more",
-                    store=self.url,
-                    remedy="end the process that holds a transaction open, or raise ?timeout=",
-                )
-            case sqlite3.SQLITE_FULL:
-                return StoreDown(f"the disk of {path} is full", store=self.url, remedy="free some space and retry")
-            case sqlite3.SQLITE_IOERR:
-                return _AnswerLost(f"the disk of {path} failed: {error}", store=self.url)
-            case sqlite3.SQLITE_NOTADB:
-                return ConfigError(
-                    f"{path} is not an SQLite database", store=self.url, remedy="name another file, or a new one"
-                )
-            case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
-                return ConfigError(
-                    f"{path} can't be opened for writing: {error}",
-                    store=self.url,
-                    remedy="give this user the right to write the file and its folder",
-                )
-            case sqlite3.SQLITE_CORRUPT:
-                return self._damaged(str(error))
-            case _:
-                return StoreDown(f"{path}: {error}", store=self.url)
-
-    def _damaged(self, why: str) -> CorruptRecord:
-        return CorruptRecord(f"{self._path} is damaged: {why}", store=self.url, remedy="restore it from a backup")
-
-
-class _AnswerLost(StoreDown):
-    """The disk failed in the middle; what became of the write is not known yet."""
+            raise self._file.translate(error) from error

@@ -2,12 +2,13 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from holdfast.testing import FaultServer
+from tests.links.web import listening
 
 
 def tls_context(certificates: Path) -> ssl.SSLContext:
@@ -32,7 +33,6 @@ async def tls_front(server: FaultServer, certificates: Path, *, ask: bool = Fals
 async def pipe_to(where: Any, context: ssl.SSLContext | None = None) -> AsyncIterator[tuple[int, list[bytes]]]:
     """Carry bytes both ways; `where` says whither, from the first bytes. Proxies answer CONNECT themselves."""
     heads: list[bytes] = []
-    tasks: set[asyncio.Task[Any]] = set()
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -45,60 +45,14 @@ async def pipe_to(where: Any, context: ssl.SSLContext | None = None) -> AsyncIte
             writer.close()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            first = await reader.read(65536)
-            heads.append(first)
-            there = await asyncio.open_connection(*where(first))
-            if first.startswith(b"CONNECT"):
-                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            else:
-                there[1].write(first)
-            await asyncio.gather(carry(reader, there[1]), carry(there[0], writer))
-        except (OSError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.close()
-            tasks.discard(task)
+        first = await reader.read(65536)
+        heads.append(first)
+        there = await asyncio.open_connection(*where(first))
+        if first.startswith(b"CONNECT"):
+            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        else:
+            there[1].write(first)
+        await asyncio.gather(carry(reader, there[1]), carry(there[0], writer))
 
-    listener = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=context)
-    try:
-        yield listener.sockets[0].getsockname()[1], heads
-    finally:
-        listener.close()
-        for task in tuple(tasks):
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=5)
-
-
-@asynccontextmanager
-async def talking(
-    handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-) -> AsyncIterator[str]:
-    """Have a function speak on every connection; yields host and port."""
-    tasks: set[asyncio.Task[Any]] = set()
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            await handle(reader, writer)
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.close()
-            tasks.discard(task)
-
-    listener = await asyncio.start_server(connected, "127.0.0.1", 0)
-    try:
-        yield f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-    finally:
-        listener.close()
-        for task in tuple(tasks):
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=5)
+    async with listening(connected, context) as port:
+        yield port, heads

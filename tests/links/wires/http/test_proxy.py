@@ -13,7 +13,8 @@ from holdfast.links.wires.http.tunnel import HEAD_BYTES
 from holdfast.testing import FaultServer
 from tests.deadlines import patience
 from tests.links.quick_links import EVERY_LOOP, link_to
-from tests.links.wires.http.fronts import pipe_to, talking, tls_context, tls_front
+from tests.links.web import listening
+from tests.links.wires.http.fronts import pipe_to, tls_context, tls_front
 
 pytestmark = pytest.mark.anyio
 
@@ -96,7 +97,8 @@ async def test_a_tunnel_that_is_not_opened_is_told_and_nothing_was_sent(answer: 
         writer.write(answer)
         await writer.drain()
 
-    async with talking(handle) as proxy:
+    async with listening(handle) as port:
+        proxy = f"127.0.0.1:{port}"
         async with link_to(
             HttpTarget("https://mcp.example/mcp", proxy=f"http://u:s3cret@{proxy}"), limits=ONCE
         ) as link:
@@ -115,7 +117,8 @@ async def test_a_407_to_plain_http_is_the_proxys_word_and_a_403_the_servers() ->
         writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n")
         await writer.drain()
 
-    async with talking(handle) as proxy:
+    async with listening(handle) as port:
+        proxy = f"127.0.0.1:{port}"
         async with link_to(HttpTarget("http://mcp.example/mcp", proxy=f"http://{proxy}"), limits=ONCE) as link:
             with pytest.raises(holdfast.errors.ConnectFailed, match=r"the proxy .* refused: 407"):
                 await link.request("tools/list")
@@ -133,7 +136,8 @@ async def test_a_proxy_that_never_answers_is_given_up_in_time() -> None:
         asked.set()
         await reader.read()  # until the other end closes
 
-    async with talking(handle) as proxy:
+    async with listening(handle) as port:
+        proxy = f"127.0.0.1:{port}"
         limits = Limits(replays=0, connect=0.2)
         target = HttpTarget("https://mcp.example/mcp", proxy=f"http://{proxy}")
         async with link_to(target, limits=limits) as link:
@@ -168,7 +172,8 @@ async def test_an_endless_answer_to_connect_is_cut(begin: bytes, piece: bytes) -
             await writer.drain()
             sent += HEAD_BYTES
 
-    async with talking(handle) as proxy:
+    async with listening(handle) as port:
+        proxy = f"127.0.0.1:{port}"
         target = HttpTarget("https://mcp.example/mcp", proxy=f"http://{proxy}")
         async with link_to(target, limits=ONCE) as link:
             with pytest.raises(holdfast.errors.ConnectFailed, match=f"over {HEAD_BYTES} bytes of headers"):

@@ -13,7 +13,7 @@ from holdfast import events
 from holdfast.links.wires.http.stream import SHORTEST_PAUSE
 from holdfast.testing import Fault, FaultServer
 from tests.deadlines import patience, until
-from tests.links.quick_links import FAST, link_to, text_of, tool
+from tests.links.quick_links import FAST, Notifications, link_to, text_of, tool
 from tests.links.server_process import RealServer
 
 pytestmark = pytest.mark.anyio
@@ -22,22 +22,9 @@ pytestmark = pytest.mark.anyio
 CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
 
 
-class CallHandlers:
-    """Takes notifications."""
-
-    def __init__(self) -> None:
-        self.heard: list[tuple[str, Any]] = []
-
-    def __call__(self, method: str, params: Any) -> None:
-        self.heard.append((method, params))
-
-    def count(self, method: str) -> int:
-        return sum(each == method for each, _ in self.heard)
-
-
 @pytest.mark.promise("link.server-stream")
 async def test_the_server_stream_brings_notifications_and_is_opened_again_after_a_drop() -> None:
-    handlers, heard = CallHandlers(), list[events.Event]()
+    handlers, heard = Notifications(), list[events.Event]()
     async with FaultServer(resumable=True) as server:
         async with link_to(server.url, on_notification=handlers, on_event=heard.append) as link:
             await link.request("tools/list")
@@ -117,7 +104,7 @@ async def test_a_stream_may_last_longer_than_every_default_timeout() -> None:
     limits = type(limits)(
         silence=limits.silence, connect=2, handshake=2, start=5, close=2, deliver=2, stream_retry=0.02
     )
-    handlers = CallHandlers()
+    handlers = Notifications()
     async with FaultServer(era="2026") as server, link_to(server.url, limits=limits, on_notification=handlers) as link:
         answers = asyncio.ensure_future(link.request("subscriptions/listen", {"notifications": {}}))
         await until(lambda: server.streams == 1)
@@ -243,7 +230,7 @@ async def test_events_of_other_types_and_a_byte_order_mark_are_no_trouble() -> N
 @pytest.mark.promise("link.server-stream")
 async def test_a_batch_on_the_server_stream_is_taken_message_by_message() -> None:
     """2025-03-26, which we negotiate, allows them."""
-    handlers = CallHandlers()
+    handlers = Notifications()
 
     async def answer(method: str, params: Any, id: str | int) -> dict[str, Any]:
         return {"roots": []}
@@ -263,7 +250,7 @@ async def test_a_batch_on_the_server_stream_is_taken_message_by_message() -> Non
 @pytest.mark.promise("link.server-stream")
 @pytest.mark.parametrize("form", ["json", "sse"])
 async def test_a_batch_with_the_answer_of_a_call_answers_it(form: str) -> None:
-    handlers = CallHandlers()
+    handlers = Notifications()
     async with FaultServer() as server, link_to(server.url, on_notification=handlers) as link:
         await link.request("tools/list")
         body = json.dumps([CHANGED, {"jsonrpc": "2.0", "id": "x", "result": {"content": []}}])
@@ -281,9 +268,9 @@ class LateStream(FaultServer):
         super().__init__()
         self.opens = asyncio.Event()
 
-    async def _get(self, request: Any, writer: asyncio.StreamWriter) -> bool:
-        await self.opens.wait()
-        return await super()._get(request, writer)
+    async def intercept(self, request: Any) -> None:
+        if request.verb == "GET":
+            await self.opens.wait()
 
 
 async def _accept(method: str, params: Any, id: str | int) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class ChildEvents:
 
     @property
     def lines(self) -> list[str]:
-        return [event.line for event in self.events if isinstance(event, events.ChildSaid)]
+        return [event.line for event in self.events if isinstance(event, events.ChildStderr)]
 
 
 SERVER = """

@@ -27,12 +27,12 @@ HOLDER = """
 import asyncio, sys
 from holdfast import Link
 from holdfast.links import Limits, Options
-from holdfast.events import ChildSaid, ChildStarted
+from holdfast.events import ChildStderr, ChildStarted
 from holdfast.testing import Fault, FaultServer, stdio_target
 
 def tell(event):
     if isinstance(event, ChildStarted): print("pid", event.pid, flush=True)
-    if isinstance(event, ChildSaid) and "grandchild" in event.line: print("pid", event.line.split()[1], flush=True)
+    if isinstance(event, ChildStderr) and "grandchild" in event.line: print("pid", event.line.split()[1], flush=True)
 
 async def main():
     faults = ("none", "grandchild", "detached-grandchild", "bare-grandchild")
@@ -113,7 +113,7 @@ async def test_a_start_cancelled_while_the_warden_dies_signals_nobody(monkeypatc
         if not last_word:
             keeper.shutdown(socket.SHUT_WR)
         starting.cancel()
-        program._heard()  # in the same turn of the loop
+        program._read_leash()  # in the same turn of the loop
         with pytest.raises(asyncio.CancelledError):
             await starting
         program.close()

@@ -88,10 +88,10 @@ class Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, NotHttp, zlib.error) as error:
             self._kept = False
             if not self._complete:
-                said = f"the answer is not HTTP: {error.__cause__ or error.__context__ or error}"
+                what = f"the answer is not HTTP: {error.__cause__ or error.__context__ or error}"
                 if self._plain and data[:2] == TLS_ALERT:
-                    said = "the answer is TLS, not HTTP: its URL begins with https://"
-                self._fail(NotHttp(said))
+                    what = "the answer is TLS, not HTTP: its URL begins with https://"
+                self._fail(NotHttp(what))
             self._drop()
 
     def eof_received(self) -> bool:

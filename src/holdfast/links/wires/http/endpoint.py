@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 from urllib.parse import urljoin
 
-from holdfast.core.outcome import Broke, Seen, VerdictRule
+from holdfast.core.verdicts import Broke, Seen, VerdictRule
 from holdfast.links.codec import Decode, decode, decode_exactly, encode, encode_known
 from holdfast.links.limits import Limits, too_large
 from holdfast.links.target import HttpTarget, public_url

@@ -4,7 +4,7 @@ import os
 import socket
 import ssl
 
-from holdfast.core.outcome import Broke
+from holdfast.core.verdicts import Broke
 
 PLAIN = "if the server speaks plain HTTP, its URL begins with http://"
 

@@ -8,9 +8,9 @@ import asyncio
 import random
 from typing import Any, cast
 
-from holdfast.core.outcome import Verdict, judge
 from holdfast.core.retry import backoff
 from holdfast.core.sse import EventTooLarge, Parser
+from holdfast.core.verdicts import Verdict, judge
 from holdfast.links.codec import Decode
 from holdfast.links.wires.base import Dropped, Generation, Lost, Receive
 from holdfast.links.wires.http.endpoint import Endpoint, failed

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from holdfast.core.eras import Era, headers_2026
-from holdfast.core.outcome import Broke, Seen, VerdictRule
 from holdfast.core.sse import EventTooLarge, Parser, ServerSentEvent
+from holdfast.core.verdicts import Broke, Seen, VerdictRule
 from holdfast.links.background import BackgroundTasks
 from holdfast.links.limits import Limits
 from holdfast.links.target import HttpTarget

@@ -6,7 +6,7 @@ It starts the program, without a shell and with a safe part of our environment, 
 import secrets
 from collections.abc import Callable
 
-from holdfast.events import ChildEnded, ChildSaid, ChildStarted
+from holdfast.events import ChildEnded, ChildStarted, ChildStderr
 from holdfast.links.codec import decode, decode_exactly, encode, encode_known
 from holdfast.links.limits import Limits, too_large
 from holdfast.links.reporter import LinkReporter
@@ -39,7 +39,7 @@ class StdioChannel:
         child = Child(
             self._limits.message_bytes,
             secrets.token_hex(16),
-            self._said,
+            self._on_stderr,
             self._reporter.strayed,
             decode_exactly if self._known_json else decode,
             answered,
@@ -51,9 +51,9 @@ class StdioChannel:
         self._child = child
         self._reporter.event(ChildStarted, pid=child.pid)
 
-    def _said(self, line: str) -> None:
+    def _on_stderr(self, line: str) -> None:
         child = self._child
-        self._reporter.event(ChildSaid, pid=child.pid if child is not None else 0, line=line)
+        self._reporter.event(ChildStderr, pid=child.pid if child is not None else 0, line=line)
 
     async def write(self, message: Message, sent: Callable[[], None]) -> None:
         line = (encode_known if self._known_json else encode)(message, self._name) + b"\n"

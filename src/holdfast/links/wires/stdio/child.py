@@ -1,35 +1,30 @@
-"""One child process: its pipes, its last output, its end. The whole group, not only the program that was named.
+"""One child process: its pipes and its end. The whole group, not only the program that was named.
 
-It owns framing (a line is a message, of any size up to the cap), the ring that keeps stderr, and the three steps of an
-end: stdin closed, terminate, kill. What is not read is bounded; what is not a message is skipped and counted.
+It owns the messages that are not read yet, which are bounded, and the three steps of an end: stdin closed, terminate,
+kill. `lines.py` splits its stdout into messages, `stderr.py` keeps the end of its stderr.
 """
 
 import asyncio
 import os
-import re
 import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import cast
 
 from holdfast.links.codec import Decode, decode
 from holdfast.links.wires.base import Message
 from holdfast.links.wires.duplex import Ending, Unreadable
+from holdfast.links.wires.stdio.lines import Lines
 from holdfast.links.wires.stdio.program import Program
+from holdfast.links.wires.stdio.stderr import TAIL_BYTES, StderrTail
 from holdfast.links.wires.stdio.warden import COOKIE, kill_by_cookie, warden
 
-TAIL_LINES = 40  # of stderr kept for an error
-TAIL_BYTES = 8 * 1024  # of stderr kept for an error: it fits a screen or two
-LINE_SHOWN = 500  # characters of one line of stderr, in an event or a tail
 BACKLOG = 1_000  # messages not yet taken; beyond it the child's stdout is not read until some are
 BACKLOG_BYTES = 1024 * 1024  # of their lines; beyond it likewise, so that at most one message more is held
 LINGER = (
     0.5  # seconds for what a dead child had written to arrive if a grandchild holds the pipe, and for its exit code
 )
-
-ID_WITHIN = 300  # bytes at either end of a line over the cap: there its id is looked for
-_ID = re.compile(rb'"id"\s*:\s*("(?:[^"\\]|\\.){1,200}"|\d{1,18})')
 
 
 class Child(asyncio.SubprocessProtocol):
@@ -39,39 +34,29 @@ class Child(asyncio.SubprocessProtocol):
         self,
         cap: int,
         cookie: str,
-        said: Callable[[str], None],
-        stray: Callable[[str], None],
+        on_stderr: Callable[[str], None],
+        on_stray: Callable[[str], None],
         decode: Decode = decode,
         answered: Callable[[Message], bool] | None = None,
     ) -> None:
         self.pid = 0
         self.exit_code: int | None = None
         self.ended = asyncio.Event()
-        self.strays = 0
         self.cookie = cookie
-        self._cap = cap
         self._answered = answered
-        self._decode = decode
-        self._said = said
-        self._stray = stray
+        self._lines = Lines(cap, decode, self._take, on_stray)
+        self._stderr = StderrTail(on_stderr)
         self._transport: asyncio.SubprocessTransport | Program | None = None
         self._stdin: asyncio.WriteTransport | None = None
         self._stdout: asyncio.ReadTransport | None = None
-        self._rest = bytearray()
-        self._scanned = 0
-        self._skipping = False
-        self._skipped_ids: tuple[str | int, ...] = ()
         self._messages: deque[tuple[Message | Unreadable, int]] = deque()
         self._backlog = 0  # bytes of their lines
         self._reader: asyncio.Future[None] | None = None
         self._paused = False
         self._writers: set[asyncio.Future[None]] = set()
         self._writing_paused = False
-        self._stderr_rest = b""
-        self._stderr: deque[str] = deque(maxlen=TAIL_LINES)
-        self._printed: deque[str] = deque(maxlen=5)
         self._eof = False
-        self._deaf = False
+        self._input_refused = False
         self._closing = False
         self._stderr_ended = asyncio.Event()
 
@@ -85,10 +70,11 @@ class Child(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 2:
-            self._take_stderr(data)
+            self._stderr.feed(data)
             return
-        self._take_stdout(data)
-        if self._is_behind and not self._paused and self._stdout is not None:
+        self._lines.feed(data)
+        behind = len(self._messages) > BACKLOG or self._backlog > BACKLOG_BYTES
+        if behind and not self._paused and self._stdout is not None:
             self._paused = True
             self._stdout.pause_reading()
         if self._messages:
@@ -102,7 +88,7 @@ class Child(asyncio.SubprocessProtocol):
             self._stderr_ended.set()
         elif fd == 0 and not self._closing:
             # It reads no more: what was written may be lost, and no answer comes.
-            self._deaf = True
+            self._input_refused = True
             self._free_writers()
             asyncio.get_running_loop().call_later(LINGER, self._give_up_on_stdout)
 
@@ -127,64 +113,12 @@ class Child(asyncio.SubprocessProtocol):
 
     # Reading
 
-    def _take_stdout(self, data: bytes) -> None:
-        self._rest += data
-        while (end := self._rest.find(b"\n", self._scanned)) >= 0:
-            line = bytes(memoryview(self._rest)[:end])  # one copy: it may be as large as the cap
-            del self._rest[: end + 1]
-            self._scanned = 0
-            if self._skipping:
-                self._skipping = False
-                self._keep(Unreadable((*ids_in(line[-ID_WITHIN:]), *self._skipped_ids), True))
-            elif len(line) > self._cap:
-                self._keep(Unreadable((*ids_in(line[-ID_WITHIN:]), *ids_in(line[:ID_WITHIN])), True))
-            elif line.strip():
-                self._take_line(line)
-        self._scanned = len(self._rest)
-        if len(self._rest) > self._cap:
-            if not self._skipping:
-                self._skipping, self._skipped_ids = True, ids_in(self._rest[:ID_WITHIN])
-            del self._rest[:-ID_WITHIN]
-            self._scanned = len(self._rest)
-
-    def _take_line(self, line: bytes) -> None:
-        try:
-            message = self._decode(line)
-        except ValueError:
-            message = None
-        if isinstance(message, dict) and "jsonrpc" in message:
-            self._take_message(cast("Message", message), len(line))
-            return
-        if isinstance(message, list):  # a batch, which 2025-03-26 allowed
-            listed = cast("list[Any]", message)
-            parts = [cast("Message", part) for part in listed if isinstance(part, dict) and "jsonrpc" in part]
-            for part in parts:
-                self._take_message(part, len(line) // len(parts))
-            if parts:
+    def _take(self, message: Message | Unreadable, size: int) -> None:
+        if isinstance(message, dict) and self._answered is not None and "method" not in message:
+            # An answer goes straight to its call if nothing that came before it waits to be read.
+            idle = not self._messages and self._reader is not None and not self._reader.done()
+            if idle and self._answered(message):
                 return
-        if (
-            message is None
-            and line.lstrip()[:1] == b"{"
-            and (ids := (*ids_in(line[-ID_WITHIN:]), *ids_in(line[:ID_WITHIN])))
-        ):
-            self._keep(Unreadable(ids, False))  # perhaps an answer: its call must not wait for another
-        self.strays += 1
-        text = line[:LINE_SHOWN].decode("utf-8", "replace").strip()
-        self._printed.append(text)
-        if self.strays == 1:
-            self._stray(f"the program writes to stdout what is not a message; it is skipped: {text!r:.200}")
-
-    def _take_message(self, message: Message, size: int) -> None:
-        # An answer goes straight to its call if nothing that came before it waits to be read.
-        idle = not self._messages and self._reader is not None and not self._reader.done()
-        if not (idle and self._answered is not None and "method" not in message and self._answered(message)):
-            self._keep(message, size)
-
-    @property
-    def _is_behind(self) -> bool:
-        return len(self._messages) > BACKLOG or self._backlog > BACKLOG_BYTES
-
-    def _keep(self, message: Message | Unreadable, size: int = 0) -> None:
         self._messages.append((message, size))
         self._backlog += size
 
@@ -207,28 +141,19 @@ class Child(asyncio.SubprocessProtocol):
         self._backlog -= size
         return message
 
-    def _take_stderr(self, data: bytes) -> None:
-        *lines, rest = (self._stderr_rest + data).split(b"\n")
-        self._stderr_rest = rest[-4 * LINE_SHOWN :]
-        for line in lines:
-            text = line[:LINE_SHOWN].decode("utf-8", "replace").rstrip()
-            if text:
-                self._stderr.append(text)
-                self._said(text)
-
     # Writing
 
     async def write(self, line: bytes, sent: Callable[[], None]) -> None:
         """Hand a line over and wait until the child keeps up. ConnectionError if it has ended."""
-        while self._writing_paused and not self.ended.is_set() and not self._deaf:
+        while self._writing_paused and not self.ended.is_set() and not self._input_refused:
             await self._room()  # a child that reads nothing must not fill our memory with what we have to say
-        if self.ended.is_set() or self._deaf or self._stdin is None or self._stdin.is_closing():
+        if self.ended.is_set() or self._input_refused or self._stdin is None or self._stdin.is_closing():
             raise ConnectionResetError
         sent()
         self._stdin.write(line)
         if self._writing_paused:
             await self._room()
-            if self._deaf:
+            if self._input_refused:
                 raise ConnectionResetError
 
     async def _room(self) -> None:
@@ -247,7 +172,12 @@ class Child(asyncio.SubprocessProtocol):
     # The end
 
     async def last_words(self) -> Ending:
-        if self.ended.is_set() or self._eof or self._deaf or (self._stdin is not None and self._stdin.is_closing()):
+        if (
+            self.ended.is_set()
+            or self._eof
+            or self._input_refused
+            or (self._stdin is not None and self._stdin.is_closing())
+        ):
             await self._gone(LINGER)
             with suppress(TimeoutError):
                 async with asyncio.timeout(LINGER):
@@ -259,9 +189,8 @@ class Child(asyncio.SubprocessProtocol):
             what = f"the program was killed by {_signal_name(-code)}"
         else:
             what = f"the program ended with exit code {code}"
-        if self._stderr_rest:
-            self._take_stderr(b"\n")
-        lines = list(self._stderr) or [f"(on stdout) {line}" for line in self._printed]
+        self._stderr.finish()
+        lines = list(self._stderr.lines) or [f"(on stdout) {line}" for line in self._lines.printed]
         return Ending(what, code, "\n".join(lines)[-TAIL_BYTES:] or None)
 
     async def close(self, exit_seconds: float) -> None:
@@ -270,18 +199,18 @@ class Child(asyncio.SubprocessProtocol):
         if self._stdin is not None:
             self._stdin.close()
         if not await self._gone(exit_seconds):
-            self._signal(signal.SIGTERM)
+            _signal_group(self.pid, self._transport, signal.SIGTERM)
             if not await self._gone(exit_seconds):
-                self._signal(signal.SIGKILL)
+                _signal_group(self.pid, self._transport, signal.SIGKILL)
                 await self._gone(exit_seconds)
-        if self._group_lives():
-            self._signal(signal.SIGTERM)
+        if _group_lives(self.pid):
+            _signal_group(self.pid, self._transport, signal.SIGTERM)
             for _ in range(10):
                 await asyncio.sleep(exit_seconds / 40)
-                if not self._group_lives():
+                if not _group_lives(self.pid):
                     break
             else:
-                self._signal(signal.SIGKILL)
+                _signal_group(self.pid, self._transport, signal.SIGKILL)
         if isinstance(self._transport, Program):
             await self._transport.end_descendants(exit_seconds / 4)
         await kill_by_cookie(self.cookie, exit_seconds / 4)
@@ -299,32 +228,23 @@ class Child(asyncio.SubprocessProtocol):
             return False
         return True
 
-    def _signal(self, number: int) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            if hasattr(os, "killpg"):
-                os.killpg(self.pid, number)
-            elif self._transport is not None:
-                self._transport.send_signal(number)
 
-    def _group_lives(self) -> bool:
-        if not hasattr(os, "killpg"):
-            return False
-        try:
-            os.killpg(self.pid, 0)
-        except (ProcessLookupError, PermissionError):
-            return False
-        return True
+def _signal_group(pid: int, transport: "asyncio.SubprocessTransport | Program | None", number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
+            os.killpg(pid, number)
+        elif transport is not None:
+            transport.send_signal(number)
 
 
-def ids_in(data: bytes | bytearray) -> tuple[str | int, ...]:
-    """What may be the id of a message of which only a part is at hand; the last one first."""
-    found: list[str | int] = []
-    for text in _ID.findall(bytes(data)):
-        with suppress(ValueError):
-            value: Any = decode(text)
-            if isinstance(value, str | int):
-                found.append(value)
-    return tuple(reversed(found))
+def _group_lives(pid: int) -> bool:
+    if not hasattr(os, "killpg"):
+        return False
+    try:
+        os.killpg(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
 
 
 def _signal_name(number: int) -> str:

@@ -19,7 +19,7 @@ from holdfast.links.wires.stdio.warden import warden
 
 START_SECONDS = 10.0  # a keeper needs some milliseconds to start a program; this is a machine that hangs
 MAX_REQUEST = 16 * 1024 * 1024  # bytes of arguments and environment; Linux takes a fraction of it
-SAID = 64  # bytes of one word from a keeper
+WORD_BYTES = 64  # bytes of one word from a keeper
 
 
 class Listener(Protocol):
@@ -62,7 +62,7 @@ class Program:
         finally:
             for number in theirs:
                 os.close(number)
-        self._loop.add_reader(self._leash, self._heard)
+        self._loop.add_reader(self._leash, self._read_leash)
         try:
             async with asyncio.timeout(START_SECONDS):
                 await self._loop.sock_sendall(self._leash, request)
@@ -90,11 +90,11 @@ class Program:
             raise
         return theirs
 
-    def _heard(self) -> None:
+    def _read_leash(self) -> None:
         """Words of the keeper, or its end."""
         assert self._leash is not None
         try:
-            data = self._leash.recv(SAID)
+            data = self._leash.recv(WORD_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:

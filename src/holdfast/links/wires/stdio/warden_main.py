@@ -188,8 +188,8 @@ def _hold(leash: socket.socket, pid: int | None, files: list[int]) -> None:
             has_children = _reap(leash, pid)
         if leash in ready:
             with suppress(OSError):
-                if (said := leash.recv(64)) and said.startswith(b"end "):
-                    seconds = float(said[4:])
+                if (request := leash.recv(64)) and request.startswith(b"end "):
+                    seconds = float(request[4:])
             break
     if seconds and has_children:
         _kill(_descendants(), signal.SIGTERM)

@@ -12,7 +12,7 @@ import pytest
 from holdfast.gateway.server import Program
 from holdfast.testing import FaultServer
 from tests.deadlines import patience, until
-from tests.gateway.clients import Answer, Raw
+from tests.gateway.clients import Answer, RawClient
 from tests.gateway.gateways import config_of, gateway
 
 
@@ -43,7 +43,7 @@ def is_unknown(answer: Answer) -> bool:
 
 @pytest.mark.promise("gateway.program")
 async def test_while_it_drains_the_port_answers_and_calls_that_last_longer_are_cut_as_unknown(tmp_path: Path) -> None:
-    async with FaultServer() as http, Raw("") as client, Raw("") as modern, Raw("") as probe:
+    async with FaultServer() as http, RawClient("") as client, RawClient("") as modern, RawClient("") as probe:
         settings = {"drain": 1.5, "steer": False}
         async with going_down(tmp_path, http.url, sessions=settings) as (program, stop):
             client.url = modern.url = program.url
@@ -54,11 +54,11 @@ async def test_while_it_drains_the_port_answers_and_calls_that_last_longer_are_c
                 asyncio.create_task(client.call("counter__wait")),
                 asyncio.create_task(modern.call_2026("counter__wait")),
             ]
-            await until(lambda: len(gate.calls) == 2)
+            await until(lambda: gate.lifecycle.calls == 2)
             began = time.monotonic()
             stop.set()
             probe.url = program.url.replace("/mcp", "/readyz")
-            await until(lambda: gate.draining)
+            await until(lambda: not gate.lifecycle.takes_sessions)
             ready = await probe.send(b"", "GET")
             assert (ready.status, ready.raw) == (503, b"draining\n")
             probe.url = program.url
@@ -73,7 +73,7 @@ async def test_while_it_drains_the_port_answers_and_calls_that_last_longer_are_c
 
 @pytest.mark.promise("gateway.program")
 async def test_it_goes_down_at_once_when_nobody_calls_and_when_told_twice(tmp_path: Path) -> None:
-    async with FaultServer() as http, Raw("") as client:
+    async with FaultServer() as http, RawClient("") as client:
         async with going_down(tmp_path, http.url, sessions={"drain": 600}) as (program, _):
             client.url = program.url
             await client.initialize()
@@ -83,9 +83,9 @@ async def test_it_goes_down_at_once_when_nobody_calls_and_when_told_twice(tmp_pa
             gate = program.gateway
             assert gate is not None
             call = asyncio.create_task(client.call("counter__wait"))
-            await until(lambda: len(gate.calls) == 1)
+            await until(lambda: gate.lifecycle.calls == 1)
             stop.set()
-            await until(lambda: gate.draining)
+            await until(lambda: not gate.lifecycle.takes_sessions)
             program.stop()
             program.stop()
             assert is_unknown(await call)
@@ -93,39 +93,42 @@ async def test_it_goes_down_at_once_when_nobody_calls_and_when_told_twice(tmp_pa
 
 @pytest.mark.promise("gateway.program")
 async def test_a_call_that_is_cut_by_the_end_of_its_session_is_unknown_too(tmp_path: Path) -> None:
-    async with FaultServer() as http, Raw("") as client:
+    async with FaultServer() as http, RawClient("") as client:
         async with going_down(tmp_path, http.url, sessions={"drain": 0.2}) as (program, _):
             client.url = program.url
             await client.initialize()
             gate = program.gateway
             assert gate is not None
             call = asyncio.create_task(client.call("counter__wait"))
-            await until(lambda: len(gate.calls) == 1)
+            await until(lambda: gate.lifecycle.calls == 1)
             assert (await client.delete()).status == 204
             assert is_unknown(await call)
 
 
 @pytest.mark.promise("gateway.program")
 async def test_a_load_balancer_is_given_time_to_notice(tmp_path: Path) -> None:
-    async with FaultServer() as http, Raw("") as client, Raw("") as probe:
+    async with FaultServer() as http, RawClient("") as client, RawClient("") as probe:
         async with going_down(tmp_path, http.url, listen={"port": 0, "linger": 600}) as (program, stop):
             client.url = program.url
             probe.url = program.url.replace("/mcp", "/readyz")
             stop.set()
             gate = program.gateway
             assert gate is not None
-            await until(lambda: gate.leaving)
+            await until(lambda: not gate.lifecycle.is_ready)
             assert (await probe.send(b"", "GET")).status == 503
             assert (await client.initialize()).status == 200
             assert (await client.call("counter__count")).text == "1"
-            gate.hurry()
+            call = asyncio.create_task(client.call("counter__wait"))
+            await until(lambda: gate.lifecycle.calls == 1)
+            gate.lifecycle.cut()
+            assert is_unknown(await call)
 
 
 @pytest.mark.promise("gateway.program")
 async def test_a_drain_lasts_as_long_as_it_was_given_and_ends_subscriptions(tmp_path: Path) -> None:
     async with FaultServer() as http:
         async with gateway(tmp_path, {"counter": {"url": http.url}}, sessions={"drain": 15, "steer": False}) as program:
-            client = Raw(program.url)
+            client = RawClient(program.url)
             await client.initialize()
             waiting = asyncio.create_task(client.call("counter__wait"))
             gate = program.gateway

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.eras import Era
-from holdfast.core.outcome import VERDICT_RULES, Broke, Seen, Verdict, VerdictRule, judge, rule_of
+from holdfast.core.verdicts import VERDICT_RULES, Broke, Seen, Verdict, VerdictRule, judge, rule_of
 
 Y5, Y6 = Era.Y2025, Era.Y2026
 V, B = Verdict, Broke

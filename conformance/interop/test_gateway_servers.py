@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from conformance.conftest import NPM
+from conformance.interop.conftest import NPM
 from holdfast.gateway.server import Program
 from tests.deadlines import until
-from tests.gateway.clients import Raw
+from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 from tests.links.server_process import RealServer
 
@@ -33,14 +33,14 @@ def npm(name: str, *args: str, **env: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def served(folder: Path, servers: dict[str, Any], **settings: Any) -> AsyncGenerator[tuple[Program, Raw]]:
+async def served(folder: Path, servers: dict[str, Any], **settings: Any) -> AsyncGenerator[tuple[Program, RawClient]]:
     settings.setdefault("sessions", {"start": 20.0})
-    async with gateway(folder, servers, **settings) as program, Raw(program.url) as client:
+    async with gateway(folder, servers, **settings) as program, RawClient(program.url) as client:
         await client.initialize()
         yield program, client
 
 
-async def call(client: Raw, tool: str, **arguments: Any) -> str:
+async def call(client: RawClient, tool: str, **arguments: Any) -> str:
     answer = await client.call(tool, **arguments)
     if answer.result.get("isError"):
         raise AssertionError(answer.text[-3000:])
@@ -186,7 +186,11 @@ async def _two_browsers(tmp_path: Path, profile: Path) -> None:
         "--output-dir", str(tmp_path / "out"),
         TMPDIR=str(profile), HOME=str(tmp_path), PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD="1",
     )  # fmt: skip
-    async with page_server() as url, served(tmp_path, {"browser": browser}) as (program, one), Raw(program.url) as two:
+    async with (
+        page_server() as url,
+        served(tmp_path, {"browser": browser}) as (program, one),
+        RawClient(program.url) as two,
+    ):
         await two.initialize()
         for client in (one, two):
             assert "Moss" in await call(client, "browser__browser_navigate", url=url)

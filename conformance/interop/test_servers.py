@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 import holdfast
-from conformance.conftest import NPM
+from conformance.interop.conftest import NPM
 from holdfast import Link
 from holdfast.core.lifecycle import LinkState
 from holdfast.links import CommandTarget, Limits, Options

@@ -16,7 +16,7 @@ from langgraph.prebuilt import create_react_agent
 from mcp import Client
 
 import holdfast
-from conformance.conftest import NPM, stage
+from conformance.interop.conftest import NPM, stage
 from holdfast.integrations.langchain import tools as langchain_tools
 
 pytestmark = pytest.mark.anyio

@@ -1,0 +1,1 @@
+"""What the official suite drives: our client, and a server for the gateway."""

@@ -1,0 +1,1 @@
+"""The methods that clients may call: what each takes, and what it answers."""

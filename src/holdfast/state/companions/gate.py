@@ -1,0 +1,101 @@
+"""What stands before a step of a companion: another caller's long turn, the end of its session, and its phase."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from holdfast.core.phases import PhaseTable
+from holdfast.errors import Busy, HoldfastError, WrongPhase
+from holdfast.state.calls.call_state import write_beside
+from holdfast.state.companions.insight import Insight
+from holdfast.state.companions.needs import ToolNeeds
+from holdfast.state.companions.record import CompanionRecord
+from holdfast.state.companions.reporter import CompanionReporter
+from holdfast.state.session import Session
+from holdfast.state.storage.entries import KIND
+from holdfast.state.storage.table import SessionTable
+from holdfast.state.tool_errors import showing, shown
+
+E = TypeVar("E", bound=HoldfastError)
+
+
+@dataclass(frozen=True, slots=True)
+class CompanionContext:
+    """What all companions of one kind share."""
+
+    sessions: SessionTable[Any]
+    needs: ToolNeeds
+    reporter: CompanionReporter
+    offer: Callable[[Insight], None]
+
+
+class StepGate:
+    """Refuses a step that may not be made now, with what can be done instead."""
+
+    def __init__(self, session: Session[Any], context: CompanionContext, kind: str, table: PhaseTable) -> None:
+        self._session = session
+        self._context = context
+        self._kind = kind
+        self._table = table
+
+    @property
+    def phase(self) -> str:
+        """The phase that the companion is in, as it was read."""
+        return cast("CompanionRecord", self._session.state).phase
+
+    def check_beside(self) -> None:
+        """Refuse a step beside a session that middleware saves after the call."""
+        with showing(self._session.in_call.shows_as):
+            write_beside(f"a step of the {self._kind}")
+
+    async def check_free(self) -> None:
+        """`Busy` while another caller has a long turn."""
+        store = await self._context.sessions.store.open()
+        if await store.holder(KIND, self._session.handle) is not None:
+            raise self.shown(
+                Busy(
+                    f"a long turn of the {self._kind} is under way; it is in phase {self.phase!r}",
+                    id=self._session.handle,
+                    remedy="wait for it, then look at the phase again",
+                )
+            )
+
+    async def use_session(self) -> None:
+        """Count the step as use of the session; refused once the session has ended."""
+        try:
+            store = await self._context.sessions.store.open()
+            await store.touch(KIND, self._session.handle.rpartition(".")[0])
+        except HoldfastError as error:
+            error.remedy = self._context.sessions.begin_hint
+            raise self.shown(error) from error.__cause__
+
+    def check_phase(self) -> None:
+        """Refuse a phase of another release of the class: there is nothing to decide by."""
+        if self.phase not in self._table.steps:
+            raise self._wrong_phase(
+                f"the {self._kind} is in phase {self.phase!r}, which its class does not know",
+                remedy="declare it with a way out, or begin another session",
+            )
+
+    async def check_step(self, label: str, to: str) -> None:
+        """Refuse a step to a phase that does not follow this one."""
+        with showing(self._session.in_call.shows_as):
+            self._table.check(to)
+        self.check_phase()
+        if not self._table.allows(self.phase, to):
+            raise await self.refusal(label, f"{label!r} leads to {to!r}")
+
+    async def refusal(self, tool: str, why: str) -> WrongPhase:
+        """The error for a step out of order; counted, and reported as an event."""
+        phase = self.phase
+        await self._context.reporter.refused(self._session.handle, tool, phase)
+        return self._wrong_phase(
+            f"the {self._kind} is in phase {phase!r}: {why}", remedy=self._context.needs.next_step(phase, tool)
+        )
+
+    def _wrong_phase(self, what: str, remedy: str) -> WrongPhase:
+        return self.shown(WrongPhase(what, phase=self.phase, id=self._session.handle, remedy=remedy))
+
+    def shown(self, error: E) -> E:
+        """The error, raised as the framework's class too."""
+        return cast("E", shown(error, self._session.in_call.shows_as))
