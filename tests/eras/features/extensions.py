@@ -15,8 +15,10 @@ TASKS = "Tasks"
 ERRORS = "Errors of an era"
 OF_2025 = (CLIENT_2025, NotApplicable("2026 has tasks of another form", server="2026"))
 OF_2026 = (CLIENT_2026, NotApplicable("2025 has tasks of another form", server="2025"))
+ID = "task ä/1"
+RELATED = "io.modelcontextprotocol/related-task"
 TASK: dict[str, Any] = {
-    "taskId": "task ä/1",
+    "taskId": ID,
     "status": "working",
     "statusMessage": "on it",
     "createdAt": "2026-01-01T00:00:00Z",
@@ -27,7 +29,7 @@ TASK: dict[str, Any] = {
 }
 TASK_2026: dict[str, Any] = {
     "resultType": "task",
-    "taskId": "task ä/1",
+    "taskId": ID,
     "status": "working",
     "createdAt": "2026-01-01T00:00:00Z",
     "lastUpdatedAt": "2026-01-01T00:00:01Z",
@@ -98,22 +100,21 @@ async def methods_of_other_era(walk: Walk) -> None:
 
 @feature(TASKS, "2025: a call as a task, `tasks/get`, `tasks/result`", *OF_2025)
 async def task_2025(walk: Walk) -> None:
-    related = {"io.modelcontextprotocol/related-task": {"taskId": TASK["taskId"]}}
     walk.server.on |= {
         "tools/call": {"task": TASK, "_meta": {"com.example/x": 1}},
         "tasks/get": {**TASK, "status": "completed"},
-        "tasks/result": {"content": [{"type": "text", "text": "done"}], "_meta": related},
+        "tasks/result": {"content": [{"type": "text", "text": "done"}], "_meta": {RELATED: {"taskId": ID}}},
     }
     client = await walk.client()
     assert "call" in client.handshake["capabilities"]["tasks"]["requests"]["tools"]
     reply = await call(walk, client, "full", task={"ttl": 60000})
     assert walk.server.one("tools/call").params["task"] == {"ttl": 60000}
-    assert (reply.result["task"], reply.result["_meta"]["com.example/x"]) == (TASK, 1)
-    named = {"taskId": TASK["taskId"]}
-    assert (await client.request("tasks/get", named)).result == {**TASK, "status": "completed"}
-    result = (await client.request("tasks/result", named)).result
-    assert (result["content"][0]["text"], result["_meta"]) == ("done", related)
-    assert walk.server.one("tasks/result").params["taskId"] == TASK["taskId"]
+    own = {"taskId": reply.result["task"]["taskId"]}  # a gateway may give it another id
+    assert (reply.result["task"], reply.result["_meta"]["com.example/x"]) == ({**TASK, **own}, 1)
+    assert (await client.request("tasks/get", own)).result == {**TASK, **own, "status": "completed"}
+    result = (await client.request("tasks/result", own)).result
+    assert (result["content"][0]["text"], result["_meta"][RELATED]) == ("done", own)
+    assert {walk.server.one(method).params["taskId"] for method in ("tasks/get", "tasks/result")} == {ID}
 
 
 @feature(TASKS, "2025: `tasks/list`, `tasks/cancel`", *OF_2025)
@@ -121,10 +122,10 @@ async def task_list_2025(walk: Walk) -> None:
     walk.server.on |= {"tasks/list": {"tasks": [TASK]}, "tasks/cancel": {**TASK, "status": "cancelled"}}
     walk.server.on["tools/call"] = {"task": TASK}
     client = await walk.client()
-    await call(walk, client, "full", task={})
-    assert (await client.request("tasks/list", {})).result["tasks"] == [TASK]
-    assert (await client.request("tasks/cancel", {"taskId": TASK["taskId"]})).result["status"] == "cancelled"
-    assert walk.server.one("tasks/cancel").params["taskId"] == TASK["taskId"]
+    own = {"taskId": (await call(walk, client, "full", task={})).result["task"]["taskId"]}
+    assert (await client.request("tasks/list", {})).result["tasks"] == [{**TASK, **own}]
+    assert (await client.request("tasks/cancel", own)).result == {**TASK, **own, "status": "cancelled"}
+    assert walk.server.one("tasks/cancel").params["taskId"] == ID
 
 
 @feature(TASKS, "2025: `notifications/tasks/status`", *OF_2025)
@@ -132,8 +133,8 @@ async def task_status_2025(walk: Walk) -> None:
     walk.server.on["tools/call"] = {"task": TASK}
     client = await walk.client()
     async with client.listening():
-        await call(walk, client, "full", task={})
-        assert await push_until_noticed(walk, client, "notifications/tasks/status", TASK) == TASK
+        own = {"taskId": (await call(walk, client, "full", task={})).result["task"]["taskId"]}
+        assert await push_until_noticed(walk, client, "notifications/tasks/status", TASK) == {**TASK, **own}
 
 
 @feature(TASKS, "2026: a call that becomes a task, `tasks/get|update|cancel` with `Mcp-Name`", *OF_2026)
@@ -143,25 +144,25 @@ async def task_2026(walk: Walk) -> None:
     client = await walk.client(ABLE)
     assert client.handshake["capabilities"]["extensions"][TASKS_2026] == {}
     result = (await call(walk, client)).result
-    assert TASK_2026.items() <= result.items()
-    named = {"taskId": TASK_2026["taskId"]}
-    assert done.items() <= (await client.request("tasks/get", named)).result.items()
+    own = {"taskId": result["taskId"]}  # a gateway may give it another id
+    assert {**TASK_2026, **own}.items() <= result.items()
+    assert {**done, **own}.items() <= (await client.request("tasks/get", own)).result.items()
     answers = {"inputResponses": {"k": {"action": "decline"}}}
-    assert (await client.request("tasks/update", {**named, **answers})).result["resultType"] == "complete"
+    assert (await client.request("tasks/update", {**own, **answers})).result["resultType"] == "complete"
     assert walk.server.one("tasks/update").params["inputResponses"] == answers["inputResponses"]
-    assert (await client.request("tasks/cancel", named)).result["resultType"] == "complete"
-    assert walk.server.one("tasks/cancel").params["taskId"] == TASK_2026["taskId"]
+    assert (await client.request("tasks/cancel", own)).result["resultType"] == "complete"
+    assert walk.server.one("tasks/cancel").params["taskId"] == ID
 
 
 @feature(TASKS, "2026: `notifications/tasks` for the `taskIds` of a listen", *OF_2026)
 async def task_listen_2026(walk: Walk) -> None:
     walk.server.on["tools/call"] = TASK_2026
     client = await walk.client(ABLE)
-    await call(walk, client)
-    async with client.listening(taskIds=[TASK_2026["taskId"]]) as id:
-        await until(lambda: any("taskIds" in each for each in walk.server.listens))
-        params = await push_until_noticed(walk, client, "notifications/tasks", {"taskId": TASK_2026["taskId"]})
-        assert params["taskId"] == TASK_2026["taskId"]
+    own = (await call(walk, client)).result["taskId"]
+    async with client.listening(taskIds=[own]) as id:
+        await until(lambda: any(each.get("taskIds") == [ID] for each in walk.server.listens))
+        params = await push_until_noticed(walk, client, "notifications/tasks", {"taskId": ID, "status": "working"})
+        assert (params["taskId"], params["status"]) == (own, "working")
         assert params["_meta"] == {"io.modelcontextprotocol/subscriptionId": id}
 
 
