@@ -1,6 +1,7 @@
 """Features and cells: what is walked, where it has a meaning, and which cells are known to be wrong.
 
-A cell is a way (the gateway, or a link in the client's own process) × the era of the client × the era of the server.
+A cell is a way (the gateway, or a link in the client's own process as `LinkTransport` or `LinkDispatcher`) × the era of
+the client × the era of the server.
 """
 
 import re
@@ -13,9 +14,9 @@ if TYPE_CHECKING:
     from tests.eras.walk import Walk
 
 Era: TypeAlias = Literal["2025", "2026"]
-Way: TypeAlias = Literal["gateway", "link"]
+Way: TypeAlias = Literal["gateway", "transport", "dispatcher"]
 ERAS: tuple[Era, ...] = ("2025", "2026")
-WAYS: tuple[Way, ...] = ("gateway", "link")
+WAYS: tuple[Way, ...] = ("gateway", "transport", "dispatcher")
 
 
 @dataclass(frozen=True)
@@ -36,17 +37,15 @@ CELLS = tuple(Cell(way, client, server) for way, client, server in product(WAYS,
 
 @dataclass(frozen=True)
 class NotApplicable:
-    """Cells where a feature has no meaning. None stands for any."""
+    """Cells where a feature has no meaning. No ways, and None, stand for any."""
 
     why: str
-    way: Way | None = None
+    ways: tuple[Way, ...] = WAYS
     client: Era | None = None
     server: Era | None = None
 
     def applies(self, cell: Cell) -> bool:
-        return (
-            self.way in (None, cell.way) and self.client in (None, cell.client) and self.server in (None, cell.server)
-        )
+        return cell.way in self.ways and self.client in (None, cell.client) and self.server in (None, cell.server)
 
 
 @dataclass(frozen=True)
@@ -92,4 +91,6 @@ CLIENT_2025 = NotApplicable("2026 clients have no such message", client="2026")
 SERVER_2025 = NotApplicable("2026 servers have no such message", server="2026")
 CLIENT_2026 = NotApplicable("2025 clients have no such message", client="2025")
 SERVER_2026 = NotApplicable("2025 servers have no such message", server="2025")
-GATEWAY_ONLY = NotApplicable("a client of a link has no HTTP", way="link")
+LINK: tuple[Way, ...] = ("transport", "dispatcher")
+GATEWAY_ONLY = NotApplicable("a client of a link has no HTTP", LINK)
+PROGRESS_VALUES = NotApplicable("the SDK's dispatcher takes progress as three values", ("dispatcher",))

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from tests.eras.cells import CELLS, FEATURES, Cell
 
 ALL_GATEWAY = ("gateway-2025-2025", "gateway-2025-2026", "gateway-2026-2025", "gateway-2026-2026")
-ALL_LINK = ("link-2025-2025", "link-2025-2026", "link-2026-2025", "link-2026-2026")
+TRANSPORT = ("transport-2025-2025", "transport-2025-2026", "transport-2026-2025", "transport-2026-2026")
+LINK_2025_2026 = ("transport-2025-2026", "dispatcher-2025-2026")
+LINK_2026_2025 = ("transport-2026-2025", "dispatcher-2026-2025")
 GATEWAY_2025 = ("gateway-2025-2025", "gateway-2025-2026")
-LINK_CROSSED = ("link-2025-2026", "link-2026-2025")
+LINK_CROSSED = LINK_2025_2026 + LINK_2026_2025
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ KNOWN_WRONG: tuple[Wrong, ...] = (
     Wrong("`serverInfo` with title, icons, website", ALL_GATEWAY, "the client gets the gateway's own"),
     *_all(
         "the link refuses `server/discover` with -32601: the server speaks 2025",
-        ("link-2026-2025",),
+        LINK_2026_2025,
         "the server's capabilities",
         "the server's `extensions`",
         "the server's `experimental` capabilities",
@@ -38,7 +40,7 @@ KNOWN_WRONG: tuple[Wrong, ...] = (
         "instructions",
     ),
     # Tools and calls
-    Wrong("parameters in headers (`x-mcp-header`)", ("link-2026-2025",), "the header goes on to the 2025 server"),
+    Wrong("parameters in headers (`x-mcp-header`)", LINK_2026_2025, "the header goes on to the 2025 server"),
     Wrong(
         "a parameter that goes into a header since the list was read",
         ("gateway-2025-2026",),
@@ -46,12 +48,12 @@ KNOWN_WRONG: tuple[Wrong, ...] = (
     ),
     Wrong(
         "progress of the server: the client's token, message, total, `_meta`",
-        ALL_LINK,
+        TRANSPORT,
         "only progress, total and message pass; `_meta` and other members are lost",
     ),
     Wrong("progress of the client on a question", ("gateway-2025-2025",), "it does not reach the server"),
-    Wrong("the level reaches the server", ("gateway-2026-2025", "link-2026-2025"), "no `logging/setLevel` is sent"),
-    Wrong("no log messages without a level", ("link-2026-2025",), "they are passed on"),
+    Wrong("the level reaches the server", ("gateway-2026-2025", *LINK_2026_2025), "no `logging/setLevel` is sent"),
+    Wrong("no log messages without a level", LINK_2026_2025, "they are passed on"),
     Wrong(
         "the server takes its question back",
         ("gateway-2025-2025",),
@@ -65,7 +67,7 @@ KNOWN_WRONG: tuple[Wrong, ...] = (
     ),
     *_all(
         "the client gets the server's request as it is, which 2026 does not have",
-        ("link-2026-2025",),
+        LINK_2026_2025,
         "form elicitation: schema, `_meta`, unknown members, content of the answer",
         "form elicitation: declined",
         "URL elicitation",
@@ -80,12 +82,12 @@ KNOWN_WRONG: tuple[Wrong, ...] = (
     ),
     Wrong(
         "a question that the client has not declared: -32021 in 2026, no question in 2025",
-        ("link-2026-2025",),
+        LINK_2026_2025,
         "the client gets the server's request as it is, or its error, without -32021",
     ),
     Wrong(
         "-32042, URLs to visit first: an error in 2025, `input_required` in 2026",
-        ("link-2026-2025",),
+        LINK_2026_2025,
         "the client gets -32042, a code of 2025",
     ),
     # Changes and streams
@@ -102,7 +104,7 @@ KNOWN_WRONG: tuple[Wrong, ...] = (
     ),
     *_all(
         "the server has no `subscriptions/listen`, and its error passes",
-        ("link-2026-2025",),
+        LINK_2026_2025,
         "`subscriptions/listen`: nothing that was not asked for",
         "`tools/list_changed` on a call's own stream",
     ),
@@ -129,7 +131,7 @@ KNOWN_WRONG: tuple[Wrong, ...] = (
     ),
     Wrong(
         "a task of 2026 never reaches a 2025 client",
-        ("gateway-2025-2026", "link-2025-2026"),
+        ("gateway-2025-2026", *LINK_2025_2026),
         "a client that declares the extension gets `task` without its `resultType`",
     ),
     Wrong(

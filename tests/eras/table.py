@@ -17,7 +17,7 @@ def _mark(feature: Feature, cell: Cell) -> str:
 
 
 def _where(cells: list[Cell]) -> str:
-    """Cells in words: `gateway 2025 → 2026, 2026 → 2026; link 2025 → 2025`."""
+    """Cells in words: `gateway 2025 → 2026, 2026 → 2026; transport 2025 → 2025`."""
     return "; ".join(
         f"{way} {', '.join(f'{cell.client} → {cell.server}' for cell in some)}"
         for way, some in groupby(cells, lambda cell: cell.way)
@@ -62,7 +62,7 @@ def features() -> str:
     parts: list[str] = []
     for subject in dict.fromkeys(each.subject for each in FEATURES):
         some = [each for each in FEATURES if each.subject == subject]
-        head = [f"{cell.way} {cell.client} → {cell.server}" for cell in CELLS]
+        head = [f"{cell.way}<br>{cell.client}&nbsp;→&nbsp;{cell.server}" for cell in CELLS]
         rows = [f"| {subject} | {' | '.join(head)} |", "| --- " * (len(CELLS) + 1) + "|"]
         rows += [f"| {each.name} | {' | '.join(_mark(each, cell) for cell in CELLS)} |" for each in some]
         parts.append("\n".join([f"## {subject}", "", *rows, "", *_notes(some)]).rstrip())

@@ -5,9 +5,10 @@ from typing import Any
 
 from tests.eras.cells import Cell
 from tests.eras.client import Client, Json
+from tests.eras.dispatcher_client import DispatcherClient
 from tests.eras.http_client import HttpClient
-from tests.eras.link_client import LinkClient
 from tests.eras.server import EraServer
+from tests.eras.transport_client import TransportClient
 
 CLIENT_INFO: Json = {"name": "raw", "version": "3", "title": "Raw"}
 BACKEND = "b"
@@ -42,7 +43,7 @@ class Walk:
         if self.cell.way == "gateway":
             client = HttpClient(self._gateway_url, *known)
         else:
-            client = LinkClient(self.server.url, *known)
+            client = (TransportClient if self.cell.way == "transport" else DispatcherClient)(self.server.url, *known)
             await client.open()
         self._stack.push_async_callback(client.close)
         return client

@@ -4,7 +4,15 @@ import asyncio
 from typing import Any
 
 from tests.deadlines import until
-from tests.eras.cells import CLIENT_2025, CLIENT_2026, GATEWAY_ONLY, SERVER_2025, NotApplicable, feature
+from tests.eras.cells import (
+    CLIENT_2025,
+    CLIENT_2026,
+    GATEWAY_ONLY,
+    PROGRESS_VALUES,
+    SERVER_2025,
+    NotApplicable,
+    feature,
+)
 from tests.eras.features.tools import call
 from tests.eras.offers import EXTRA
 from tests.eras.server import Cut, ServerCall
@@ -36,7 +44,7 @@ async def ping_of_server(walk: Walk) -> None:
     assert answers[0]["result"] == {}
 
 
-@feature(SUBJECT, "progress of the server: the client's token, message, total, `_meta`")
+@feature(SUBJECT, "progress of the server: the client's token, message, total, `_meta`", PROGRESS_VALUES)
 async def progress(walk: Walk) -> None:
     async def works(call: ServerCall) -> dict[str, Any]:
         said = {"progressToken": call.token, "progress": 0.5, "total": 2, "message": "half", **EXTRA}

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.deadlines import until
-from tests.eras.cells import CLIENT_2025, CLIENT_2026, SERVER_2025, SERVER_2026, NotApplicable, feature
+from tests.eras.cells import CLIENT_2025, CLIENT_2026, LINK, SERVER_2025, SERVER_2026, NotApplicable, feature
 from tests.eras.features.streams import push_until_noticed
 from tests.eras.features.tools import call
 from tests.eras.offers import EXTRA, TASKS_2026
@@ -79,7 +79,7 @@ async def unknown_method(walk: Walk) -> None:
     assert reply.status in ((404, None) if walk.cell.client == "2026" else (200, None))
 
 
-@feature(SUBJECT, "methods of the other era: -32601", NotApplicable("a link's user sends what it knows", way="link"))
+@feature(SUBJECT, "methods of the other era: -32601", NotApplicable("a link's user sends what it knows", LINK))
 async def methods_of_other_era(walk: Walk) -> None:
     client = await walk.client()
     of_2025 = {

@@ -1,11 +1,11 @@
 """What both sides say of themselves: versions, capabilities, identity."""
 
-from tests.eras.cells import CLIENT_2025, CLIENT_2026, GATEWAY_ONLY, NotApplicable, feature
+from tests.eras.cells import CLIENT_2025, CLIENT_2026, GATEWAY_ONLY, LINK, NotApplicable, feature
 from tests.eras.offers import CAPABILITIES, INFO, INSTRUCTIONS
 from tests.eras.walk import CLIENT_INFO, Walk
 
 SUBJECT = "Handshake"
-AGREED = NotApplicable("a link has agreed on its version before its user says which", way="link")
+AGREED = NotApplicable("a link has agreed on its version before its user says which", LINK)
 OWN = {
     "elicitation": {"form": {}, "url": {}},
     "sampling": {"tools": {}, "context": {}},
@@ -22,7 +22,8 @@ async def newest_version(walk: Walk) -> None:
     if client.era == "2025":
         assert client.handshake["protocolVersion"] == "2025-11-25"
     elif client.refused is not None:  # a link may say so at the start, and a client of both eras goes on in 2025
-        assert (walk.cell.way, walk.cell.server) == ("link", "2025")
+        assert walk.cell.way in LINK
+        assert walk.cell.server == "2025"
         assert client.refused["code"] in (-32601, -32022)
         assert "2025-11-25" in client.refused["message"]
     else:

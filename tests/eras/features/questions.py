@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.eras.cells import CLIENT_2025, CLIENT_2026, SERVER_2025, SERVER_2026, NotApplicable, feature
+from tests.eras.cells import CLIENT_2025, CLIENT_2026, LINK, SERVER_2025, SERVER_2026, NotApplicable, feature
 from tests.eras.features.streams import push_until_noticed
 from tests.eras.offers import EXTRA
 from tests.eras.server import InputRequired, Refusal, ServerCall
@@ -167,7 +167,7 @@ async def not_declared(walk: Walk) -> None:
         assert "elicitation" in reply.error["data"]["requiredCapabilities"]
     else:
         assert not -32099 <= reply.error["code"] <= -32020
-    assert walk.cell.way == "link" or client.asked == []
+    assert walk.cell.way in LINK or client.asked == []
 
 
 @feature(SUBJECT, "`requestState` comes back to the byte", *BOTH_2026)

@@ -1,4 +1,4 @@
-"""A raw client over a link: JSON-RPC by hand on the streams of `LinkTransport`, as an SDK session writes it."""
+"""A raw client over `LinkTransport`: JSON-RPC by hand on its streams, as an SDK session writes it."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -15,7 +15,7 @@ from tests.gateway.gateways import PATIENT
 from tests.links.quick_links import link_to
 
 
-class LinkClient(Client):
+class TransportClient(Client):
     """The client."""
 
     def __init__(self, url: str, cell: Cell, capabilities: Json, info: Json, version: str | None) -> None:
@@ -39,14 +39,14 @@ class LinkClient(Client):
         for answer, _ in self._calls.values():
             answer.cancel()
 
-    async def begin(self, method: str, params: Json | None = None, **headers: str) -> "LinkRunning":
+    async def begin(self, method: str, params: Json | None = None, **headers: str) -> "TransportRunning":
         id = next(self.ids)
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._calls[id] = (answer, len(self.notices))
         message = JSONRPCRequest(jsonrpc="2.0", id=id, method=method, params=self.stamped(params))
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         await self._written.send(SessionMessage(message, ClientMessageMetadata(headers=sent) if sent else None))
-        return LinkRunning(self, id, answer)
+        return TransportRunning(self, id, answer)
 
     async def notify(self, method: str, params: Json | None = None) -> None:
         await self._written.send(SessionMessage(JSONRPCNotification(jsonrpc="2.0", method=method, params=params)))
@@ -95,10 +95,10 @@ async def _end(task: "asyncio.Task[None]") -> None:
     await asyncio.wait([task])
 
 
-class LinkRunning(Running):
+class TransportRunning(Running):
     """A request under way."""
 
-    def __init__(self, client: LinkClient, id: int, answer: "asyncio.Future[Reply]") -> None:
+    def __init__(self, client: TransportClient, id: int, answer: "asyncio.Future[Reply]") -> None:
         self.id = id
         self._client = client
         self._answer = answer
