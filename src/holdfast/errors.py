@@ -227,9 +227,9 @@ class ErrorAnswer(Rejected):
 
 
 class Unauthorized(Rejected):
-    """The server wants other credentials."""
+    """The server refused the credentials."""
 
-    summary = "wants other credentials"
+    summary = "refused the credentials"
     advice = ASK_OPERATOR
 
 

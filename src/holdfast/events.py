@@ -98,7 +98,7 @@ class SessionNotOffered:
 
 @dataclass(frozen=True, slots=True)
 class LinkFailed:
-    """A link did not come up, or did not heal; the next call tries again."""
+    """A link did not come up, for the first time or again; the next call tries again."""
 
     at: float
     server: str

@@ -206,7 +206,7 @@ class ServerDeclaration:
 
     @property
     def target(self) -> Target:
-        """Where the server is, as a link wants it."""
+        """Where the server is, in the form that a link takes."""
         return self.__dict__["_target"]
 
     @property

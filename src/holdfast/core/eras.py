@@ -180,7 +180,7 @@ class Offers:
         return other if self.has_passed(prefers, now) and not self.has_passed(other, now) else prefers
 
     def why(self, prefers: Era, taken: Era) -> Why:
-        """Why `taken` was taken, by a link that would rather have had `prefers`."""
+        """Why `taken` was taken, by a link that prefers `prefers`."""
         if taken is prefers:
             return Why.HOLDS_SESSION if taken is Era.Y2025 else Why.NO_SESSION_WANTED
         return self.passed[prefers][1] if prefers in self.passed else Why.ONLY_ONE

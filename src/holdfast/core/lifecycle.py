@@ -136,7 +136,7 @@ LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
             _V.TRANSPORT_LOST: _L.CLOSED,
             _V.AUTH_NEEDED: _L.CLOSED,
         },
-        # On the way up, a second call may report what the first one's report has already begun to heal.
+        # On the way up, a second call may report a fault from which the link recovers already.
         _L.RESOLVE: {
             _V.USE: _L.RESOLVE,
             _V.RESOLVED: _L.OPEN,
@@ -170,7 +170,7 @@ LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
             _V.RETIRE: _L.RETIRING,
             _V.ABANDONED: _L.CLOSED,
         },
-        # Recovery re-enters at the shallowest phase that can heal.
+        # Recovery starts at the latest phase that is sufficient.
         _L.READY: {
             _V.USE: _L.READY,
             _V.SESSION_LOST: _L.HANDSHAKE,

@@ -1,6 +1,6 @@
-"""One live, self-healing connection to one server: HTTP, a program, an object.
+"""A connection to one server, over HTTP, to a program or to an object, that recovers by itself.
 
-It owns recovery. What a tool is, is known to the packages above.
+It owns recovery. Tools are known to the packages above only.
 """
 
 from typing import TYPE_CHECKING, Any

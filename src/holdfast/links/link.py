@@ -250,7 +250,7 @@ class Link:
         message: Message = {"jsonrpc": "2.0", "method": method}
         if params:
             message["params"] = dict(params)
-        healed = False
+        recovered = False
         while True:
             generation = self.lifecycle.generation or await self.lifecycle.ready(method, None)
             if generation.era is Era.Y2026 and not generation.wire.owns_server:
@@ -258,11 +258,11 @@ class Link:
             reply = await self._exchanger.deliver(generation, message)
             if reply.seen is None:
                 return
-            # It was turned away, so sending it again in the healed session delivers it once.
+            # It was refused, so sending it again in the new session delivers it once.
             verdict = judge(reply.seen, self._options.verdict_rules)
-            if healed or not self.lifecycle.heal(generation, reply.seen, verdict):
+            if recovered or not self.lifecycle.recover_from(generation, reply.seen, verdict):
                 raise error_for(self.name, method, "notify", verdict, reply, 1)
-            healed = True
+            recovered = True
 
     async def watch(
         self,

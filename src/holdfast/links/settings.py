@@ -1,4 +1,4 @@
-"""The settings of a link's sessions: principal, era, and what each session is told.
+"""The settings of a link's sessions: principal, era, and what each session begins with.
 
 Frozen; the link replaces them as a whole, and its parts read the ones that `CurrentSettings` holds now.
 """

@@ -177,8 +177,8 @@ class Chain:
     @property
     def hint(self) -> str:
         """What a caller can do to be found."""
-        said = [place for place in self.places if isinstance(place, FromArgument | FromMeta)] or self.places
-        return " or ".join(place.hint for place in said if place.hint)
+        named = [place for place in self.places if isinstance(place, FromArgument | FromMeta)] or self.places
+        return " or ".join(place.hint for place in named if place.hint)
 
 
 def _handle(value: object, where: str) -> Named | None:

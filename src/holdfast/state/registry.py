@@ -124,7 +124,7 @@ class SessionRegistry(Generic[S]):
 
     async def find(self, handle: str, principal: Principal = ANONYMOUS) -> Session[S]:
         """The caller's session. `NotFound` for one that never was, and exactly the same for another caller's; the owner
-        is told `SessionExpired` and `Ended`."""
+        gets `SessionExpired` or `Ended`."""
         return Session(SessionRecord(self.table, *await self.table.load(handle, principal)))
 
     async def find_all(self, principal: Principal, limit: int = 100) -> list[Session[S]]:

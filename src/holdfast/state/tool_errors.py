@@ -51,11 +51,13 @@ _classes: dict[tuple[type, type], type] = {}
 
 def _both(ours: type[HoldfastError], theirs: type[Exception]) -> type[HoldfastError]:
     if (ours, theirs) not in _classes:
-        _classes[ours, theirs] = type(ours.__name__, (ours, theirs), {"__module__": ours.__module__, "__str__": _said})
+        _classes[ours, theirs] = type(
+            ours.__name__, (ours, theirs), {"__module__": ours.__module__, "__str__": _caller_text}
+        )
     return _classes[ours, theirs]
 
 
-def _said(error: HoldfastError) -> str:
+def _caller_text(error: HoldfastError) -> str:
     """What a framework gives a caller: the error's own words, but none that name a store, its address or its owner."""
     return _for_callers(error) or HoldfastError.__str__(error)
 

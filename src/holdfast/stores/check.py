@@ -137,10 +137,10 @@ async def _end(store: Store, kind: str) -> None:
 
 
 async def _notices(store: Store, kind: str) -> None:
-    async with store.listen(kind) as heard:
+    async with store.listen(kind) as notices:
         await store.publish(kind, {"n": 1})
-        found = await anext(heard)
-        _expect(found == Notice(kind, {"n": 1}), f"heard {found}")
+        found = await anext(notices)
+        _expect(found == Notice(kind, {"n": 1}), f"received {found}")
 
 
 async def _read_everything(store: Store, kind: str) -> None:

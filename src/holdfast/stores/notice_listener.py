@@ -26,7 +26,7 @@ class NoticeListener:
         self._failed = failed
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
-        self._hears = False
+        self._is_listening = False
         self._lost = False
         self._why: HoldfastError | None = None
 
@@ -54,7 +54,7 @@ class NoticeListener:
             self._task = asyncio.create_task(self._listen())
         try:
             async with asyncio.timeout(timeout):
-                while not self._hears:
+                while not self._is_listening:
                     if isinstance(self._why, ConfigError):
                         raise self._why
                     self._news.clear()
@@ -72,7 +72,7 @@ class NoticeListener:
     def _listening(self) -> None:
         if self._lost:
             self._listeners.gap()
-        self._hears, self._why = True, None
+        self._is_listening, self._why = True, None
         self._news.set()
 
     async def _listen(self) -> None:
@@ -83,14 +83,14 @@ class NoticeListener:
                 connection = await self._connect()
                 await self._hold(connection)
             except HoldfastError as error:
-                heard_before = self._hears
-                if heard_before or not self._lost:
+                was_listening = self._is_listening
+                if was_listening or not self._lost:
                     self._failed(str(error))
-                pause = _FIRST_PAUSE if heard_before else min(pause * 2, _LONGEST_PAUSE)
-                self._hears, self._lost, self._why = False, True, error
+                pause = _FIRST_PAUSE if was_listening else min(pause * 2, _LONGEST_PAUSE)
+                self._is_listening, self._lost, self._why = False, True, error
                 self._news.set()
             finally:
-                self._hears = False
+                self._is_listening = False
                 if connection is not None:
                     await self._drop(connection)
             await asyncio.sleep(pause)

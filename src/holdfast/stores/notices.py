@@ -21,16 +21,16 @@ class Listener:
     def __init__(self, topics: frozenset[str], since: int) -> None:
         self.topics = topics
         self.since = since
-        self._heard: deque[NoticeOrGap] = deque()
+        self._pending: deque[NoticeOrGap] = deque()
         self._ring = asyncio.Event()
         self._closed = False
 
-    def put(self, heard: NoticeOrGap) -> None:
-        if len(self._heard) >= MAX_PENDING:
-            self._heard.clear()
-            heard = Gap()
-        if not (isinstance(heard, Gap) and self._heard and isinstance(self._heard[-1], Gap)):
-            self._heard.append(heard)
+    def put(self, notice: NoticeOrGap) -> None:
+        if len(self._pending) >= MAX_PENDING:
+            self._pending.clear()
+            notice = Gap()
+        if not (isinstance(notice, Gap) and self._pending and isinstance(self._pending[-1], Gap)):
+            self._pending.append(notice)
         self._ring.set()
 
     def close(self) -> None:
@@ -41,12 +41,12 @@ class Listener:
         return self
 
     async def __anext__(self) -> NoticeOrGap:
-        while not self._heard:
+        while not self._pending:
             if self._closed:
                 raise LeaseClosed("the store was closed while it was listened to")
             self._ring.clear()
             await self._ring.wait()
-        return self._heard.popleft()
+        return self._pending.popleft()
 
 
 class Listeners:

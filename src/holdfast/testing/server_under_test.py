@@ -129,15 +129,15 @@ class Replica:
         env = {name: value.replace("{port}", str(self.port)) for name, value in ours.items()}
         command = [part.replace("{port}", str(self.port)) for part in self._server.command]
         warden.start()
-        with tempfile.TemporaryFile("a+b") as said:
+        with tempfile.TemporaryFile("a+b") as output:
             try:
                 self._process = await asyncio.create_subprocess_exec(
                     *command,
                     env={**os.environ, **env, **warden.cookies()},
                     cwd=self._server.cwd,
                     stdin=asyncio.subprocess.DEVNULL,
-                    stdout=said,
-                    stderr=said,
+                    stdout=output,
+                    stderr=output,
                     start_new_session=True,
                 )
             except OSError as error:
@@ -152,12 +152,12 @@ class Replica:
             except TimeoutError:
                 code = self._process.returncode
                 await self.kill()
-                said.seek(max(0, said.seek(0, os.SEEK_END) - TAIL_BYTES))
+                output.seek(max(0, output.seek(0, os.SEEK_END) - TAIL_BYTES))
                 what = f"ended with {code}" if code is not None else "took no connection in time"
                 raise StartTimeout(
                     f"the server under test {what}: {' '.join(command)[:300]}",
                     exit_code=code if code is not None else 0,
-                    stderr_tail=said.read().decode(errors="replace"),
+                    stderr_tail=output.read().decode(errors="replace"),
                     remedy="start it by hand with the same command and environment",
                 ) from None
 
@@ -232,8 +232,8 @@ class Answer:
         return json.dumps(self.whole, sort_keys=True).replace(handle, "…")
 
     def __str__(self) -> str:
-        said = " ".join(self.words.split())
-        return f"{self.outcome.value}: {said[:160]}{'…' if len(said) > 160 else ''}"
+        words = " ".join(self.words.split())
+        return f"{self.outcome.value}: {words[:160]}{'…' if len(words) > 160 else ''}"
 
 
 class Client:

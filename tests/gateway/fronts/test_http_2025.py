@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.testing import FaultServer
-from tests.deadlines import until
+from tests.deadlines import patience, until
 from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 
@@ -243,7 +243,9 @@ async def test_health_and_readiness(tmp_path: Path) -> None:
         async with RawClient(program.url.replace("/mcp", "/healthz")) as client:
             assert (await client.send(b"", "GET")).status == 200
             client.url = program.url.replace("/mcp", "/readyz")
-            assert (await client.send(b"", "GET")).status == 200
+            async with asyncio.timeout(patience(20)):
+                while (await client.send(b"", "GET")).status != 200:  # the server behind it is still coming up
+                    await asyncio.sleep(0.01)
             client.url = program.url.replace("/mcp", "/elsewhere")
             assert (await client.send(b"", "GET")).status == 404
             assert program.gateway is not None

@@ -1,4 +1,4 @@
-"""Typed calls: what an agent wants of a server, with the SDK's result types, over the run's link. One request a call.
+"""Typed calls to a server, with the SDK's result types, over the run's link. One request a call.
 
 It owns the checks of what is given, pages, and the parsing of results. It makes no hidden requests but one: a tool that
 wants parameters in headers is listed once and called again.
@@ -155,7 +155,7 @@ async def _call_tool(
                 raise ours from error
             if error.code != HEADER_MISMATCH or listed:
                 raise
-            # The tool wants parameters in headers, and we did not know, or knew it wrong: list once and repeat.
+            # The tool requires parameters in headers, and what was listed did not say which: list once and repeat.
             await _list_tools(server, link)
             tool, listed = ListedTools.for_link(link).get(name), True
     return check_result(server, tool, _parsed(server, "tools/call", types.CallToolResult, result))

@@ -38,7 +38,7 @@ async def request_with_input(
     nested = nested_callbacks(server, link)
     handlers = None if nested is None else call_handlers_of(server, link, nested)
     sharer = run_of(server) if link.losses.sharers else None
-    if nested is not None:  # a 2026 call says itself what the server may ask, and which logs it wants
+    if nested is not None:  # in 2026 each call states what the server may ask, and which logs it gets
         meta: dict[str, Any] = {CLIENT_CAPABILITIES: nested.capabilities}
         if nested.wanted_level is not None:
             meta[LOG_LEVEL] = nested.wanted_level

@@ -1,4 +1,4 @@
-"""What the server of a link said of its tools, for as long as the link's session stands.
+"""What the server of a link has listed of its tools, for as long as the link's session stands.
 
 It owns what follows from a definition: may the call be repeated, which parameters go into headers, does the result fit
 its schema. Nothing is requested here: a listing counts once a caller has made it.
@@ -75,7 +75,7 @@ def _is_repeatable(tool: types.Tool | None) -> bool:
 
 
 def param_headers(link: Link, tool: types.Tool | None, arguments: Mapping[str, Any]) -> dict[str, str]:
-    """The arguments that a 2026 tool wants in headers, too."""
+    """The arguments that a 2026 tool requires in headers, too."""
     if tool is None or link.era is not Era.Y2026:
         return {}
     return mcp_param_headers(x_mcp_header_map(tool.input_schema), arguments)

@@ -97,7 +97,7 @@ class RunLeases:
     def _leave(self, key: Key, leasing: _Leasing) -> None:
         leasing.waiting -= 1
         if not leasing.waiting and not leasing.task.done():
-            leasing.task.cancel()  # no call wants it any more
+            leasing.task.cancel()  # no call waits for it any more
             self._forget(key, leasing)
 
     def _forget(self, key: Key, leasing: _Leasing) -> None:

@@ -225,7 +225,7 @@ class Pool:
             await slot.link.close()
             slot.renewed(renewed)
         else:
-            await self._is_well(slot.link)  # what it finds, the link heals, and reports to the call that must know
+            await self._is_well(slot.link)  # the link recovers from what it meets, and reports a loss to the next call
         slot.checked(self.clock.monotonic())
 
     async def _is_well(self, link: Link) -> bool:

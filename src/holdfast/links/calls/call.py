@@ -309,7 +309,7 @@ class Call:
         )
 
     async def _replace(self, generation: Generation) -> None:
-        """The session is lost: heal the link in any case, then decide whether this call may run in the new one."""
+        """The session is lost: begin a new one in any case, then decide whether this call may run in it."""
         context = self._context
         context.lifecycle.lose(generation, LinkEvent.SESSION_LOST)
         new = await context.lifecycle.ready(self._method, self._until)

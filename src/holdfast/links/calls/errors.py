@@ -82,7 +82,7 @@ def error_for(
         )
     if verdict is Verdict.AUTH_NEEDED:
         return Unauthorized(
-            f"{what}: {server!r} wants other credentials: {reply.what}",
+            f"{what}: {server!r} refused the credentials: {reply.what}",
             **_with(fields, "check headers= or auth=; an async callable is asked again after a 401"),
         )
     if verdict is Verdict.ANSWER:

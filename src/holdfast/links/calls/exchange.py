@@ -87,7 +87,7 @@ class Exchanger:
                 if resumption is None or generation.wire.owns_server:  # else it may be gone on with
                     self._cancel(generation, id, "the caller was cancelled")
                 raise
-            # Not the caller's: something below was closed. It must not look like a cancellation.
+            # Something below was closed; the caller was not cancelled, and must not see a cancellation.
             return Reply(seen=Seen(era=generation.era, broke=Broke.AFTER_SEND), what="the exchange was torn down")
         finally:
             self._inbound.end(id, patience)

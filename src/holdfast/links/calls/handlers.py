@@ -16,7 +16,7 @@ OnProgress: TypeAlias = Callable[[float, float | None, str | None], Awaitable[No
 
 
 class RawProgress:
-    """An `OnProgress` that wants the parameters of a progress notification as they came."""
+    """An `OnProgress` that gets the parameters of a progress notification as they came."""
 
     def __init__(self, pass_on: Callable[[Mapping[str, Any]], None]) -> None:
         self.pass_on = pass_on

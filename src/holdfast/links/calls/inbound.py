@@ -47,7 +47,7 @@ class Inbound:
         self._on_request, self._on_notification = on_request, on_notification
 
     def begin(self, id: str | int, patience: Patience, on_progress: OnProgress | None) -> None:
-        """A call begins: what the server asks meanwhile, outside any call's own stream, it may ask because of it."""
+        """A call begins: a question that comes meanwhile, outside any call's own stream, may belong to it."""
         patience.begin(self._aside)
         self._calls.add(patience)
         if on_progress is not None:

@@ -173,9 +173,9 @@ class Watch:
         return began
 
     def _judged(self, generation: Generation, reply: Reply, seen: Seen, method: str) -> None:
-        """Heal what can be healed; raise what is permanent, and anything before the server has agreed."""
+        """Recover where that is possible; raise what is permanent, and anything before the server has agreed."""
         verdict = judge(seen)
-        if self._lifecycle.heal(generation, seen, verdict):
+        if self._lifecycle.recover_from(generation, seen, verdict):
             return
         error = error_for(self._reporter.server, method, "watch", verdict, reply, 1)
         if verdict in (Verdict.ANSWER, Verdict.REJECTED, Verdict.AUTH_NEEDED) or not self.started.done():

@@ -181,8 +181,8 @@ class LinkLifecycle:
         if event is LinkEvent.TRANSPORT_LOST:
             self._discarded.add(self._startup.drop())
 
-    def heal(self, generation: Generation, seen: Seen, verdict: Verdict) -> bool:
-        """A verdict outside of a call: True if the link is healed by it, False if it is an error."""
+    def recover_from(self, generation: Generation, seen: Seen, verdict: Verdict) -> bool:
+        """A verdict outside of a call: True if a new session or new credentials follow, False if it is an error."""
         if verdict is Verdict.SESSION_LOST:
             self.lose(generation, LinkEvent.SESSION_LOST)
             return True

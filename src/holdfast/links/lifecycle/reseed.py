@@ -24,5 +24,5 @@ class ReseedContext:
     async def request(
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> dict[str, Any]:
-        """A call in the new session, ahead of everybody else's."""
+        """A call in the new session, before all other calls."""
         return await self._send(method, params, timeout)

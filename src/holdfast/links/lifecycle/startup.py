@@ -225,7 +225,7 @@ class Startup:
             return generation
 
     def _first(self) -> Era:
-        """The era to prefer now: a program that ended at the one's first message may like the other's."""
+        """The era to prefer now: a program that ended at the first message of one era may speak the other."""
         if self._ends_at is None:
             return self._settings.now.prefers
         return Era.Y2026 if self._ends_at is Era.Y2025 else Era.Y2025

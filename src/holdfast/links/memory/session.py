@@ -167,7 +167,7 @@ class SavedSession:
         handshake = saved.handshake
         chosen = settings.pinned is not None or saved.second_choice or handshake.era is settings.prefers
         if saved.session is None and not chosen:
-            return None  # nothing is held there, and the server may offer the era that we would rather have
+            return None  # nothing is held there, and the server may offer the era that is preferred
         if old is not None and saved.session == old.session and handshake.era is old.era:
             return None
         adopted = Generation(

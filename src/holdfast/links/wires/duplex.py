@@ -13,7 +13,7 @@ from holdfast.links.codec import weight
 from holdfast.links.wires.base import Dropped, Generation, Lost, Message, Patience, Receive, Reply, Resolved, Resumption
 
 WORDS = 1_000  # of progress that wait for a slow callback
-WORDS_BYTES = 1024 * 1024  # of what waits behind the first: a caller wants to know how far it is, not how far it was
+WORDS_BYTES = 1024 * 1024  # of what waits behind the first: only the latest progress matters to a caller
 
 
 class Ending(NamedTuple):

@@ -1,6 +1,6 @@
 """The sessions of one kind of state, as records of a store: begun within a quota, read, kept alive and ended.
 
-Unknown, expired and ended sessions, and those of other callers, are told apart only to their owner.
+Unknown, expired and ended sessions, and those of other callers, are distinguished only for their owner.
 """
 
 import time
@@ -120,7 +120,7 @@ class SessionTable(Generic[S]):
 
     async def load(self, handle: str, principal: Principal) -> tuple[Record, S]:
         """The record and the state in it. `NotFound` for a session that never was, and exactly the same for another
-        caller's; its owner is told `SessionExpired` and `Ended`."""
+        caller's; its owner gets `SessionExpired` or `Ended`."""
         unknown = NotFound("there is no such session", id=str(handle)[:80], remedy=self.begin_hint)
         try:
             check_name(handle, "handle")

@@ -25,7 +25,7 @@ class PostgresNoticeListener(NoticeListener):
         gone = asyncio.Event()
         connection.add_termination_listener(partial(_set, gone))
         try:
-            await connection.add_listener(CHANNEL, self._heard)
+            await connection.add_listener(CHANNEL, self._deliver)
             self._listening()
             while not gone.is_set():
                 try:
@@ -41,7 +41,7 @@ class PostgresNoticeListener(NoticeListener):
     async def _drop(self, connection: Connection) -> None:
         connection.terminate()
 
-    def _heard(self, connection: Any, pid: int, channel: str, payload: object) -> None:
+    def _deliver(self, connection: Any, pid: int, channel: str, payload: object) -> None:
         topic, _, body = str(payload).partition("\n")
         self._listeners.deliver(topic, body.encode())
 

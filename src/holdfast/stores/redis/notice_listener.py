@@ -24,7 +24,7 @@ class RedisNoticeListener(NoticeListener):
             while True:
                 try:
                     async with asyncio.timeout(PROOF_SECONDS):
-                        said = await connection.read_response(disconnect_on_error=False)
+                        message = await connection.read_response(disconnect_on_error=False)
                 except TimeoutError:
                     if asked:
                         raise
@@ -32,7 +32,7 @@ class RedisNoticeListener(NoticeListener):
                     asked = True
                     continue
                 asked = False
-                match said:
+                match message:
                     case [b"psubscribe", *_]:
                         self._listening()
                     case [b"pmessage", _, bytes(channel), bytes(body)]:

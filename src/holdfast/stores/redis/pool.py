@@ -70,8 +70,8 @@ class RedisPool:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await connection.connect()
                 await connection.send_command("CLIENT", "INFO")
-                said = dict(field.split("=", 1) for field in (await connection.read_response()).decode().split())
-                connection.client = int(said["id"]), said["addr"]
+                client = dict(field.split("=", 1) for field in (await connection.read_response()).decode().split())
+                connection.client = int(client["id"]), client["addr"]
         except BaseException as error:
             await self.drop(connection)
             if isinstance(error, FAILURES):

@@ -11,7 +11,7 @@ from holdfast.testing.contracts.given import Contract, Given, contract, refused
 WAIT = 30.0  # a notice comes within milliseconds, on a busy machine within seconds, or not at all
 
 
-async def heard(listeners: AsyncIterator[NoticeOrGap], count: int) -> list[NoticeOrGap]:
+async def received(listeners: AsyncIterator[NoticeOrGap], count: int) -> list[NoticeOrGap]:
     async with asyncio.timeout(WAIT):
         return [await anext(listeners) for _ in range(count)]
 
@@ -31,7 +31,7 @@ class NoticeContract(Contract):
             await given.store.publish(c, "not for us")
             await given.store.publish(b, [2, None, "ä"])
             await given.store.publish(a, None)
-            assert await heard(listeners, 3) == [Notice(a, {"n": 1}), Notice(b, [2, None, "ä"]), Notice(a, None)]
+            assert await received(listeners, 3) == [Notice(a, {"n": 1}), Notice(b, [2, None, "ä"]), Notice(a, None)]
 
     @contract("store.notices")
     async def test_every_listener_hears_every_notice(self, given: Given) -> None:
@@ -46,7 +46,7 @@ class NoticeContract(Contract):
             for n in range(50):
                 await (given.store if n % 2 else other).publish(topic, n)
             for listeners in (far, near, late):
-                found = await heard(listeners, 50)
+                found = await received(listeners, 50)
                 # Two publishers have no common order; each one's own notices keep theirs.
                 assert [notice for notice in found if notice in expected[1::2]] == expected[1::2]
                 assert sorted(found, key=repr) == sorted(expected, key=repr)
@@ -57,7 +57,7 @@ class NoticeContract(Contract):
         await given.store.publish(topic, "before")
         async with given.store.listen(topic) as listeners:
             await given.store.publish(topic, "after")
-            assert await heard(listeners, 1) == [Notice(topic, "after")]
+            assert await received(listeners, 1) == [Notice(topic, "after")]
 
     @contract("store.notices")
     async def test_a_listener_may_come_back(self, given: Given) -> None:
@@ -65,7 +65,7 @@ class NoticeContract(Contract):
         for n in range(3):
             async with given.store.listen(topic) as listeners:
                 await given.store.publish(topic, n)
-                assert await heard(listeners, 1) == [Notice(topic, n)]
+                assert await received(listeners, 1) == [Notice(topic, n)]
 
     @contract("store.notices")
     async def test_a_cancelled_wait_loses_nothing(self, given: Given) -> None:
@@ -76,7 +76,7 @@ class NoticeContract(Contract):
             waiting.cancel()
             await refused(asyncio.CancelledError, waiting)
             await given.store.publish(topic, "still here")
-            assert await heard(listeners, 1) == [Notice(topic, "still here")]
+            assert await received(listeners, 1) == [Notice(topic, "still here")]
 
     @contract("store.gap")
     async def test_a_listener_that_falls_behind_hears_all_or_learns_of_the_gap(self, given: Given) -> None:
@@ -90,7 +90,7 @@ class NoticeContract(Contract):
                         await _until(quick, Notice(topic, n))
                 expected = 0
                 while expected < count:
-                    match (await heard(slow, 1))[0]:
+                    match (await received(slow, 1))[0]:
                         case Gap():
                             expected = -1  # from here on, whatever comes
                         case Notice(_, int(n)) if expected in (-1, n):
@@ -107,19 +107,19 @@ class NoticeContract(Contract):
             await given.store.publish(topic, "before")
             async with given.again() as other, other.listen(topic) as late, given.store.listen(topic) as near:
                 await given.store.publish(topic, "after")
-                assert await heard(late, 1) == [Notice(topic, "after")]
-                assert await heard(near, 1) == [Notice(topic, "after")]
-            assert await heard(early, 2) == [Notice(topic, "before"), Notice(topic, "after")]
+                assert await received(late, 1) == [Notice(topic, "after")]
+                assert await received(near, 1) == [Notice(topic, "after")]
+            assert await received(early, 2) == [Notice(topic, "before"), Notice(topic, "after")]
 
     @contract("store.notices")
     async def test_what_is_heard_belongs_to_whoever_heard_it(self, given: Given) -> None:
         topic = given.kind
         async with given.store.listen(topic) as one, given.store.listen(topic) as two:
             await given.store.publish(topic, {"n": 1})
-            first = (await heard(one, 1))[0]
+            first = (await received(one, 1))[0]
             assert isinstance(first, Notice)
             first.data["n"] = "changed"  # type: ignore[index,call-overload]
-            assert await heard(two, 1) == [Notice(topic, {"n": 1})]
+            assert await received(two, 1) == [Notice(topic, {"n": 1})]
 
     @contract("store.closed")
     async def test_closing_a_store_ends_its_listeners(self, given: Given) -> None:
@@ -127,7 +127,7 @@ class NoticeContract(Contract):
             listening = other.listen(given.kind)
             listeners = await listening.__aenter__()
         if other is not given.store:
-            await refused(LeaseClosed, heard(listeners, 1))
+            await refused(LeaseClosed, received(listeners, 1))
         await listening.__aexit__(None, None, None)
 
     @contract("store.size")

@@ -1,4 +1,4 @@
-"""Where a request goes: the server's URL as HTTP wants it, and the proxy on the way."""
+"""Where a request goes: the server's URL in the form that HTTP requires, and the proxy on the way."""
 
 import base64
 from dataclasses import dataclass, field

@@ -204,7 +204,7 @@ class _Call:
             message = self._wire.endpoint.decode(raw)
         except ValueError as error:
             return self._broken(Broke.NOT_AN_ANSWER, f"the answer is not valid JSON: {error}"[:200])
-        answer = _error_to_nobody(message) or await self._sort(message)
+        answer = _error_without_id(message) or await self._sort(message)
         if answer is None:
             return self._broken(Broke.NOT_AN_ANSWER, "the answer is not a JSON-RPC answer to this request")
         return self._answered(answer, response)
@@ -263,7 +263,7 @@ class _Call:
         stream: Response | None = response
         opened: Response | None = None  # by a resumption, so ours to let go
         taken = False
-        refusal: Message | None = None  # an error to nobody: it answers this request if the stream has nothing else
+        refusal: Message | None = None  # an error without an id: it answers this request if the stream has nothing else
         first = response
         try:
             while True:
@@ -315,7 +315,7 @@ class _Call:
         return parser.feed(chunk)
 
     def _refusal(self, event: ServerSentEvent) -> Message | None:
-        return _error_to_nobody(self._wire.endpoint.decode(event.data)) if b'"error"' in event.data else None
+        return _error_without_id(self._wire.endpoint.decode(event.data)) if b'"error"' in event.data else None
 
     async def _take(self, event: ServerSentEvent, timer: asyncio.Timeout) -> Message | None:
         # While a progress callback of the caller runs, the server's silence is not counted.
@@ -340,7 +340,7 @@ class _Call:
         return None
 
 
-def _error_to_nobody(message: Any) -> Message | None:
+def _error_without_id(message: Any) -> Message | None:
     """An error that a server's transport made before it knew whose request it was: as the one body of a response it
     answers that request. The specification gives it the id null, Python's SDK "server-error"."""
     if not isinstance(message, dict):
