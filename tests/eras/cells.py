@@ -87,10 +87,10 @@ def cases() -> Iterator[tuple[Feature, Cell]]:
         yield from ((each, cell) for each in FEATURES if each.why_not(cell) is None)
 
 
-CLIENT_2025 = NotApplicable("2026 clients have no such message", client="2026")
-SERVER_2025 = NotApplicable("2026 servers have no such message", server="2026")
-CLIENT_2026 = NotApplicable("2025 clients have no such message", client="2025")
-SERVER_2026 = NotApplicable("2025 servers have no such message", server="2025")
+CLIENT_2025 = NotApplicable("only 2025 clients have it", client="2026")
+SERVER_2025 = NotApplicable("only 2025 servers have it", server="2026")
+CLIENT_2026 = NotApplicable("only 2026 clients have it", client="2025")
+SERVER_2026 = NotApplicable("only 2026 servers have it", server="2025")
 LINK: tuple[Way, ...] = ("transport", "dispatcher")
 GATEWAY_ONLY = NotApplicable("a client of a link has no HTTP", LINK)
 PROGRESS_VALUES = NotApplicable("the SDK's dispatcher takes progress as three values", ("dispatcher",))

@@ -32,7 +32,7 @@ KNOWN_WRONG: tuple[Wrong, ...] = (
     Wrong("`serverInfo` with title, icons, website", ALL_GATEWAY, "the client gets the gateway's own"),
     *_all(
         "the link refuses `server/discover` with -32601: the server speaks 2025",
-        LINK_2026_2025,
+        ("dispatcher-2026-2025",),
         "the server's capabilities",
         "the server's `extensions`",
         "the server's `experimental` capabilities",

@@ -5,6 +5,12 @@ from tests.eras.offers import CAPABILITIES, INFO, INSTRUCTIONS
 from tests.eras.walk import CLIENT_INFO, Walk
 
 SUBJECT = "Handshake"
+REFUSED = NotApplicable(
+    "the transport refuses `server/discover` and says which version there is: clients of both eras begin in 2025",
+    ("transport",),
+    client="2026",
+    server="2025",
+)
 AGREED = NotApplicable("a link has agreed on its version before its user says which", LINK)
 OWN = {
     "elicitation": {"form": {}, "url": {}},
@@ -56,31 +62,31 @@ async def unknown_version_2026(walk: Walk) -> None:
     assert reply.status == 400
 
 
-@feature(SUBJECT, "the server's capabilities")
+@feature(SUBJECT, "the server's capabilities", REFUSED)
 async def server_capabilities(walk: Walk) -> None:
     said = (await walk.client()).handshake["capabilities"]
     for name in ("tools", "prompts", "resources", "completions", "logging"):
         assert CAPABILITIES[name].items() <= said[name].items(), name
 
 
-@feature(SUBJECT, "the server's `extensions`")
+@feature(SUBJECT, "the server's `extensions`", REFUSED)
 async def server_extensions(walk: Walk) -> None:
     said = (await walk.client()).handshake["capabilities"]
     assert said["extensions"]["com.example/extension"] == {"depth": 2}
 
 
-@feature(SUBJECT, "the server's `experimental` capabilities")
+@feature(SUBJECT, "the server's `experimental` capabilities", REFUSED)
 async def server_experimental(walk: Walk) -> None:
     said = (await walk.client()).handshake["capabilities"]
     assert said["experimental"] == {"com.example/trial": {"on": True}}
 
 
-@feature(SUBJECT, "`serverInfo` with title, icons, website")
+@feature(SUBJECT, "`serverInfo` with title, icons, website", REFUSED)
 async def server_info(walk: Walk) -> None:
     assert (await walk.client()).server_info == INFO
 
 
-@feature(SUBJECT, "instructions")
+@feature(SUBJECT, "instructions", REFUSED)
 async def instructions(walk: Walk) -> None:
     assert (await walk.client()).handshake["instructions"].endswith(INSTRUCTIONS)  # a gateway says whose they are
 
