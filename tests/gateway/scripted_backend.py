@@ -63,7 +63,14 @@ class Scripted:
         self.delays: dict[str, float] = {}
         self._asked = 0
         self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self.aside: list[tuple[str, dict[str, Any]]] = []
+        """Notifications that a tool sends on the GET stream of the calling session alone, before its result."""
+        self.open_calls = 0
+        self.answered = 0
+        self.gates: dict[str, asyncio.Event] = {}
+        """Methods whose answers wait for an event."""
         self._listening: dict[asyncio.Queue[dict[str, Any] | None], Any] = {}
+        self._session_of: dict[asyncio.Queue[dict[str, Any] | None], str | None] = {}
 
     def count(self, method: str) -> int:
         return sum(asked == method for asked, _ in self.requests)
@@ -75,9 +82,11 @@ class Scripted:
     def listening(self) -> int:
         return len(self._listening)
 
-    def push(self, method: str, params: dict[str, Any] | None = None) -> None:
-        """Send a notification to all who listen."""
+    def push(self, method: str, params: dict[str, Any] | None = None, session: str | None = None) -> None:
+        """Send a notification to all who listen, or in one session."""
         for queue, id in self._listening.items():
+            if session is not None and self._session_of[queue] != session:
+                continue
             said = dict(params or {})
             if id is not None:
                 said["_meta"] = {**said.get("_meta", {}), SUBSCRIPTION_ID: id}
@@ -127,18 +136,29 @@ class Scripted:
             self._answers.pop(message["id"]).set_result(message)
             return web.Response(status=202)
         self.requests.append((method, params))
-        self.headers.append((method, dict(request.headers)))
+        self.headers.append((method, {name.lower(): value for name, value in request.headers.items()}))
         if "id" not in message or method is None:
             return web.Response(status=202)
         if method == "subscriptions/listen" and self.era == "2026":
             return await self._stream(request, message["id"], params["notifications"])
         await asyncio.sleep(self.delays.get(method, 0))
+        self.open_calls += method == "tools/call"
+        try:
+            if (gate := self.gates.get(method)) is not None:
+                await gate.wait()
+            self.answered += method == "tools/call"
+        finally:
+            self.open_calls -= method == "tools/call"
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
         try:
             answer["result"] = self._result(method, params)
         except Refusal as refusal:
             answer["error"] = refusal.error
-        headers = {"mcp-session-id": "abc"} if self.era == "2025" else {}
+        session = request.headers.get("mcp-session-id", f"s{self.count('initialize')}")
+        headers = {"mcp-session-id": session} if self.era == "2025" else {}
+        if method == "tools/call":
+            for note, said in self.aside:
+                self.push(note, said, session)
         if method != "tools/call" or not self.before:
             return web.json_response(answer, headers=headers)
         token = json.dumps(params.get("_meta", {}).get("progressToken"))
@@ -151,6 +171,7 @@ class Scripted:
         await response.prepare(request)
         queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self._listening[queue] = id
+        self._session_of[queue] = request.headers.get("mcp-session-id")
         if id is not None:
             acknowledged = {"notifications": wanted, "_meta": {SUBSCRIPTION_ID: id}}
             method = "notifications/subscriptions/acknowledged"
@@ -160,7 +181,7 @@ class Scripted:
                 while (said := await queue.get()) is not None:
                     await response.write(f"data: {json.dumps(said)}\n\n".encode())
             finally:
-                del self._listening[queue]
+                del self._listening[queue], self._session_of[queue]
         return response
 
     @asynccontextmanager

@@ -7,11 +7,14 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
-
 from holdfast.core.disclosure import CALL_AGAIN
-from holdfast.core.eras import LOG_LEVEL, Era
-from holdfast.core.exact import plain
+from holdfast.core.eras import (
+    HEADER_MISMATCH,
+    LOG_LEVEL,
+    MISSING_CAPABILITY,
+    UNSUPPORTED_VERSION,
+    Era,
+)
 from holdfast.core.questions import ASKING
 from holdfast.core.values import members
 from holdfast.errors import (
@@ -21,7 +24,6 @@ from holdfast.errors import (
     ConnectionLost,
     ErrorAnswer,
     HoldfastError,
-    LimitReached,
     SessionReplaced,
     StartTimeout,
 )
@@ -35,6 +37,7 @@ from holdfast.gateway.lifecycle import GatewayLifecycle
 from holdfast.gateway.link_choice import LinkChoice
 from holdfast.gateway.parking.call import with_answer
 from holdfast.gateway.parking.parked_calls import invalid_state
+from holdfast.gateway.repeats import RepeatableCall, headers_of
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.results import OWN_SESSION, error_with_refusal, with_notice, with_refusal
 from holdfast.gateway.seen_uris import SHOWS_URIS, SeenUris, uris_in
@@ -42,12 +45,13 @@ from holdfast.gateway.sessions.questions import Asker, ReplyChannel
 from holdfast.gateway.tasks.ids import TaskIds
 from holdfast.gateway.tasks.messages import names_tasks, with_ids
 from holdfast.links.calls.handlers import CallHandlers, RawProgress
-from holdfast.links.link import Link
 
 log = logging.getLogger("holdfast.gateway")
 
+UPDATED = "notifications/resources/updated"
 TRACE = ("traceparent", "tracestate", "baggage")
-ROUNDS = 10  # of input that a 2026 backend may ask of a 2025 client for one call
+INVALID_REQUEST = -32600
+_CODES_OF_2026 = frozenset({HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION})
 _ONLY_2026 = frozenset({"resultType", "ttlMs", "cacheScope"})
 _OF_A_RETRY = frozenset({"inputResponses", "requestState"})
 
@@ -143,31 +147,41 @@ class BackendCalls:
             backend_link.parkable.append(parkable)
         if reply_channel is not None:
             meta = members(params.get("_meta"))
-            handlers = _handlers(context, backend, link, reply_channel, meta, refused)
+            handlers = _handlers(context, backend, backend_link, reply_channel, meta, refused)
             token = meta.get("progressToken")
             if token is not None:
                 on_progress = _progress(reply_channel, token)
         server = backend.entry.server
         backend_link.calls.append(refused)
         try:
-            result = await link.request(
-                request.method,
-                params,
-                safe=request.safe,
-                headers=headers,
-                timeout=server.timeout,
-                silence=server.silence,
-                on_progress=on_progress,
-                id=id,
-                handlers=handlers,
-            )
+            try:
+                result = await link.request(
+                    request.method,
+                    params,
+                    safe=request.safe,
+                    headers=headers,
+                    timeout=server.timeout,
+                    silence=server.silence,
+                    on_progress=on_progress,
+                    id=id,
+                    handlers=handlers,
+                )
+            except ErrorAnswer as error:
+                call = RepeatableCall(context, backend_link, request.method, request.safe, on_progress, handlers)
+                if not call.was_refused_for_headers(error):
+                    raise
+                backend.lists.fetch_soon()
+                result = await call.with_new_headers(params, headers, error)
+            if result.get("resultType") == "input_required" and context.era is Era.Y2025:
+                call = RepeatableCall(context, backend_link, request.method, request.safe, on_progress, handlers)
+                result = await call.with_answers(params, result, headers)
             if names_tasks(request.method, result):
                 result = await self._with_task_ids(context, backend.name, request.method, result)
-            if result.get("resultType") == "input_required" and context.era is Era.Y2025:
-                result = await self._answer_questions(context, backend_link, request, result, headers)
         except ErrorAnswer as error:
             refusal = _refusal(context, refused)
             if refusal is None:
+                if context.era is Era.Y2025 and error.code in _CODES_OF_2026:
+                    raise _in_2025(error) from error
                 raise
             if isinstance(refusal, ErrorAnswer):
                 raise with_answer(refusal, error) from error
@@ -235,55 +249,20 @@ class BackendCalls:
                 log.warning("session %s: a task will not be listed: %s", session.key[:8], error.what)
         return changed
 
-    async def _answer_questions(
-        self,
-        context: RequestContext,
-        backend_link: BackendLink,
-        request: BackendRequest,
-        result: dict[str, Any],
-        headers: Mapping[str, str] | None,
-    ) -> dict[str, Any]:
-        """A 2026 backend asks inside its answer; a 2025 client is asked on the call's stream."""
-        session, method = context.session, request.method
-        for _ in range(ROUNDS):
-            if result.get("resultType") != "input_required":
-                return result
-            asked = result.get("inputRequests")
-            answers: dict[str, Any] = {}
-            if isinstance(asked, dict) and asked:
-                if session is None:
-                    raise ErrorAnswer(
-                        "input is needed", message="Input is needed, and the client can't be asked", code=-32603
-                    )
-                for key, question in cast("dict[str, Any]", asked).items():
-                    known = cast("dict[str, Any]", question) if isinstance(question, dict) else {}
-                    inner = known.get("params")
-                    answers[key] = await session.questions.ask(
-                        str(known.get("method")),
-                        cast("dict[str, Any]", inner) if isinstance(inner, dict) else None,
-                        context.reply_channel,
-                    )
-            again = with_client(request.params, context.client)
-            if answers:
-                again["inputResponses"] = answers
-            if isinstance(result.get("requestState"), str):
-                again["requestState"] = result["requestState"]
-            server = backend_link.backend.entry.server
-            result = await backend_link.link.request(
-                method, again, safe=request.safe, headers=headers, timeout=server.timeout, silence=server.silence
-            )
-        raise LimitReached(
-            f"{method}: {backend_link.link.name!r} asked for input {ROUNDS} times in a row",
-            limit=ROUNDS,
-            server=backend_link.link.name,
-        )
-
 
 def _without_answers(params: dict[str, Any]) -> dict[str, Any]:
     """The parameters for a 2025 server. It gave out no state, so one that comes back is not ours, or not any longer."""
     if "requestState" in params:
         raise invalid_state()
     return {key: value for key, value in params.items() if key != "inputResponses"}
+
+
+def _in_2025(error: ErrorAnswer) -> ErrorAnswer:
+    """The same with a code that a 2025 client knows."""
+    known = error.copied()
+    known.code = INVALID_REQUEST
+    known.answer = None if error.answer is None else {**error.answer, "code": INVALID_REQUEST}
+    return known
 
 
 def _refusal(context: RequestContext, refused: RefusedQuestions) -> HoldfastError | None:
@@ -307,15 +286,15 @@ def _headers(context: RequestContext, backend_link: BackendLink, request: Backen
     if route.params_in_headers and backend_link.link.era is Era.Y2026:
         known = backend.catalogue
         tool = known.tools_by_name.get(route.name) if known is not None else route.item
-        if tool is not None and (mapped := x_mcp_header_map(tool.get("inputSchema"))):
-            headers = {**(headers or {}), **mcp_param_headers(mapped, plain(request.params.get("arguments") or {}))}
+        if tool is not None and (wanted := headers_of(tool, request.params)):
+            headers = {**(headers or {}), **wanted}
     return headers
 
 
 def _handlers(
     context: RequestContext,
     backend: Backend,
-    link: Link,
+    backend_link: BackendLink,
     reply_channel: ReplyChannel,
     meta: Mapping[str, Any],
     refused: RefusedQuestions,
@@ -324,13 +303,15 @@ def _handlers(
     # A program's pipe is for all its calls, which may be of several clients.
     keep_up = None if backend.is_child and not reply_channel.is_alone else reply_channel.keep_up
     wants_log = era is Era.Y2025 or LOG_LEVEL in meta
+    own = session is not None and backend_link.session is not None
 
     def on_notice(method: str, params: Mapping[str, Any] | None) -> None:
-        if method in LISTS:  # we list anew first, and then the client may
-            if session is not None:
+        # Lists: we list anew first, and then the client may. Updates: 2026 has them on subscriptions only.
+        if method in LISTS or (method == UPDATED and era is Era.Y2026):
+            if own and session is not None:
                 session.links.on_notification(backend.name, method, params)
             else:
-                backend.on_notification(method, params)
+                backend.on_notification(method, params, backend_link.caller)
             return
         if method == "notifications/message" and not wants_log:
             return
@@ -341,7 +322,7 @@ def _handlers(
     if session is None or era is Era.Y2026:
         parkable = context.parkable
         return CallHandlers(parkable.ask if parkable is not None else refused.refuse, on_notice, keep_up)
-    asker = Asker(backend.name, link.notify)
+    asker = Asker(backend.name, backend_link.link.notify)
     return CallHandlers(
         lambda method, params, _: session.questions.ask(method, params, reply_channel, asker), on_notice, keep_up
     )

@@ -195,10 +195,12 @@ class Backend:
                 self.lists.fetch_soon()
         self.emit(event)
 
-    def on_notification(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """A notification on a link of no session."""
+    def on_notification(
+        self, method: str, params: Mapping[str, Any] | None, principal: Principal | None = None
+    ) -> None:
+        """A notification on a link of no session; `principal`: of that caller."""
         if method == "notifications/resources/updated" and params is not None and isinstance(params.get("uri"), str):
-            self._listener.resource_updated(params["uri"], without_subscription(params))
+            self._listener.resource_updated(params["uri"], without_subscription(params), principal)
         elif method in LISTS:
             self.lists.announced(method)
 

@@ -152,7 +152,7 @@ class CallerLists:
         known = self._listed.get(key)
         if known is None and not fetching.done() and context.session is not None:
             session = context.session
-            fetching.add_done_callback(lambda _: session.announce(tuple(NOTIFICATIONS)))
+            fetching.add_done_callback(lambda _: session.own_lists_changed(tuple(NOTIFICATIONS)))
         return known.catalogue if known is not None else None
 
     async def _fetch(self, context: RequestContext, backend: Backend, key: Key, passed: Mapping[str, str]) -> Catalogue:

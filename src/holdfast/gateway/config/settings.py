@@ -345,6 +345,11 @@ class ClientLimits(Part):
         default=30.0,
         description="Seconds after which the connection of a client that reads nothing of what it is sent is closed.",
     )
+    keep_alive: Seconds = Field(
+        default=5.0,
+        description="Seconds after which a client that accepts event streams is sent a comment for a call that is not "
+        "answered yet, and again after each such time.",
+    )
     connections: int = Field(
         default=2048,
         ge=1,

@@ -24,9 +24,9 @@ from holdfast.core.models import Principal
 from holdfast.core.questions import has
 from holdfast.core.values import members
 from holdfast.errors import HoldfastError
-from holdfast.gateway.announcements import TASKS, Listener
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS, Subscriptions
 from holdfast.gateway.fronts.asgi import Request
+from holdfast.gateway.fronts.keep_alive import KeepAlive
 from holdfast.gateway.fronts.messages import Message
 from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Answer, Pipeline
 from holdfast.gateway.fronts.post_reply import Accepts, PostReplyChannel, event_of
@@ -34,6 +34,7 @@ from holdfast.gateway.fronts.refusals import Refused
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.identity import TASKS as EXTENSION
 from holdfast.gateway.identity import with_info
+from holdfast.gateway.listeners import TASKS, Listener
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.seen_uris import LONGEST_URI
 from holdfast.gateway.sessions.header_keys import Keys
@@ -55,9 +56,10 @@ _LISTS = {
 class Front2026:
     """Answers the POSTs of 2026 clients."""
 
-    def __init__(self, gateway: Gateway, pipeline: Pipeline) -> None:
+    def __init__(self, gateway: Gateway, pipeline: Pipeline, alive: KeepAlive) -> None:
         self._gateway = gateway
         self._pipeline = pipeline
+        self._alive = alive
         self._keys = Keys(gateway.sessions)
 
     async def post(self, request: Request, principal: Principal, message: Message, accepts: Accepts) -> None:
@@ -78,7 +80,8 @@ class Front2026:
             result = await self._pipeline.discover(RequestContext(principal, Era.Y2026, None, client, request))
             await request.reply_json(200, {"jsonrpc": "2.0", "id": id, "result": result})
         elif method == "subscriptions/listen":
-            await self._listen(request, RequestContext(principal, Era.Y2026, None, client, request), id, params)
+            session = await self._session(headers, principal, client)
+            await self._listen(request, RequestContext(principal, Era.Y2026, session, client, request), id, params)
         else:
             session = await self._session(headers, principal, client)
             channel = PostReplyChannel(request, accepts, self._gateway.answer_stream)
@@ -119,12 +122,14 @@ class Front2026:
             watching.append(asyncio.ensure_future(_cancel_when_gone(request, task)))
 
         timer = asyncio.get_running_loop().call_later(WATCH_AFTER, watch)
+        self._alive.add(channel)
         try:
             with session.calling() if session is not None else contextlib.nullcontext():
                 answer = await self._pipeline.answer(
                     channel, id, self._pipeline.methods.answer(context, method, params)
                 )
         finally:
+            self._alive.remove(channel)
             timer.cancel()
             for each in watching:
                 each.cancel()
@@ -146,7 +151,7 @@ class Front2026:
             await self._gateway.settled()  # else resources of servers that still come up would not be acknowledged
         by_backend = await self._by_backend(context, uris)
         agreed: dict[str, Any] = {key: True for key in _LISTS if _LISTS[key][0] in kinds}
-        listener = Listener()
+        listener = Listener(context.principal, context.session.key if context.session is not None else None)
         watched: list[tuple[Subscriptions, list[str]]] = []
         ids, task_ids = _task_ids(context, known), self._gateway.sessions.task_ids
         tasks = TaskWatch(
@@ -155,14 +160,14 @@ class Front2026:
         try:
             if ids and (followed := await tasks.add(self._gateway.backends, ids)):
                 agreed["taskIds"] = followed
-            await asyncio.gather(*(self._watch(name, uris, watched) for name, uris in by_backend.items()))
+            await asyncio.gather(*(self._watch(context, name, uris, watched) for name, uris in by_backend.items()))
             listener.follow(uri for _, taken in watched for uri in taken)
             if listener.uris:
                 agreed["resourceSubscriptions"] = sorted(listener.uris)
-            self._gateway.announcements.add(listener)
+            self._gateway.listeners.add(listener)
             await request.stream(_events(listener, id, kinds, agreed))
         finally:
-            self._gateway.announcements.remove(listener)
+            self._gateway.listeners.remove(listener)
             await tasks.close()
             for subscriptions, taken in watched:
                 subscriptions.remove(taken)
@@ -191,10 +196,16 @@ class Front2026:
             return None
         return backend.name if backend is not None else None
 
-    async def _watch(self, name: str, uris: list[str], watched: list[tuple[Subscriptions, list[str]]]) -> None:
+    async def _watch(
+        self,
+        context: RequestContext,
+        name: str,
+        uris: list[str],
+        watched: list[tuple[Subscriptions, list[str]]],
+    ) -> None:
         """Subscribe to resources at their backend; those that can't be are not acknowledged."""
         try:
-            subscriptions = self._gateway.backends[name].links.subscriptions()
+            subscriptions = await self._gateway.link_choice.for_updates(context, self._gateway.backends[name])
             watched.append((subscriptions, await subscriptions.add(uris)))
         except HoldfastError as error:
             log.info("%s is not watched: %s", name, error.what)

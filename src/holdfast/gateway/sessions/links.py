@@ -17,6 +17,7 @@ from holdfast.gateway.backends.link import BackendLink, close_all
 from holdfast.gateway.backends.lists import LISTS
 from holdfast.gateway.backends.memories import SessionMemory
 from holdfast.gateway.backends.subscriptions import Subscriptions
+from holdfast.gateway.sessions.followed import FollowedResources, shared_subscriptions
 from holdfast.gateway.sessions.lists import SessionLists
 from holdfast.gateway.sessions.questions import Asker, Questions
 from holdfast.gateway.sessions.record import Client, SessionRecord
@@ -49,13 +50,16 @@ class LinkedSession(Protocol):
     @property
     def tasks(self) -> SessionTasks: ...
     def push(self, message: Mapping[str, Any]) -> None: ...
+    @property
+    def idle_seconds(self) -> float: ...
+    def own_resource_updated(self, uri: str, params: Mapping[str, Any]) -> None: ...
     def start(self, work: Coroutine[Any, Any, Any], name: str) -> object: ...
 
 
 class SessionLinks(Mapping[str, BackendLink]):
     """The links of one session, by backend."""
 
-    __slots__ = ("_backends", "_links", "_roots_due", "_session", "_subscriptions")
+    __slots__ = ("_backends", "_links", "_roots_due", "_session", "_subscriptions", "followed")
 
     def __init__(self, session: LinkedSession, backends: Mapping[str, Backend]) -> None:
         self._session = session
@@ -64,6 +68,7 @@ class SessionLinks(Mapping[str, BackendLink]):
         self._subscriptions: dict[str, Subscriptions] = {}
         """At 2026 servers, which send updates only to a listen."""
         self._roots_due: dict[str, bool] = {}
+        self.followed = FollowedResources()
 
     def __getitem__(self, backend: str) -> BackendLink:
         return self._links[backend]
@@ -119,12 +124,13 @@ class SessionLinks(Mapping[str, BackendLink]):
     def on_notification(self, backend: str, method: str, params: Mapping[str, Any] | None) -> None:
         """A backend's notification that belongs to no call."""
         if method in LISTS:
-            self._session.lists.fetch_soon(backend)
+            self._session.lists.fetch_soon(backend, LISTS[method])
             return
         if method == "notifications/resources/updated":
             uri = (params or {}).get("uri")
-            if uri not in self._session.record.subscriptions:
-                return
+            if params is not None and isinstance(uri, str):
+                self._session.own_resource_updated(uri, without_subscription(params))
+            return
         passed = self._session.tasks.notice(backend, method, without_subscription(params or {}))
         if passed is not None:
             self._session.push({"method": method, "params": passed})
@@ -137,6 +143,15 @@ class SessionLinks(Mapping[str, BackendLink]):
                 self._session.start(self._to(backend).start(), f"listen at {name}")
         for backend_link in self._links.values():
             backend_link.link.stream.want()
+        for uri, name in self._session.record.subscriptions.items():
+            shared = self._shared(name) if isinstance(name, str) and uri not in self.followed else None
+            if shared is not None:  # another process followed it, or this one before the session rested
+                self._session.start(self.followed.add(uri, shared), f"follow at {name}")
+
+    def _shared(self, backend: str) -> Subscriptions | None:
+        known = self._backends.get(backend)
+        session = self._session
+        return None if known is None else shared_subscriptions(known, session.principal, session.idle_seconds)
 
     # What the client asks for at all servers, or at one
 
@@ -148,6 +163,17 @@ class SessionLinks(Mapping[str, BackendLink]):
             if isinstance(failed, HoldfastError):  # the server's next session gets the level with its handshake
                 log.info("a log level was not set: %s", failed.what)
 
+    async def follow(self, uri: str, backend: Backend) -> bool | None:
+        """Follow a resource over a link that is shared. False: the server does not agree; None: it has to be followed
+        over the session's own link."""
+        shared = self._shared(backend.name)
+        if shared is None:
+            return None
+        if not await self.followed.add(uri, shared):
+            return False
+        await self._session.record.set_subscription(uri, backend.name)
+        return True
+
     async def subscribe(self, params: Mapping[str, Any], backend_link: BackendLink) -> None:
         """Follow a resource at a server that is up; `params` are those of the client's request."""
         uri = str(params["uri"])
@@ -157,18 +183,24 @@ class SessionLinks(Mapping[str, BackendLink]):
             await link.request("resources/subscribe", params, timeout=SUBSCRIBE_SECONDS)
             link.stream.want()
             return
-        known = self._subscriptions.get(name)
-        if known is None or known.link is not link:
-            known = self._subscriptions[name] = Subscriptions(link)
+        known = self.subscriptions(backend_link)
         if uri not in known:  # one listen stands for all resources of this session
             subscribed = self._session.record.subscriptions
             wanted = [each for each, where in subscribed.items() if where == name and each not in known]
             await known.add([uri, *wanted])
 
+    def subscriptions(self, backend_link: BackendLink) -> Subscriptions:
+        """What is followed over one of these links."""
+        name, link = backend_link.backend.name, backend_link.link
+        known = self._subscriptions.get(name)
+        if known is None or known.link is not link:
+            known = self._subscriptions[name] = Subscriptions(link)
+        return known
+
     async def unsubscribe(self, uri: str) -> None:
         name = self._session.record.subscriptions.get(uri)
         await self._session.record.set_subscription(uri, None)
-        if not isinstance(name, str):
+        if self.followed.remove(uri) or not isinstance(name, str):
             return
         known = self._subscriptions.get(name)
         if known is not None and uri in known:
@@ -205,6 +237,7 @@ class SessionLinks(Mapping[str, BackendLink]):
         return self._links.pop(backend, None)
 
     async def close(self, reason: str, *, end: bool) -> None:
+        self.followed.close()
         self._subscriptions.clear()  # they end with their links
         links, self._links = self._links, {}
         closing = [backend_link.close(reason, end=end) for backend_link in links.values()]

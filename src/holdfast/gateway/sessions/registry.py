@@ -19,6 +19,7 @@ from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.offers import Offers
 from holdfast.gateway.config.settings import Sessions as Settings
 from holdfast.gateway.fronts.streams import Streams
+from holdfast.gateway.listeners import Listeners
 from holdfast.gateway.sessions.admission import Admission
 from holdfast.gateway.sessions.endings import Endings
 from holdfast.gateway.sessions.lifetimes import Lifetimes
@@ -47,6 +48,7 @@ class Sessions:
         *,
         owner: str,
         new_streams: Callable[[], Streams] = Streams,
+        listeners: Listeners | None = None,
         sink: Sink | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
@@ -56,6 +58,7 @@ class Sessions:
         self.offers = offers
         self.owner = owner
         self.new_streams = new_streams
+        self.listeners = Listeners() if listeners is None else listeners
         self.clock = clock
         self.task_ids = TaskIds(store)
         self.live = LiveSessions()

@@ -20,6 +20,7 @@ from holdfast.gateway.backends.lists import NOTIFICATIONS
 from holdfast.gateway.backends.offers import Offers
 from holdfast.gateway.config.settings import Sessions as Settings
 from holdfast.gateway.fronts.streams import Stream, Streams
+from holdfast.gateway.listeners import Listeners, RecentKinds
 from holdfast.gateway.seen_uris import SeenUris
 from holdfast.gateway.sessions.lifetimes import Lifetimes, Usage
 from holdfast.gateway.sessions.links import SessionLinks
@@ -55,6 +56,8 @@ class SessionHost(Protocol):
     def offers(self) -> Offers: ...
     @property
     def task_ids(self) -> TaskIds: ...
+    @property
+    def listeners(self) -> Listeners: ...
     def new_streams(self) -> Streams: ...
 
 
@@ -64,6 +67,7 @@ class GatewaySession:
     __slots__ = (
         "_changed",
         "_host",
+        "_recent",
         "_tasks",
         "calls",
         "client",
@@ -106,6 +110,7 @@ class GatewaySession:
         self.streams: Streams | None = None
         self._changed: set[str] = set()
         """Kinds of lists that changed while the client did not listen."""
+        self._recent = RecentKinds()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def __repr__(self) -> str:
@@ -204,12 +209,36 @@ class GatewaySession:
             self.open_streams().own.add({"jsonrpc": "2.0", **message})
 
     def announce(self, kinds: tuple[str, ...]) -> None:
-        """Lists of these kinds have changed; a client that does not listen gets the notice when it does."""
+        """Lists of these kinds have changed; a client that does not listen gets the notice when it does. A 2026 client
+        listens apart from its session."""
+        if self.era is Era.Y2026:
+            return
+        self._recent.note(kinds)
         if self.is_read:
             for kind in kinds:
                 self.push({"method": NOTIFICATIONS[kind]})
         else:
             self._changed.update(kinds)
+
+    def announce_unseen(self, kinds: tuple[str, ...]) -> None:
+        """A server announced changes of its lists that do not show. It may have done so on several links."""
+        self.announce(self._recent.without(kinds))
+
+    def own_lists_changed(self, kinds: tuple[str, ...], *, seen: bool = True) -> None:
+        """Lists have changed for this session; `seen`: so that a difference shows."""
+        if self.era is Era.Y2026:
+            listeners = self._host.listeners
+            changed = listeners.lists_changed if seen else listeners.lists_announced
+            changed(kinds, self.principal, self.key)
+        else:
+            (self.announce if seen else self.announce_unseen)(kinds)
+
+    def own_resource_updated(self, uri: str, params: Mapping[str, Any]) -> None:
+        """A server announced a change of a resource to this session."""
+        if self.era is Era.Y2026:
+            self._host.listeners.resource_updated(uri, params, self.principal, self.key)
+        elif uri in self.record.subscriptions:
+            self.push({"method": "notifications/resources/updated", "params": dict(params)})
 
     def push_changes(self) -> None:
         """The client listens now: send it the notices that had to wait."""
@@ -226,6 +255,10 @@ class GatewaySession:
     @property
     def ask_seconds(self) -> float:
         return self._host.settings.ask
+
+    @property
+    def idle_seconds(self) -> float:
+        return self._host.settings.idle
 
     # The end
 
