@@ -10,12 +10,11 @@ from itertools import count
 from typing import Any
 
 from holdfast.core.eras import (
-    CACHEABLE,
     HEADER_MISMATCH,
     METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
-    SERVER_INFO,
     UNSUPPORTED_VERSION,
+    result_for_2025,
 )
 from holdfast.core.values import members
 from holdfast.errors import AnswerTimeout, ErrorAnswer, LimitReached
@@ -85,7 +84,7 @@ class Crossing:
             if method == "tools/list":
                 self._learn(result)
             if result.get("resultType") != "input_required":
-                return _result_for_2025(method, result)
+                return result_for_2025(method, result)
             id, asked = None, {**params, **await self._answers(method, result, until)}
         raise LimitReached(
             f"{method}: {self.link.name!r} asked for input {ROUNDS} times in a row",
@@ -127,17 +126,6 @@ class Crossing:
             if not isinstance(following, str) or following == cursor:
                 return
             cursor = following
-
-
-def _result_for_2025(method: str, result: dict[str, Any]) -> dict[str, Any]:
-    """A 2026 server's result without what only that era has."""
-    cached = ("ttlMs", "cacheScope") if method in CACHEABLE else ()
-    kept = {name: value for name, value in result.items() if name != "resultType" and name not in cached}
-    meta = members(kept.get("_meta"))
-    if SERVER_INFO in meta:
-        rest = {name: value for name, value in meta.items() if name != SERVER_INFO}
-        kept = {**kept, "_meta": rest} if rest else {name: value for name, value in kept.items() if name != "_meta"}
-    return kept
 
 
 def _error_for_2025(method: str, error: ErrorAnswer) -> ErrorAnswer:
