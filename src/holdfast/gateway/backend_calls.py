@@ -8,7 +8,7 @@ from typing import Any, cast
 from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
 
 from holdfast.core.disclosure import CALL_AGAIN
-from holdfast.core.eras import LOG_LEVEL, Era
+from holdfast.core.eras import LOG_LEVEL, Era, result_for_2025
 from holdfast.core.exact import plain
 from holdfast.core.values import members
 from holdfast.errors import (
@@ -38,7 +38,6 @@ from holdfast.links.calls.handlers import CallHandlers, RawProgress
 
 TRACE = ("traceparent", "tracestate", "baggage")
 ROUNDS = 10  # of input that a 2026 backend may ask of a 2025 client for one call
-_ONLY_2026 = frozenset({"resultType", "ttlMs", "cacheScope"})
 _OF_A_RETRY = frozenset({"inputResponses", "requestState"})
 
 
@@ -181,7 +180,7 @@ class BackendCalls:
                 raise refusal
             result = with_refusal(result, refusal)
         if context.era is Era.Y2025 and "resultType" in result:
-            return {key: value for key, value in result.items() if key not in _ONLY_2026}
+            return result_for_2025(request.method, result)
         return result
 
     async def _answer_questions(

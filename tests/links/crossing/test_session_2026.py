@@ -319,6 +319,17 @@ async def test_a_state_is_used_once_and_for_its_request_only() -> None:
 
 
 @pytest.mark.promise("link.sdk-eras")
+async def test_a_state_of_a_2026_server_is_sent_although_it_is_not_yet_known_to_be_one() -> None:
+    async with FaultServer(era="2026") as server, link_to(server.url) as link, pinned(link) as client:
+        answers = {"who": await accept(None, None)}
+        await client.session.call_tool("echo", {"text": "x"}, input_responses=answers, request_state="sealed")
+        [call] = [r.message for r in server.requests if r.method == "tools/call"]
+        assert call is not None
+        assert call["params"]["requestState"] == "sealed"
+        assert call["params"]["inputResponses"]["who"]["action"] == "accept"
+
+
+@pytest.mark.promise("link.sdk-eras")
 @pytest.mark.parametrize("ends", ["its lifetime", "its session", "too many"])
 async def test_a_call_that_nobody_comes_back_for_is_cancelled_at_the_server(ends: str, monkeypatch: Any) -> None:
     if ends == "its lifetime":

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from json import dumps
 from typing import Any, cast
 
+from holdfast.core import eras
 from holdfast.core.eras import (
-    CACHEABLE,
     HEADER_MISMATCH,
     INPUT_METHODS,
     MISSING_CAPABILITY,
@@ -63,16 +63,9 @@ def result_for_2025(method: str, result: dict[str, Any], server: str) -> dict[st
             phase="call",
             remedy="use a 2026 session for this server",
         )
-    only_2026 = {"resultType"}
-    if method in CACHEABLE:
-        only_2026 |= {"ttlMs", "cacheScope"}
+    kept = eras.result_for_2025(method, result)
     if method in INPUT_METHODS:
-        only_2026 |= {"inputRequests", "requestState"}
-    kept = {name: value for name, value in result.items() if name not in only_2026}
-    meta = members(kept.get("_meta"))
-    if SERVER_INFO in meta:
-        rest = {name: value for name, value in meta.items() if name != SERVER_INFO}
-        kept = {**kept, "_meta": rest} if rest else {name: value for name, value in kept.items() if name != "_meta"}
+        kept = {name: value for name, value in kept.items() if name not in ("inputRequests", "requestState")}
     if method == "tools/call":
         return _with_an_object(kept)
     if method == "tools/list" and isinstance(kept.get("tools"), list):
