@@ -164,7 +164,16 @@ BLOCKS = {
 }
 
 
+def eras() -> dict[str, str]:
+    """What holds in which cell of client and server eras, from the lists that tests walk."""
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    from tests.eras import table
+
+    return {"counts": table.counts(), "features": table.features()}
+
+
 DOCS = {
+    "eras.md": eras(),
     "events.md": {"events": events_table()},
     "links.md": BLOCKS,
     "servers.md": {"scopes": scopes_table()},

@@ -17,7 +17,7 @@ from holdfast.testing import FaultServer
 from tests.deadlines import patience, until
 from tests.gateway.clients import BOTH, RawClient
 from tests.gateway.gateways import gateway
-from tests.links.wires.http.fronts import talking
+from tests.links.web import listening
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
@@ -227,8 +227,8 @@ class Talker:
 @asynccontextmanager
 async def talker() -> AsyncGenerator[Talker]:
     served = Talker()
-    async with talking(served.serve) as address:
-        served.url = f"http://{address}/mcp"
+    async with listening(served.serve) as port:
+        served.url = f"http://127.0.0.1:{port}/mcp"
         yield served
 
 

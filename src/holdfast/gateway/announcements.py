@@ -1,92 +1,36 @@
 """Announcements of changes to clients: of lists and resources, to sessions that listen and to 2026 subscriptions.
 
-It receives what backends report, and owns the subscriptions of 2026 clients.
+It receives what backends report on links of no session.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
+from holdfast.core.models import Principal
 from holdfast.gateway.backends.caller_lists import CallerLists
 from holdfast.gateway.backends.lists import NOTIFICATIONS
 from holdfast.gateway.backends.offers import Offers
+from holdfast.gateway.listeners import Listeners
 from holdfast.gateway.sessions.session import GatewaySession
-from holdfast.links.codec import weight
-
-UPDATE_BYTES = 64 * 1024  # of one update beside its URI: it is kept until the client takes it
-_Change: TypeAlias = tuple[tuple[str, ...], str | None]
-"""Kinds of lists, and the URI of a resource."""
-_Update: TypeAlias = tuple[tuple[str, ...], Mapping[str, Any] | None]
-"""Kinds of lists, and the parameters of a resource's update."""
-
-
-class _Changes:
-    """What a listener has not taken yet, each change once: it grows with the number of resources, not with time."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[_Change | None, Mapping[str, Any] | None] = {}
-        self._some = asyncio.Event()
-
-    def put(self, change: _Change | None, params: Mapping[str, Any] | None = None) -> None:
-        self._waiting[change] = params
-        self._some.set()
-
-    async def get(self) -> _Update | None:
-        await self._some.wait()
-        change = next(iter(self._waiting))
-        params = self._waiting.pop(change)
-        if not self._waiting:
-            self._some.clear()
-        return None if change is None else (change[0], params)
-
-
-class Listener:
-    """A 2026 subscription: to changes of lists, and of some resources."""
-
-    def __init__(self) -> None:
-        self._changes = _Changes()
-        self.uris: frozenset[str] = frozenset()
-
-    def follow(self, uris: Iterable[str]) -> None:
-        """Follow these resources, too."""
-        self.uris |= frozenset(uris)
-
-    def lists_changed(self, kinds: tuple[str, ...]) -> None:
-        self._changes.put((kinds, None))
-
-    def resource_updated(self, uri: str, params: Mapping[str, Any]) -> None:
-        if uri in self.uris:
-            self._changes.put(((), uri), params)
-
-    def end(self) -> None:
-        self._changes.put(None)
-
-    async def next(self) -> _Update | None:
-        """The next change; None: the subscription ends."""
-        return await self._changes.get()
 
 
 class Announcements:
     """The announcements of one gateway; a `BackendListener`."""
 
-    def __init__(self, offers: Offers, live: Mapping[str, GatewaySession], caller_lists: CallerLists) -> None:
+    def __init__(
+        self,
+        offers: Offers,
+        live: Mapping[str, GatewaySession],
+        caller_lists: CallerLists,
+        listeners: Listeners,
+    ) -> None:
         self._offers = offers
         self._live = live
         self._caller_lists = caller_lists
-        self.listeners: set[Listener] = set()
+        self._listeners = listeners
         self.states = asyncio.Event()
         """A backend went up or down since this was cleared."""
-
-    def add(self, listener: Listener) -> None:
-        self.listeners.add(listener)
-
-    def remove(self, listener: Listener) -> None:
-        self.listeners.discard(listener)
-
-    def end(self) -> None:
-        """The gateway goes down: every subscription ends."""
-        for listener in self.listeners:
-            listener.end()
 
     def state_changed(self) -> None:
         self.states.set()
@@ -99,23 +43,22 @@ class Announcements:
             else:
                 session.announce(changed)
         if changed:
-            for listener in self.listeners:
-                listener.lists_changed(changed)
+            self._listeners.lists_changed(changed)
 
     def lists_announced(self, kind: str) -> None:
-        self._announce((kind,))
+        for session in self._live.values():
+            session.announce_unseen((kind,))
+        self._listeners.lists_announced((kind,))
 
-    def resource_updated(self, uri: str, params: Mapping[str, Any]) -> None:
-        kept = params if weight(params) <= UPDATE_BYTES else {"uri": uri}
-        for listener in self.listeners:
-            listener.resource_updated(uri, kept)
+    def resource_updated(self, uri: str, params: Mapping[str, Any], principal: Principal | None = None) -> None:
+        for session in self._live.values():
+            if uri in session.links.followed and principal in (None, session.principal):
+                session.push({"method": "notifications/resources/updated", "params": dict(params)})
+        self._listeners.resource_updated(uri, params, principal)
 
     def server_replaced(self, backend: str) -> None:
         self._caller_lists.forget(backend)
-        self._announce(tuple(NOTIFICATIONS))
-
-    def _announce(self, kinds: tuple[str, ...]) -> None:
+        kinds = tuple(NOTIFICATIONS)
         for session in self._live.values():
             session.announce(kinds)
-        for listener in self.listeners:
-            listener.lists_changed(kinds)
+        self._listeners.lists_changed(kinds)

@@ -1,23 +1,30 @@
 """Calls on their way to backends: their headers, what a backend sends and asks meanwhile, and what an error becomes."""
 
 import asyncio
+import logging
+import secrets
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
-
 from holdfast.core.disclosure import CALL_AGAIN
-from holdfast.core.eras import LOG_LEVEL, Era, result_for_2025
-from holdfast.core.exact import plain
+from holdfast.core.eras import (
+    HEADER_MISMATCH,
+    LOG_LEVEL,
+    MISSING_CAPABILITY,
+    UNSUPPORTED_VERSION,
+    Era,
+    result_for_2025,
+)
+from holdfast.core.questions import ASKING
 from holdfast.core.values import members
 from holdfast.errors import (
+    BadAnswer,
     CircuitOpen,
     ConnectFailed,
     ConnectionLost,
     ErrorAnswer,
     HoldfastError,
-    LimitReached,
     SessionReplaced,
     StartTimeout,
 )
@@ -26,18 +33,26 @@ from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.backends.lists import LISTS
 from holdfast.gateway.backends.refused_questions import RefusedQuestions
 from holdfast.gateway.backends.routing import Route
+from holdfast.gateway.identity import with_client
 from holdfast.gateway.lifecycle import GatewayLifecycle
 from holdfast.gateway.link_choice import LinkChoice
 from holdfast.gateway.parking.call import with_answer
 from holdfast.gateway.parking.parked_calls import invalid_state
+from holdfast.gateway.repeats import RepeatableCall, headers_of
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.results import OWN_SESSION, error_with_refusal, with_notice, with_refusal
 from holdfast.gateway.seen_uris import SHOWS_URIS, SeenUris, uris_in
-from holdfast.gateway.sessions.questions import ReplyChannel
+from holdfast.gateway.sessions.questions import Asker, ReplyChannel
+from holdfast.gateway.tasks.ids import TaskIds
+from holdfast.gateway.tasks.messages import names_tasks, with_ids
 from holdfast.links.calls.handlers import CallHandlers, RawProgress
 
+log = logging.getLogger("holdfast.gateway")
+
+UPDATED = "notifications/resources/updated"
 TRACE = ("traceparent", "tracestate", "baggage")
-ROUNDS = 10  # of input that a 2026 backend may ask of a 2025 client for one call
+INVALID_REQUEST = -32600
+_CODES_OF_2026 = frozenset({HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION})
 _OF_A_RETRY = frozenset({"inputResponses", "requestState"})
 
 
@@ -56,8 +71,13 @@ class BackendCalls:
     """Sends the calls of one gateway, one backend request a call."""
 
     def __init__(
-        self, choice: LinkChoice, lifecycle: GatewayLifecycle, seen_by: Callable[[RequestContext], SeenUris]
+        self,
+        choice: LinkChoice,
+        lifecycle: GatewayLifecycle,
+        seen_by: Callable[[RequestContext], SeenUris],
+        task_ids: TaskIds,
     ) -> None:
+        self._task_ids = task_ids
         self._choice = choice
         self._seen_by = seen_by
         self._lifecycle = lifecycle
@@ -111,34 +131,57 @@ class BackendCalls:
         headers = _headers(context, backend_link, request)
         reply_channel, handlers, on_progress = context.reply_channel, None, None
         refused = RefusedQuestions(backend.name)
-        if link.era is Era.Y2025 and not _OF_A_RETRY.isdisjoint(params):
+        if link.era is Era.Y2025 and request.method in ASKING and not _OF_A_RETRY.isdisjoint(params):
             params = _without_answers(params)
+        if link.era is Era.Y2026 and context.era is Era.Y2025:
+            params = with_client(params, context.client)
+        id = None
+        if session is not None and ("task" in params or "_meta" in params) and names_tasks("", params):
+            await self._task_ids.prepare()
+            params = session.tasks.to_server(backend.name, "", params)
+            token = members(params.get("_meta")).get("progressToken")
+            if "task" in params and token is not None and link.era is Era.Y2025:
+                id = f"task-{secrets.token_hex(8)}"  # the server's progress goes on with it after the answer
+                session.tasks.follow_progress(id, token)
         if (parkable := context.parkable) is not None:
             backend_link.parkable.append(parkable)
         if reply_channel is not None:
             meta = members(params.get("_meta"))
-            handlers = _handlers(context, backend, reply_channel, meta, refused)
+            handlers = _handlers(context, backend, backend_link, reply_channel, meta, refused)
             token = meta.get("progressToken")
             if token is not None:
                 on_progress = _progress(reply_channel, token)
         server = backend.entry.server
         backend_link.calls.append(refused)
         try:
-            result = await link.request(
-                request.method,
-                params,
-                safe=request.safe,
-                headers=headers,
-                timeout=server.timeout,
-                silence=server.silence,
-                on_progress=on_progress,
-                handlers=handlers,
-            )
+            try:
+                result = await link.request(
+                    request.method,
+                    params,
+                    safe=request.safe,
+                    headers=headers,
+                    timeout=server.timeout,
+                    silence=server.silence,
+                    on_progress=on_progress,
+                    id=id,
+                    handlers=handlers,
+                )
+            except ErrorAnswer as error:
+                call = RepeatableCall(context, backend_link, request.method, request.safe, on_progress, handlers)
+                if not call.was_refused_for_headers(error):
+                    raise
+                backend.lists.fetch_soon()
+                result = await call.with_new_headers(params, headers, error)
             if result.get("resultType") == "input_required" and context.era is Era.Y2025:
-                result = await self._answer_questions(context, backend_link, request, result, headers)
+                call = RepeatableCall(context, backend_link, request.method, request.safe, on_progress, handlers)
+                result = await call.with_answers(params, result, headers)
+            if names_tasks(request.method, result):
+                result = await self._with_task_ids(context, backend.name, request.method, result)
         except ErrorAnswer as error:
             refusal = _refusal(context, refused)
             if refusal is None:
+                if context.era is Era.Y2025 and error.code in _CODES_OF_2026:
+                    raise _in_2025(error) from error
                 raise
             if isinstance(refusal, ErrorAnswer):
                 raise with_answer(refusal, error) from error
@@ -183,46 +226,28 @@ class BackendCalls:
             return result_for_2025(request.method, result)
         return result
 
-    async def _answer_questions(
-        self,
-        context: RequestContext,
-        backend_link: BackendLink,
-        request: BackendRequest,
-        result: dict[str, Any],
-        headers: Mapping[str, str] | None,
+    async def _with_task_ids(
+        self, context: RequestContext, server: str, method: str, result: dict[str, Any]
     ) -> dict[str, Any]:
-        """A 2026 backend asks inside its answer; a 2025 client is asked on the call's stream."""
-        session, method = context.session, request.method
-        for _ in range(ROUNDS):
-            if result.get("resultType") != "input_required":
-                return result
-            asked = result.get("inputRequests")
-            answers: dict[str, Any] = {}
-            if isinstance(asked, dict) and asked:
-                if session is None:
-                    raise ErrorAnswer(
-                        "input is needed", message="Input is needed, and the client can't be asked", code=-32603
-                    )
-                for key, question in cast("dict[str, Any]", asked).items():
-                    known = cast("dict[str, Any]", question) if isinstance(question, dict) else {}
-                    inner = known.get("params")
-                    answers[key] = await session.questions.ask(
-                        str(known.get("method")),
-                        cast("dict[str, Any]", inner) if isinstance(inner, dict) else None,
-                        context.reply_channel,
-                    )
-            again = {**request.params, "inputResponses": answers} if answers else dict(request.params)
-            if isinstance(result.get("requestState"), str):
-                again["requestState"] = result["requestState"]
-            server = backend_link.backend.entry.server
-            result = await backend_link.link.request(
-                method, again, safe=request.safe, headers=headers, timeout=server.timeout, silence=server.silence
-            )
-        raise LimitReached(
-            f"{method}: {backend_link.link.name!r} asked for input {ROUNDS} times in a row",
-            limit=ROUNDS,
-            server=backend_link.link.name,
-        )
+        """A result with the ids by which the client knows the tasks in it."""
+        session, ids = context.session, self._task_ids
+        if result.get("resultType") == "task" and context.era is Era.Y2025:
+            raise BadAnswer(f"{method}: {server!r} made a task, of which 2025 clients can't learn", server=server)
+        await ids.prepare()
+        made = members(result.get("task")).get("taskId")
+        if method == "tasks/list" and session is not None and isinstance(result.get("tasks"), list):
+            own = session.record.tasks
+            listed = [members(each) for each in cast("list[object]", result["tasks"])]
+            result = {**result, "tasks": [each for each in listed if (server, each.get("taskId")) in own]}
+        if session is None:
+            return with_ids(method, result, lambda id: ids.sealed(context.task_scope, server, id))
+        changed = session.tasks.to_client(server, method, result)
+        if isinstance(made, str) and session.era is Era.Y2025:
+            try:
+                await session.record.add_task(server, made)
+            except HoldfastError as error:
+                log.warning("session %s: a task will not be listed: %s", session.key[:8], error.what)
+        return changed
 
 
 def _without_answers(params: dict[str, Any]) -> dict[str, Any]:
@@ -230,6 +255,14 @@ def _without_answers(params: dict[str, Any]) -> dict[str, Any]:
     if "requestState" in params:
         raise invalid_state()
     return {key: value for key, value in params.items() if key != "inputResponses"}
+
+
+def _in_2025(error: ErrorAnswer) -> ErrorAnswer:
+    """The same with a code that a 2025 client knows."""
+    known = error.copied()
+    known.code = INVALID_REQUEST
+    known.answer = None if error.answer is None else {**error.answer, "code": INVALID_REQUEST}
+    return known
 
 
 def _refusal(context: RequestContext, refused: RefusedQuestions) -> HoldfastError | None:
@@ -253,14 +286,15 @@ def _headers(context: RequestContext, backend_link: BackendLink, request: Backen
     if route.params_in_headers and backend_link.link.era is Era.Y2026:
         known = backend.catalogue
         tool = known.tools_by_name.get(route.name) if known is not None else route.item
-        if tool is not None and (mapped := x_mcp_header_map(tool.get("inputSchema"))):
-            headers = {**(headers or {}), **mcp_param_headers(mapped, plain(request.params.get("arguments") or {}))}
+        if tool is not None and (wanted := headers_of(tool, request.params)):
+            headers = {**(headers or {}), **wanted}
     return headers
 
 
 def _handlers(
     context: RequestContext,
     backend: Backend,
+    backend_link: BackendLink,
     reply_channel: ReplyChannel,
     meta: Mapping[str, Any],
     refused: RefusedQuestions,
@@ -269,23 +303,28 @@ def _handlers(
     # A program's pipe is for all its calls, which may be of several clients.
     keep_up = None if backend.is_child and not reply_channel.is_alone else reply_channel.keep_up
     wants_log = era is Era.Y2025 or LOG_LEVEL in meta
+    own = session is not None and backend_link.session is not None
 
     def on_notice(method: str, params: Mapping[str, Any] | None) -> None:
-        if method in LISTS:  # we list anew first, and then the client may
-            if session is not None:
+        # Lists: we list anew first, and then the client may. Updates: 2026 has them on subscriptions only.
+        if method in LISTS or (method == UPDATED and era is Era.Y2026):
+            if own and session is not None:
                 session.links.on_notification(backend.name, method, params)
             else:
-                backend.on_notification(method, params)
+                backend.on_notification(method, params, backend_link.caller)
             return
         if method == "notifications/message" and not wants_log:
             return
-        reply_channel.send({"jsonrpc": "2.0", "method": method, "params": dict(params or {})})
+        passed = session.tasks.notice(backend.name, method, params or {}) if session is not None else dict(params or {})
+        if passed is not None:
+            reply_channel.send({"jsonrpc": "2.0", "method": method, "params": passed})
 
     if session is None or era is Era.Y2026:
         parkable = context.parkable
         return CallHandlers(parkable.ask if parkable is not None else refused.refuse, on_notice, keep_up)
+    asker = Asker(backend.name, backend_link.link.notify)
     return CallHandlers(
-        lambda method, params, _: session.questions.ask(method, params, reply_channel), on_notice, keep_up
+        lambda method, params, _: session.questions.ask(method, params, reply_channel, asker), on_notice, keep_up
     )
 
 

@@ -8,16 +8,18 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from holdfast.core.eras import METHOD_NOT_FOUND, Era, result_in
+from holdfast.core.eras import Era, result_in
 from holdfast.core.questions import ASKING, asked_by_error, has, may_be_asked
 from holdfast.errors import ErrorAnswer, HoldfastError, Unavailable
 from holdfast.gateway.backend_calls import BackendCalls
 from holdfast.gateway.fresh_lists import FreshLists
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.methods.calls import CallMethods
+from holdfast.gateway.methods.foreign import ForeignMethods, method_not_found
 from holdfast.gateway.methods.lists import ListMethods
 from holdfast.gateway.methods.offered import OfferedNames
 from holdfast.gateway.methods.session_settings import SessionSettings
+from holdfast.gateway.methods.tasks import TaskMethods
 from holdfast.gateway.parking.call import missing_capability
 from holdfast.gateway.parking.parked_calls import Work
 from holdfast.gateway.parking.record import PREFIX
@@ -35,10 +37,12 @@ class Methods:
         self._gateway = gateway
         fresh = FreshLists(gateway)
         self._names = OfferedNames(gateway, fresh)
-        backend_calls = BackendCalls(gateway.link_choice, gateway.lifecycle, gateway.seen_by)
+        backend_calls = BackendCalls(gateway.link_choice, gateway.lifecycle, gateway.seen_by, gateway.sessions.task_ids)
         self.uris = UriRouting(gateway, backend_calls, self._names.table)
         lists = ListMethods(gateway, self._names, fresh)
         calls = CallMethods(gateway, self._names, backend_calls, self.uris)
+        tasks = TaskMethods(gateway, backend_calls)
+        self.foreign = ForeignMethods(gateway, backend_calls)
         settings = SessionSettings(gateway.link_choice, self._names, self.uris)
         self._table: dict[str, Any] = {
             "ping": _ping,
@@ -53,13 +57,20 @@ class Methods:
             "logging/setLevel": settings.set_level,
             "resources/subscribe": settings.subscribe,
             "resources/unsubscribe": settings.unsubscribe,
+            "tasks/get": partial(tasks.call, "tasks/get"),
+            "tasks/result": partial(tasks.call, "tasks/result"),
+            "tasks/update": partial(tasks.call, "tasks/update"),
+            "tasks/cancel": partial(tasks.call, "tasks/cancel"),
+            "tasks/list": tasks.list,
         }
 
     async def answer(self, context: RequestContext, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """The result of a method. An error that the client gets as the answer is raised."""
         handler = self._table.get(method)
-        if handler is None or (context.era is Era.Y2026 and method in _ONLY_2025):
-            raise ErrorAnswer(f"no method {method!r:.80}", message="Method not found", code=METHOD_NOT_FOUND)
+        if context.era is Era.Y2026 and method in _ONLY_2025:
+            raise method_not_found(method)
+        if handler is None:
+            handler = partial(self.foreign.answer, method=method)
         lifecycle = self._gateway.lifecycle
         task = lifecycle.begin_call()
         result: dict[str, Any]
@@ -67,7 +78,7 @@ class Methods:
             if context.era is Era.Y2026 and method in ASKING:
                 result = await self._answer_2026(context, method, params, handler)
             else:
-                result = await handler(context, params)
+                result = await handler(context, params=params)
         except ErrorAnswer:
             raise
         except HoldfastError as error:

@@ -29,6 +29,7 @@ from holdfast.gateway.fronts.steering import Steering
 from holdfast.gateway.fronts.streams import Room, Stream, Streams
 from holdfast.gateway.lifecycle import GatewayLifecycle
 from holdfast.gateway.link_choice import LinkChoice
+from holdfast.gateway.listeners import Listeners
 from holdfast.gateway.orphans import Orphans
 from holdfast.gateway.parking.parked_calls import ParkedCalls
 from holdfast.gateway.place import check_sealing
@@ -61,6 +62,7 @@ class Gateway:
         self.backends: dict[str, Backend] = {}
         self.room = Room(settings.clients.total_bytes)
         self.offers = Offers(self.backends, settings.naming)
+        self.listeners = Listeners()
         self.sessions = Sessions(
             store,
             settings.sessions,
@@ -68,13 +70,14 @@ class Gateway:
             self.offers,
             owner=self._programs.owner,
             new_streams=lambda: Streams(self.settings.clients, self.room),
+            listeners=self.listeners,
             sink=sink,
             clock=clock,
         )
         self.reaper = Reaper(self.sessions, self.backends)
         self.link_choice = LinkChoice(self.sessions)
         self.caller_lists = CallerLists(self.backends, self.offers, self.link_choice, settings.sessions)
-        self.announcements = Announcements(self.offers, self.sessions.live, self.caller_lists)
+        self.announcements = Announcements(self.offers, self.sessions.live, self.caller_lists, self.listeners)
         self.checks = HealthChecks(self.backends)
         self.lifecycle = GatewayLifecycle()
         self.parked = ParkedCalls(store, self._programs.owner, settings.sessions, self.lifecycle)
@@ -172,6 +175,7 @@ class Gateway:
         await check_sealing(self.store)
         for backend in self.backends.values():
             await backend.known_lists.recall()
+        await self.sessions.task_ids.recall()
         await self._process.end_dead()
         self.announcements.lists_changed()
         await self._process.write()
@@ -212,7 +216,7 @@ class Gateway:
     def end_streams(self) -> None:
         """Clients that listen see that it is over in this process."""
         self.sessions.live.end_streams()
-        self.announcements.end()
+        self.listeners.end()
 
     async def stop(self) -> None:
         """Drain, then let go. With a durable store, sessions at HTTP backends stay for the next process."""

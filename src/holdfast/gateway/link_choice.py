@@ -6,6 +6,7 @@ from holdfast.core.eras import Era
 from holdfast.errors import NoBackend, RunsElsewhere, StoreDown, Unavailable
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.link import BackendLink
+from holdfast.gateway.backends.subscriptions import Subscriptions
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.sessions.registry import Sessions
 from holdfast.gateway.sessions.session import GatewaySession
@@ -58,6 +59,18 @@ class LinkChoice:
         if backend.policy.reuse == "principal" and not context.is_anonymous:
             return self._for_principal(context, backend, passed), False
         return backend.new(principal=context.principal, caller=context.principal, passed=passed), True
+
+    async def for_updates(self, context: RequestContext, backend: Backend) -> Subscriptions:
+        """The subscriptions of the link over which a caller's resources are followed. A link of a session's own or of
+        a principal may show it other resources than the link for all."""
+        if context.session is not None and self._is_sessions_own(context, backend):
+            backend_link = await self.for_session(context, backend, context.session)
+            await self.start(backend_link, backend)
+            return context.session.links.subscriptions(backend_link)
+        if backend.policy.reuse == "principal" and not context.is_anonymous:
+            backend_link = self._for_principal(context, backend, backend.passed(context.headers))
+            return backend.links.subscriptions(backend_link, context.principal)
+        return backend.links.subscriptions(backend.links.common())
 
     async def for_session(self, context: RequestContext, backend: Backend, session: GatewaySession) -> BackendLink:
         """The session's own link."""

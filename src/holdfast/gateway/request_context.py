@@ -9,6 +9,7 @@ from holdfast.gateway.parking.call import ParkableCall
 from holdfast.gateway.sessions.questions import ReplyChannel
 from holdfast.gateway.sessions.record import Client
 from holdfast.gateway.sessions.session import GatewaySession
+from holdfast.gateway.tasks.ids import scope_of
 from holdfast.links.link import Link
 from holdfast.links.wires.base import Loss
 
@@ -46,6 +47,11 @@ class RequestContext:
         if self.reporting is not None:
             link, loss = self.reporting
             link.losses.reported(loss)
+
+    @property
+    def task_scope(self) -> str:
+        """Who may use the tasks that this request makes."""
+        return self.session.tasks.scope if self.session is not None else scope_of(self.principal, None)
 
     @property
     def is_anonymous(self) -> bool:

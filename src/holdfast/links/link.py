@@ -181,7 +181,7 @@ class Link:
         if generation.assumed:
             left = None if until is None else max(0.0, until - asyncio.get_running_loop().time())
             try:
-                generation.discovered(await self.request("server/discover", timeout=left))
+                await self.request("server/discover", timeout=left)
             except ErrorAnswer:
                 if self.era is not Era.Y2025:  # else it was assumed wrongly, and the handshake of 2025 stands
                     raise
@@ -241,6 +241,8 @@ class Link:
             result, generation = await call.run()
         finally:
             self._reporter.call_ended()
+        if method == "server/discover" and generation.era is Era.Y2026:
+            generation.discovered(result)  # the server may have been deployed again
         if method in REMEMBERED and params is not None:
             self._settings.change(self._settings.now.after(method, params))
             self.saved.saver.soon(generation)

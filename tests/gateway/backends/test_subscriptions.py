@@ -13,7 +13,8 @@ from holdfast.gateway.backends.subscriptions import LISTEN_URIS
 from tests.deadlines import until
 from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
-from tests.links.wires.http.fronts import talking
+from tests.gateway.scripted_backend import Scripted
+from tests.links.web import listening
 
 NAMED = {"mcp_protocol_version": "2026-07-28", "mcp_method": "subscriptions/listen"}
 UPDATED = "notifications/resources/updated"
@@ -104,8 +105,8 @@ class Notes:
 @asynccontextmanager
 async def notes(era: str) -> AsyncGenerator[Notes]:
     served = Notes(era)
-    async with talking(served.serve) as address:
-        served.url = f"http://{address}/mcp"
+    async with listening(served.serve) as port:
+        served.url = f"http://127.0.0.1:{port}/mcp"
         yield served
 
 
@@ -148,7 +149,7 @@ async def test_many_resources_of_many_clients_are_one_listen_at_the_server(tmp_p
                 assert (await second.next(20))["params"]["uri"] == "note://7"
                 server.changed("note://new")
                 assert (await second.next(20))["params"]["uri"] == "note://new"
-            await until(lambda: program.gateway is not None and len(program.gateway.announcements.listeners) == 1)
+            await until(lambda: program.gateway is not None and len(program.gateway.listeners) == 1)
             server.changed("note://8")
             assert (await first.next(20))["params"]["uri"] == "note://8"
         if era == "2026":
@@ -198,3 +199,49 @@ async def test_a_2025_client_at_a_2026_server_has_one_listen_and_a_cap(tmp_path:
             assert str(LISTEN_URIS) in refused.error["message"]
         await client.delete()
         await until(lambda: not server.open)
+
+
+@pytest.mark.promise("gateway.subscriptions")
+async def test_2025_clients_at_a_2026_server_share_one_listen_also_after_a_restart(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/s.db"
+    async with notes("2026") as server, RawClient("") as one, RawClient("") as two:
+        servers = {"n": {"url": server.url, "era": "2026"}}
+        for turn in range(2):
+            async with gateway(tmp_path, servers, store=store) as program:
+                one.url = two.url = program.url
+                if turn == 0:
+                    for client in (one, two):
+                        await client.initialize()
+                async with one.stream() as first, two.stream() as second:
+                    if turn == 0:
+                        for client in (one, two):
+                            for uri in ("note://1", "note://2"):
+                                assert (await client.ask("resources/subscribe", {"uri": uri})).result == {}
+                        assert (await two.ask("resources/unsubscribe", {"uri": "note://2"})).result == {}
+                        refused = await one.ask("resources/subscribe", {"uri": "note://no"})
+                        assert refused.error["code"] == -32002
+                    await until(lambda: {"note://1", "note://2"} in [set(uris or ()) for uris in server.open.values()])
+                    await until(lambda: len(server.open) == 1)
+                    server.changed("note://2")
+                    server.changed("note://1")
+                    assert [(await first.next(20))["params"]["uri"] for _ in range(2)] == ["note://2", "note://1"]
+                    assert (await second.next(20))["params"]["uri"] == "note://1"
+                if turn == 1:
+                    await one.delete()
+                    await two.delete()
+            await until(lambda: not server.open)
+
+
+@pytest.mark.promise("gateway.subscriptions")
+async def test_a_resource_of_a_shared_server_is_followed_in_its_one_session(tmp_path: Path) -> None:
+    async with Scripted().serving() as backend:
+        servers = {"s": {**backend.entry, "reuse": "shared"}}
+        async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
+            await client.initialize()
+            await until(lambda: program.gateway is not None and program.gateway.table.tools)
+            async with client.stream() as events:
+                assert (await client.ask("resources/subscribe", {"uri": "x://one"})).result == {}
+                await until(lambda: backend.listening)
+                backend.push(UPDATED, {"uri": "x://one"})
+                assert (await events.next(20))["params"]["uri"] == "x://one"
+            assert backend.count("initialize") == 1

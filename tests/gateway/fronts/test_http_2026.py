@@ -229,7 +229,7 @@ async def test_a_subscription_hears_that_lists_changed(tmp_path: Path) -> None:
                 assert changed["method"] == "notifications/tools/list_changed"
             names = [tool["name"] for tool in (await client.ask_2026("tools/list")).result["tools"]]
             assert "late__count" in names
-            await until(lambda: program.gateway is not None and not program.gateway.announcements.listeners)
+            await until(lambda: program.gateway is not None and not len(program.gateway.listeners))
 
 
 @pytest.mark.promise("gateway.counts")

@@ -318,7 +318,7 @@ async def test_a_stdio_session_that_is_used_does_not_expire_and_what_was_asked_i
                 return json.loads(await process.stdout.readline())
 
         handshake = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-        assert (await ask(0, "initialize", handshake))["result"]["serverInfo"]["name"] == "holdfast"
+        assert (await ask(0, "initialize", handshake))["result"]["serverInfo"]["name"] == "faulty"
         began = time.monotonic()
         counts: list[str] = []
         while time.monotonic() - began < 1.6:

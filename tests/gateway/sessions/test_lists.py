@@ -41,7 +41,7 @@ class Reader:
     def __init__(self) -> None:
         self.announced: list[tuple[str, ...]] = []
 
-    def announce(self, kinds: tuple[str, ...]) -> None:
+    def own_lists_changed(self, kinds: tuple[str, ...], *, seen: bool = True) -> None:
         self.announced.append(kinds)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.eras import Era, without_subscription
-from holdfast.core.handshake import Handshake
+from holdfast.core.handshake import Handshake, Ours
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import ConnectFailed, HoldfastError, NoBackend, OutcomeUnknown, Rejected, RunsElsewhere
 from holdfast.events import BackendItemLeftOut, BackendSessionReplaced, Event, HandshakeDone, LinkSessionReplaced, Sink
@@ -71,7 +71,7 @@ class Backend:
         self.links = SharedLinks(self, store)
         self.known_lists = KnownLists(name, self.at, store, listener, self.note_left_out)
         self.lists = BackendLists(self, self.known_lists, self.links, listener)
-        self.spares = Spares(name, self.policy.warm, children, lambda capabilities: self.new(capabilities=capabilities))
+        self.spares = Spares(name, self.policy.warm, children, self._new_spare)
         self._server: str | None = None
         """What the server said of itself at the latest handshake, where its lists depend on the caller."""
         self._fetch_due = False
@@ -182,6 +182,9 @@ class Backend:
             link.inbound.handle(backend_link.on_question, on_notification)
         return backend_link
 
+    def _new_spare(self, client: Ours) -> BackendLink:
+        return self.new(info=client.info or None, capabilities=client.capabilities)
+
     def _on_event(self, event: Event, backend_link: BackendLink) -> None:
         if isinstance(event, LinkSessionReplaced):
             self.emit(BackendSessionReplaced(event.at, self.name, backend_link.session, event.kept_state))
@@ -192,10 +195,12 @@ class Backend:
                 self.lists.fetch_soon()
         self.emit(event)
 
-    def on_notification(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """A notification on a link of no session."""
+    def on_notification(
+        self, method: str, params: Mapping[str, Any] | None, principal: Principal | None = None
+    ) -> None:
+        """A notification on a link of no session; `principal`: of that caller."""
         if method == "notifications/resources/updated" and params is not None and isinstance(params.get("uri"), str):
-            self._listener.resource_updated(params["uri"], without_subscription(params))
+            self._listener.resource_updated(params["uri"], without_subscription(params), principal)
         elif method in LISTS:
             self.lists.announced(method)
 

@@ -103,6 +103,18 @@ class CallerLists:
         self._tables.move_to_end(key)
         return known[0]
 
+    async def learn(self, context: RequestContext) -> None:
+        """Fetch the lists of the servers of which this request has headers, if they are not known."""
+        if not self.needed:
+            return
+        asked = (each for each in self._backends.values() if each.is_per_caller and each.passed(context.headers))
+        await asyncio.gather(*(self._for_backend(context, backend, False) for backend in asked))
+
+    def known(self, context: RequestContext, backend: Backend) -> Catalogue | None:
+        """One server's lists for this caller, as they were read last."""
+        listed = self._listed.get(_key_of(context, backend, backend.passed(context.headers)))
+        return listed.catalogue if listed is not None else None
+
     def why_unknown(self, context: RequestContext, backend: Backend) -> HoldfastError | None:
         """Why it can't be said what one server offers this caller now; None: it can."""
         key = _key_of(context, backend, backend.passed(context.headers))
@@ -140,7 +152,7 @@ class CallerLists:
         known = self._listed.get(key)
         if known is None and not fetching.done() and context.session is not None:
             session = context.session
-            fetching.add_done_callback(lambda _: session.announce(tuple(NOTIFICATIONS)))
+            fetching.add_done_callback(lambda _: session.own_lists_changed(tuple(NOTIFICATIONS)))
         return known.catalogue if known is not None else None
 
     async def _fetch(self, context: RequestContext, backend: Backend, key: Key, passed: Mapping[str, str]) -> Catalogue:

@@ -19,6 +19,7 @@ from holdfast.core.handshake import Handshake
 from holdfast.core.lifecycle import LinkState
 from holdfast.core.values import JSON, members
 from holdfast.errors import BadAnswer, ConnectFailed, ErrorAnswer, HoldfastError, LimitReached
+from holdfast.gateway.backends.identity import ServerIdentity
 from holdfast.gateway.backends.list_members import MEMBERS_BYTES, ListMembers
 from holdfast.links.codec import decode_exactly, encode_known
 from holdfast.links.link import Link
@@ -57,6 +58,7 @@ class Catalogue:
     """A list could not be read this time, so that all should be fetched again soon."""
     about: Mapping[str, ListMembers] = field(default_factory=dict[str, ListMembers], compare=False)
     """What each list has beside its items. Not compared: it may be another at each reading."""
+    identity: ServerIdentity = field(default_factory=ServerIdentity)
     tools_by_name: Mapping[str, Item] = field(default_factory=dict[str, Item], compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -68,7 +70,7 @@ class Catalogue:
         kept = {name: list(items) for name, items in lists.items()}
         about = {name: each.to_json() for name, each in self.about.items()}
         return {
-            _TEXT: encode_known({**kept, "about": about}).decode(),
+            _TEXT: encode_known({**kept, "about": about, "identity": self.identity.to_json()}).decode(),
             "instructions": self.instructions,
             "era": self.era,
             "keeps_sessions": self.keeps_sessions,
@@ -107,6 +109,7 @@ class Catalogue:
             left_out=tuple(str(each) for each in left_out) if isinstance(left_out, list) else (),
             digest=digest if isinstance(digest, str) else None,
             about={name: ListMembers.from_json(each) for name, each in members(known.get("about")).items()},
+            identity=ServerIdentity.from_json(known.get("identity")),
         )
 
     def with_list(self, found: "FoundList") -> "Catalogue":
@@ -246,6 +249,7 @@ async def fetch(
     if instructions is not None and len(instructions) > INSTRUCTIONS_LENGTH:
         left_out.append(f"instructions of {len(instructions)} characters, more than {INSTRUCTIONS_LENGTH}")
         instructions = None
+    identity = ServerIdentity.of(handshake, left_out)
     if len(left_out) > REASONS:
         left_out[REASONS:] = [f"and {len(left_out) - REASONS} more"]
     return Catalogue(
@@ -257,6 +261,7 @@ async def fetch(
         digest=server_digest(handshake),
         incomplete=incomplete,
         about=about,
+        identity=identity,
     )
 
 

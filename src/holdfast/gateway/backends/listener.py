@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from holdfast.core.models import Principal
+
 
 class BackendListener(Protocol):
     """The receiver of what all backends of a gateway report."""
@@ -19,8 +21,8 @@ class BackendListener(Protocol):
         """A server announced a change of its "tools", "prompts" or "resources", and no difference shows."""
         ...
 
-    def resource_updated(self, uri: str, params: Mapping[str, Any]) -> None:
-        """A server announced a change of a resource, on a link of no session."""
+    def resource_updated(self, uri: str, params: Mapping[str, Any], principal: Principal | None = None) -> None:
+        """A server announced a change of a resource, on a link of no session; `principal`: on that caller's link."""
         ...
 
     def server_replaced(self, backend: str) -> None:

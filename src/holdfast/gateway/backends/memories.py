@@ -11,14 +11,37 @@ from typing import Any, Protocol, cast
 
 from holdfast.core.handshake import Saved
 from holdfast.core.models import Claim, Principal, Record
-from holdfast.core.values import JSON, members
-from holdfast.errors import Busy, Conflict, CorruptRecord, Ended, NotFound, SessionExpired
+from holdfast.core.values import JSON, encode, members
+from holdfast.errors import Busy, Conflict, CorruptRecord, Ended, NotFound, SessionExpired, UnstorableValue
+from holdfast.links.codec import weight
 from holdfast.links.memory.store import KIND as LINKS
 from holdfast.links.memory.store import MemoryEntry, StoreMemory
 from holdfast.stores.contract import Store
 
 GRACE = 3_600.0  # seconds that a record outlives its session's end, for the process that must end it at the server
 REMEMBERED = 86_400.0  # seconds that the loss of an expired session can be reported: its caller comes back the next day
+
+
+HANDSHAKE_BYTES = 16 * 1024  # of one server's handshake, in memory: a session's record has those of all its servers
+_NEEDED = ("tools", "prompts", "resources", "completions", "logging", "tasks")
+"""Capabilities that a link which goes on with a session looks at."""
+
+
+def storable(saved: Saved) -> Saved:
+    """With what is needed of the server's handshake, where the whole is too large for a record or can't be stored."""
+    handshake = saved.handshake
+    try:
+        if weight(dict(handshake.result)) <= HANDSHAKE_BYTES:
+            encode(dict(handshake.result))
+            return saved
+    except UnstorableValue:
+        pass
+    kept = {
+        name: {each: value for each, value in members(settings).items() if isinstance(value, bool)}
+        for name, settings in handshake.capabilities.items()
+        if name in _NEEDED and weight(settings) <= HANDSHAKE_BYTES
+    }
+    return replace(saved, handshake=replace(handshake, result={"capabilities": kept}))
 
 
 class BackendMemory(Protocol):
@@ -93,7 +116,7 @@ class SessionMemory:
         return MemoryEntry(saved, entry.get("n", 0), lost)
 
     async def save(self, saved: Saved, token: object) -> object:
-        self._number = await self._put(saved.to_json(), token if isinstance(token, int) else 0, False)
+        self._number = await self._put(storable(saved).to_json(), token if isinstance(token, int) else 0, False)
         return self._number
 
     async def _put(self, saved: JSON, number: int, lost: bool) -> int:
@@ -192,7 +215,7 @@ class SharedMemory(StoreMemory):
         return kept
 
     async def save(self, saved: Saved, token: object) -> object:
-        data = {**saved.to_json(), "at": self._at}
+        data = {**storable(saved).to_json(), "at": self._at}
         record = Record(LINKS, self._id, self._principal, data, idle=self._idle)
         self._rev = (await self._store.commit(record, expect=token if isinstance(token, int) else 0)).rev
         return self._rev

@@ -6,6 +6,7 @@ left to the reaper of records.
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from holdfast.core.eras import Era
@@ -38,7 +39,9 @@ class LinkFactory(LinkOwner, Protocol):
         passed: Mapping[str, str] | None = None,
         era: EraChoice | None = None,
     ) -> BackendLink: ...
-    def on_notification(self, method: str, params: Mapping[str, Any] | None) -> None: ...
+    def on_notification(
+        self, method: str, params: Mapping[str, Any] | None, principal: Principal | None = None
+    ) -> None: ...
 
 
 class SharedLinks:
@@ -48,7 +51,7 @@ class SharedLinks:
         self._backend = backend
         self._store = store
         self._common: BackendLink | None = None
-        self._subscriptions: Subscriptions | None = None
+        self._subscriptions: dict[Principal | None, Subscriptions] = {}
         self._stateless = Stateless(lambda: backend.new(era="2026"))
         self._principals: dict[Principal, BackendLink] = {}
 
@@ -66,20 +69,22 @@ class SharedLinks:
         self._common.mark_used()
         return self._common
 
-    def subscriptions(self) -> Subscriptions:
-        """The resources that clients without a session of their own subscribe to."""
-        link = self.common().link
-        if self._subscriptions is None or self._subscriptions.link is not link:
-            self._subscriptions = Subscriptions(link)
-        return self._subscriptions
+    def subscriptions(self, backend_link: BackendLink, principal: Principal | None = None) -> Subscriptions:
+        """The resources that clients subscribe to over the link for all of them, or over a principal's."""
+        known, link = self._subscriptions.get(principal), backend_link.link
+        if known is None or known.link is not link:
+            known = self._subscriptions[principal] = Subscriptions(link)
+        return known
 
     async def end_look(self) -> None:
         """Close the link for all clients if it holds a program that was started for a look only."""
         common = self._common
         if common is None or not self._backend.is_child or self._backend.policy.reuse == "shared":
             return
-        if common.link.era is not Era.Y2026 and not self._subscriptions and not common.link.statistics().in_flight:
-            self._common = self._subscriptions = None
+        subscribed = self._subscriptions.get(None)
+        if common.link.era is not Era.Y2026 and not subscribed and not common.link.statistics().in_flight:
+            self._common = None
+            self._subscriptions.pop(None, None)
             await common.close("looked at", end=True)
 
     async def stateless(self) -> BackendLink | None:
@@ -100,7 +105,7 @@ class SharedLinks:
                 principal=principal,
                 program=principal_link(backend.name, principal),
                 caller=principal,
-                on_notification=backend.on_notification,
+                on_notification=partial(backend.on_notification, principal=principal),
                 stream=True,
                 passed=passed,
             )
@@ -129,6 +134,7 @@ class SharedLinks:
                 continue
             if time.monotonic() - backend_link.used > idle and not backend_link.link.statistics().in_flight:
                 self._principals.pop(principal, None)
+                self._subscriptions.pop(principal, None)
                 await backend_link.close("idle", end=self._backend.is_child, leaves_loss=True)
         await self._stateless.close_idle(idle)
 

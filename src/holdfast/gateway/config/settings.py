@@ -302,6 +302,12 @@ class Policy(Part):
         "for characters.",
         strict=False,
     )
+    methods: tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...] = Field(
+        default=(),
+        description="Methods of extensions that this server has though it does not declare them, as `vendor/*`; "
+        "notifications as `notifications/vendor/*`.",
+        strict=False,
+    )
     pass_headers: tuple[str, ...] = Field(
         default=(),
         description="Headers of the caller's request that are passed to this server with every request; "
@@ -338,6 +344,11 @@ class ClientLimits(Part):
     write: Seconds = Field(
         default=30.0,
         description="Seconds after which the connection of a client that reads nothing of what it is sent is closed.",
+    )
+    keep_alive: Seconds = Field(
+        default=5.0,
+        description="Seconds after which a client that accepts event streams is sent a comment for a call that is not "
+        "answered yet, and again after each such time.",
     )
     connections: int = Field(
         default=2048,

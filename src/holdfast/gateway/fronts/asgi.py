@@ -150,9 +150,13 @@ class Request:
         await self._send({"type": "http.response.body", "body": body})
 
     async def reply_json(
-        self, status: int, message: dict[str, Any], headers: list[tuple[bytes, bytes]] | None = None
+        self,
+        status: int,
+        message: dict[str, Any] | list[dict[str, Any]],
+        headers: list[tuple[bytes, bytes]] | None = None,
     ) -> None:
-        body = encode_known(message)
+        many = isinstance(message, list)
+        body = b"[%s]" % b",".join(encode_known(each) for each in message) if many else encode_known(message)
         if status == 200 and not headers and not self._extra and json_at_once(self._send, body):
             return
         await self.reply(status, body, [JSON_TYPE, *headers] if headers else _JSON_ONLY)

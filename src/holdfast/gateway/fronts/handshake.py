@@ -6,19 +6,11 @@ from holdfast.core.eras import SERVER_INFO, VERSIONS, Era
 from holdfast.core.values import encode
 from holdfast.errors import UnstorableValue
 from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.identity import introduction
+from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.sessions.record import Client
-from holdfast.version import __version__
 
 MAX_HANDSHAKE = 16 * 1024  # bytes that a client may say about itself: they are stored, and sent to every backend
-INFO = {"name": "holdfast", "version": __version__}
-CAPABILITIES: dict[str, Any] = {
-    "tools": {"listChanged": True},
-    "prompts": {"listChanged": True},
-    "resources": {"subscribe": True, "listChanged": True},
-    "completions": {},
-    "logging": {},
-}
-"""Always all of them: capabilities freeze at the handshake, and a backend may come up later."""
 
 
 class BadHandshake(ValueError):
@@ -44,38 +36,34 @@ def client_of(params: dict[str, Any]) -> Client:
     )
 
 
-def handshake(gateway: Gateway, client: Client) -> dict[str, Any]:
+def handshake(gateway: Gateway, context: RequestContext) -> dict[str, Any]:
     """The result of `initialize`."""
+    said = introduction(gateway, context)
     result: dict[str, Any] = {
-        "protocolVersion": client.version,
-        "capabilities": CAPABILITIES,
-        "serverInfo": INFO,
+        **said.others,
+        "protocolVersion": context.client.version,
+        "capabilities": said.capabilities,
+        "serverInfo": said.info,
     }
-    if instructions := _instructions(gateway):
-        result["instructions"] = instructions
+    if said.meta:
+        result["_meta"] = said.meta
+    if said.instructions:
+        result["instructions"] = said.instructions
     return result
 
 
-def discovery(gateway: Gateway) -> dict[str, Any]:
+def discovery(gateway: Gateway, context: RequestContext) -> dict[str, Any]:
     """The result of `server/discover`."""
+    said = introduction(gateway, context)
     result: dict[str, Any] = {
+        **said.others,
         "supportedVersions": [*VERSIONS[Era.Y2026]],
-        "capabilities": CAPABILITIES,
+        "capabilities": said.capabilities,
         "resultType": "complete",
         "ttlMs": 0,
         "cacheScope": "private",
-        "_meta": {SERVER_INFO: INFO},
+        "_meta": {**said.meta, SERVER_INFO: said.info},
     }
-    if instructions := _instructions(gateway):
-        result["instructions"] = instructions
+    if said.instructions:
+        result["instructions"] = said.instructions
     return result
-
-
-def _instructions(gateway: Gateway) -> str | None:
-    """The instructions of all backends, under their names."""
-    parts = [
-        f"# {name}\n{backend.catalogue.instructions}"
-        for name, backend in gateway.backends.items()
-        if backend.catalogue is not None and backend.catalogue.instructions
-    ]
-    return "\n\n".join(parts) or None

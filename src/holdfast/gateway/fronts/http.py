@@ -6,6 +6,7 @@ specification names, and nothing that a client sends is answered with 500.
 
 import asyncio
 import logging
+from typing import Any, cast
 
 from holdfast.core.disclosure import INTERNAL_ERROR
 from holdfast.core.eras import UNSUPPORTED_VERSION, VERSIONS, Era
@@ -17,7 +18,8 @@ from holdfast.gateway.fronts.bodies import COMMON, RequestBodies
 from holdfast.gateway.fronts.connections import most_of_one_caller
 from holdfast.gateway.fronts.http_2025 import Front2025
 from holdfast.gateway.fronts.http_2026 import Front2026
-from holdfast.gateway.fronts.messages import Message, read
+from holdfast.gateway.fronts.keep_alive import KeepAlive
+from holdfast.gateway.fronts.messages import Message, checked, decoded
 from holdfast.gateway.fronts.open_requests import OpenRequests
 from holdfast.gateway.fronts.pipeline import Pipeline
 from holdfast.gateway.fronts.post_reply import Accepts
@@ -39,8 +41,9 @@ class HttpFront:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         pipeline = Pipeline(gateway)
-        self._2025 = Front2025(gateway, pipeline)
-        self._2026 = Front2026(gateway, pipeline)
+        self.keep_alive = KeepAlive(lambda: gateway.settings.clients.keep_alive)
+        self._2025 = Front2025(gateway, pipeline, self.keep_alive)
+        self._2026 = Front2026(gateway, pipeline, self.keep_alive)
         self.open = OpenRequests()
         self.bodies = RequestBodies()
         self._readiness = Readiness(gateway)
@@ -64,6 +67,7 @@ class HttpFront:
 
     async def close(self) -> None:
         """Stop what still runs once no request is served."""
+        self.keep_alive.close()
         await self._readiness.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -160,9 +164,13 @@ class HttpFront:
             raise Refused(406, "accept application/json and text/event-stream")
         with self.bodies.held_by(principal) as held:
             body = await request.body(self._gateway.settings.listen.max_body, held.grow_to)
-            message = read(body, "the body")
+            found = decoded(body, "the body")
             if len(body) > COMMON:
-                held.grow_to(weight(message.body))
+                held.grow_to(weight(found))
+            if isinstance(found, list):
+                await self._2025.post_batch(request, principal, cast("list[Any]", found), accepts)
+                return
+            message = checked(found)
             front = self._2026 if self._is_2026(request, message) else self._2025
             try:
                 await front.post(request, principal, message, accepts)

@@ -1,10 +1,13 @@
 """What HTTP clients of the 2025 era get: sessions named by `Mcp-Session-Id`, their GET stream, their end by DELETE."""
 
+import logging
 from typing import Any
 
 from holdfast.core.eras import Era
 from holdfast.core.models import Principal
 from holdfast.gateway.fronts.asgi import Request
+from holdfast.gateway.fronts.batches import Batch, parts_of
+from holdfast.gateway.fronts.keep_alive import KeepAlive
 from holdfast.gateway.fronts.messages import Message
 from holdfast.gateway.fronts.pipeline import Pipeline
 from holdfast.gateway.fronts.post_reply import Accepts, PostReplyChannel, event_of
@@ -13,13 +16,16 @@ from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.sessions.session import GatewaySession
 
+log = logging.getLogger("holdfast.gateway")
+
 
 class Front2025:
     """Answers the requests of 2025 clients."""
 
-    def __init__(self, gateway: Gateway, pipeline: Pipeline) -> None:
+    def __init__(self, gateway: Gateway, pipeline: Pipeline, alive: KeepAlive) -> None:
         self._gateway = gateway
         self._pipeline = pipeline
+        self._alive = alive
 
     async def post(self, request: Request, principal: Principal, message: Message, accepts: Accepts) -> None:
         if message.method == "initialize" and message.is_request:
@@ -32,14 +38,33 @@ class Front2025:
         if message.method is None:
             self._answered(session, message.body)
         else:
-            self._pipeline.notify(session, session.calls, message)
+            self._pipeline.notify(session, session.calls, message, request)
         await request.reply(202)
+
+    async def post_batch(self, request: Request, principal: Principal, found: list[Any], accepts: Accepts) -> None:
+        """Several messages at once."""
+        session = await self._session(request, principal)
+        parts = parts_of(found, session.client.version)
+        channel = PostReplyChannel(request, accepts, lambda: session.open_streams().answer())
+        batch = Batch(self._pipeline, request, session, channel, self._gateway.settings.clients.stream_bytes)
+        self._alive.add(channel)
+        try:
+            await batch.answer(parts, lambda message: self._take(session, message))
+        finally:
+            self._alive.remove(channel)
+
+    def _take(self, session: GatewaySession, message: Message) -> None:
+        """A notification, or an answer to a question, of a batch."""
+        if message.method is not None:
+            self._pipeline.notify(session, session.calls, message)
+        elif not session.questions.answer(message.body):
+            log.info("a client answered a question that is not open")
 
     async def _initialize(self, request: Request, principal: Principal, message: Message, accepts: Accepts) -> None:
         self._pipeline.refuse_if_draining()
         if b"mcp-session-id" in request.headers:
             raise Refused(400, "initialize begins a session, so it carries no session id")
-        session, result = await self._pipeline.initialize(principal, message.params)
+        session, result = await self._pipeline.initialize(principal, message.params, request)
         answer = {"jsonrpc": "2.0", "id": message.id, "result": result}
         headers = [(b"mcp-session-id", session.id.encode())]
         if accepts.json:
@@ -74,11 +99,13 @@ class Front2025:
         channel = PostReplyChannel(request, accepts, lambda: session.open_streams().answer())
         context = RequestContext(session.principal, Era.Y2025, session, session.client, request, channel)
         session.begin_call(id, channel)
+        self._alive.add(channel)
         try:
             answer = await self._pipeline.answer(
                 channel, id, self._pipeline.methods.answer(context, method, message.params)
             )
         finally:
+            self._alive.remove(channel)
             session.end_call(id, channel)
         if answer is not None:
             await self._pipeline.deliver(context, channel, answer.message)

@@ -9,27 +9,38 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, cast
 
-from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, validate_mcp_param_headers
+from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, decode_header_value, validate_mcp_param_headers
 
-from holdfast.core.eras import INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_INFO, SUBSCRIPTION_ID, Era
+from holdfast.core.eras import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
+    SUBSCRIPTION_ID,
+    Era,
+)
 from holdfast.core.exact import is_unicode, plain
 from holdfast.core.models import Principal
+from holdfast.core.questions import has
 from holdfast.core.values import members
 from holdfast.errors import HoldfastError
-from holdfast.gateway.announcements import Listener
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS, Subscriptions
 from holdfast.gateway.fronts.asgi import Request
-from holdfast.gateway.fronts.handshake import INFO
+from holdfast.gateway.fronts.keep_alive import KeepAlive
 from holdfast.gateway.fronts.messages import Message
 from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Answer, Pipeline
 from holdfast.gateway.fronts.post_reply import Accepts, PostReplyChannel, event_of
 from holdfast.gateway.fronts.refusals import Refused
 from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.identity import TASKS as EXTENSION
+from holdfast.gateway.identity import with_info
+from holdfast.gateway.listeners import TASKS, Listener
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.seen_uris import LONGEST_URI
 from holdfast.gateway.sessions.header_keys import Keys
 from holdfast.gateway.sessions.record import Client
 from holdfast.gateway.sessions.session import GatewaySession
+from holdfast.gateway.tasks.watch import LISTEN_TASKS, NOTICE, TaskWatch
 
 log = logging.getLogger("holdfast.gateway")
 
@@ -45,9 +56,10 @@ _LISTS = {
 class Front2026:
     """Answers the POSTs of 2026 clients."""
 
-    def __init__(self, gateway: Gateway, pipeline: Pipeline) -> None:
+    def __init__(self, gateway: Gateway, pipeline: Pipeline, alive: KeepAlive) -> None:
         self._gateway = gateway
         self._pipeline = pipeline
+        self._alive = alive
         self._keys = Keys(gateway.sessions)
 
     async def post(self, request: Request, principal: Principal, message: Message, accepts: Accepts) -> None:
@@ -61,12 +73,15 @@ class Front2026:
         client = self._pipeline.client_2026(message, headers)
         if method == "tools/call":
             self._check_param_headers(params, headers)
+        elif method.startswith("tasks/"):
+            _check_task_header(params, headers)
         self._pipeline.refuse_if_draining()
         if method == "server/discover":
-            result = await self._pipeline.discover(client)
+            result = await self._pipeline.discover(RequestContext(principal, Era.Y2026, None, client, request))
             await request.reply_json(200, {"jsonrpc": "2.0", "id": id, "result": result})
         elif method == "subscriptions/listen":
-            await self._listen(request, RequestContext(principal, Era.Y2026, None, client, request), id, params)
+            session = await self._session(headers, principal, client)
+            await self._listen(request, RequestContext(principal, Era.Y2026, session, client, request), id, params)
         else:
             session = await self._session(headers, principal, client)
             channel = PostReplyChannel(request, accepts, self._gateway.answer_stream)
@@ -107,12 +122,14 @@ class Front2026:
             watching.append(asyncio.ensure_future(_cancel_when_gone(request, task)))
 
         timer = asyncio.get_running_loop().call_later(WATCH_AFTER, watch)
+        self._alive.add(channel)
         try:
             with session.calling() if session is not None else contextlib.nullcontext():
                 answer = await self._pipeline.answer(
                     channel, id, self._pipeline.methods.answer(context, method, params)
                 )
         finally:
+            self._alive.remove(channel)
             timer.cancel()
             for each in watching:
                 each.cancel()
@@ -122,7 +139,7 @@ class Front2026:
             return
         reply = answer.message
         if "result" in reply:
-            reply = {**reply, "result": _with_info(reply["result"])}
+            reply = {**reply, "result": with_info(self._gateway, reply["result"])}
         await self._pipeline.deliver(context, channel, reply, _status_of(answer))
 
     async def _listen(self, request: Request, context: RequestContext, id: str | int, params: dict[str, Any]) -> None:
@@ -134,17 +151,24 @@ class Front2026:
             await self._gateway.settled()  # else resources of servers that still come up would not be acknowledged
         by_backend = await self._by_backend(context, uris)
         agreed: dict[str, Any] = {key: True for key in _LISTS if _LISTS[key][0] in kinds}
-        listener = Listener()
+        listener = Listener(context.principal, context.session.key if context.session is not None else None)
         watched: list[tuple[Subscriptions, list[str]]] = []
+        ids, task_ids = _task_ids(context, known), self._gateway.sessions.task_ids
+        tasks = TaskWatch(
+            self._gateway.link_choice, task_ids, context, members(params.get("_meta")), listener.task_updated
+        )
         try:
-            await asyncio.gather(*(self._watch(name, uris, watched) for name, uris in by_backend.items()))
+            if ids and (followed := await tasks.add(self._gateway.backends, ids)):
+                agreed["taskIds"] = followed
+            await asyncio.gather(*(self._watch(context, name, uris, watched) for name, uris in by_backend.items()))
             listener.follow(uri for _, taken in watched for uri in taken)
             if listener.uris:
                 agreed["resourceSubscriptions"] = sorted(listener.uris)
-            self._gateway.announcements.add(listener)
+            self._gateway.listeners.add(listener)
             await request.stream(_events(listener, id, kinds, agreed))
         finally:
-            self._gateway.announcements.remove(listener)
+            self._gateway.listeners.remove(listener)
+            await tasks.close()
             for subscriptions, taken in watched:
                 subscriptions.remove(taken)
 
@@ -172,13 +196,34 @@ class Front2026:
             return None
         return backend.name if backend is not None else None
 
-    async def _watch(self, name: str, uris: list[str], watched: list[tuple[Subscriptions, list[str]]]) -> None:
+    async def _watch(
+        self,
+        context: RequestContext,
+        name: str,
+        uris: list[str],
+        watched: list[tuple[Subscriptions, list[str]]],
+    ) -> None:
         """Subscribe to resources at their backend; those that can't be are not acknowledged."""
         try:
-            subscriptions = self._gateway.backends[name].links.subscriptions()
+            subscriptions = await self._gateway.link_choice.for_updates(context, self._gateway.backends[name])
             watched.append((subscriptions, await subscriptions.add(uris)))
         except HoldfastError as error:
             log.info("%s is not watched: %s", name, error.what)
+
+
+def _task_ids(context: RequestContext, wanted: Mapping[str, Any]) -> list[str]:
+    """The tasks that a listen names, which a client may do that has the extension."""
+    named: object = wanted.get("taskIds")
+    if not named:
+        return []
+    needed: dict[str, Any] = {"extensions": {EXTENSION: {}}}
+    if not has(context.client.capabilities, needed):
+        message, data = "Missing required client capability", {"requiredCapabilities": needed}
+        raise Refused(400, message, code=MISSING_CAPABILITY, data=data)
+    ids = cast("list[object]", named) if isinstance(named, list) else []
+    if not 0 < len(ids) <= LISTEN_TASKS or not all(isinstance(id, str) for id in ids):
+        raise Refused(400, f"taskIds is a list of at most {LISTEN_TASKS} ids", code=INVALID_PARAMS)
+    return cast("list[str]", ids)
 
 
 async def _events(
@@ -198,9 +243,17 @@ async def _events(
             if kind in kinds:
                 yield event(kinds[kind], {})
         if updated is not None:
-            yield event("notifications/resources/updated", updated)
+            yield event(NOTICE if changed == TASKS else "notifications/resources/updated", updated)
     ended = {"jsonrpc": "2.0", "id": id, "result": {"resultType": "complete", **meta}}
     yield event_of(ended)
+
+
+def _check_task_header(params: dict[str, Any], headers: Mapping[str, str]) -> None:
+    """Refuse a request whose header names another task than its body."""
+    id, name = params.get("taskId"), headers.get("mcp-name")
+    if isinstance(id, str) and decode_header_value(name) != id:
+        what = "is missing" if name is None else "differs from it"
+        raise Refused(400, f"Mcp-Name repeats params.taskId, and here it {what}", code=HEADER_MISMATCH)
 
 
 async def _cancel_when_gone(request: Request, task: "asyncio.Task[Any]") -> None:
@@ -217,10 +270,3 @@ def _status_of(answer: Answer) -> int:
     if code == METHOD_NOT_FOUND and answer.error.status is None:
         return 404
     return ERROR_CODE_HTTP_STATUS.get(code, 200)
-
-
-def _with_info(result: dict[str, Any]) -> dict[str, Any]:
-    meta = result.get("_meta")
-    if isinstance(meta, dict):
-        return {**result, "_meta": {**cast("dict[str, Any]", meta), SERVER_INFO: INFO}}
-    return {**result, "_meta": {SERVER_INFO: INFO}}

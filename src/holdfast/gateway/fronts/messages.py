@@ -24,14 +24,18 @@ class Message:
         return self.method is not None and self.id is not None
 
 
-def read(data: bytes, what: str) -> Message:
-    """The message, or `Malformed`. `what` is what the client calls the data."""
+def decoded(data: bytes, what: str) -> Any:
+    """The JSON that a client sent, or `Malformed`. `what` is what the client calls the data."""
     try:
-        value = decode_exactly(data)
+        return decode_exactly(data)
     except ValueError as error:
         raise Malformed(f"{what} is not valid JSON: {error}"[:200], code=PARSE_ERROR) from None
+
+
+def checked(value: Any) -> Message:
+    """One message, or `Malformed`."""
     if not isinstance(value, dict):
-        raise Malformed("batches are not served" if isinstance(value, list) else "a message is an object")
+        raise Malformed("batches are not served here" if isinstance(value, list) else "a message is an object")
     body = cast("dict[str, Any]", value)
     if body.get("jsonrpc") != "2.0":
         raise Malformed('a message has "jsonrpc": "2.0"', body)

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple, Protocol, cast
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, InboundLadderRejection, classify_inbound_request
 
 from holdfast.core.disclosure import rpc_error
-from holdfast.core.eras import INVALID_PARAMS, UNSUPPORTED_VERSION
+from holdfast.core.eras import INVALID_PARAMS, UNSUPPORTED_VERSION, Era
 from holdfast.core.models import Principal
 from holdfast.errors import HoldfastError
+from holdfast.gateway.backends.passed_headers import HasHeaders
+from holdfast.gateway.client_notices import ClientNotices
 from holdfast.gateway.dispatch import Methods
 from holdfast.gateway.fronts.handshake import BadHandshake, client_of, discovery, handshake
 from holdfast.gateway.fronts.messages import Message
@@ -57,18 +59,24 @@ class Pipeline:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self.methods = Methods(gateway)
+        self._notices = ClientNotices(gateway, self.methods.foreign)
 
     def refuse_if_draining(self) -> None:
         if not self._gateway.lifecycle.takes_sessions:
             raise Refused.for_now("the gateway is going down")
 
-    async def initialize(self, principal: Principal, params: dict[str, Any]) -> tuple[GatewaySession, dict[str, Any]]:
-        """Begin a 2025 session. Returns it, and the result of `initialize`."""
+    async def initialize(
+        self, principal: Principal, params: dict[str, Any], headers: HasHeaders | None = None
+    ) -> tuple[GatewaySession, dict[str, Any]]:
+        """Begin a 2025 session. Returns it, and the result of `initialize`. `headers` are those of the request."""
         try:
             client = client_of(params)
         except BadHandshake as error:
             raise Refused(400, str(error), code=INVALID_PARAMS) from None
-        return await self._gateway.sessions.begin(principal, client), handshake(self._gateway, client)
+        session = await self._gateway.sessions.begin(principal, client)
+        context = RequestContext(principal, Era.Y2025, session, client, headers)
+        await self._gateway.caller_lists.learn(context)
+        return session, handshake(self._gateway, context)
 
     def client_2026(self, message: Message, headers: Mapping[str, str] | None = None) -> Client:
         """The client of a 2026 request, once its envelope, and the headers that repeat it, are checked."""
@@ -80,17 +88,23 @@ class Pipeline:
             )
         return Client(_mapping(checked.client_info), _mapping(checked.client_capabilities), checked.protocol_version)
 
-    async def discover(self, client: Client) -> dict[str, Any]:
+    async def discover(self, context: RequestContext) -> dict[str, Any]:
         """The result of `server/discover`. A client that speaks both eras is refused where it should take 2025."""
         await self._gateway.settled()
+        client = context.client
         steered = self._gateway.steers(client.info, client.version)
         if steered is not None:
             message, supported = steered
             raise Refused(400, message, code=UNSUPPORTED_VERSION, data=supported)
-        return discovery(self._gateway)
+        await self._gateway.caller_lists.learn(context)
+        return discovery(self._gateway, context)
 
     def notify(
-        self, session: GatewaySession | None, calls: Mapping[str | int, "asyncio.Task[Any]"], message: Message
+        self,
+        session: GatewaySession | None,
+        calls: Mapping[str | int, "asyncio.Task[Any]"],
+        message: Message,
+        headers: HasHeaders | None = None,
     ) -> None:
         """A notification from the client of these calls under way. Unknown ones are dropped."""
         if message.method == "notifications/cancelled":
@@ -100,6 +114,8 @@ class Pipeline:
                 task.cancel()
         elif message.method == "notifications/roots/list_changed" and session is not None:
             session.links.notify_roots()
+        elif session is not None and message.method is not None:
+            self._notices.take(session, message.method, message.params, headers)
 
     async def answer(
         self, channel: AnswerChannel, id: str | int, work: Coroutine[Any, Any, dict[str, Any]]

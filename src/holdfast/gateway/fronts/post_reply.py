@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from holdfast.gateway.fronts.asgi import Request
 from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED
-from holdfast.gateway.fronts.streams import Stream
+from holdfast.gateway.fronts.streams import COMMENT, Stream
 from holdfast.links.codec import encode_known
 
 log = logging.getLogger("holdfast.gateway")
@@ -55,6 +55,11 @@ class PostReplyChannel:
             return  # a client that accepts no stream gets the result only
         self._begun().add(message)
 
+    def keep_alive(self) -> None:
+        """Begin the stream if nothing was sent yet, and send a comment: the call takes long."""
+        if self.can_ask:
+            self._begun().comment()
+
     def _begun(self) -> Stream:
         if self._stream is None:
             self._stream = self._new()
@@ -72,15 +77,24 @@ class PostReplyChannel:
             await self._request.chunk(first)
         async for event in stream.after(0, until_whole=True):
             await self._request.chunk(event)
-            self._written += 1
+            self._written += event is not COMMENT
         if stream.cut_off and stream.id is None:
             log.info("closed a client's connection: it does not keep up with the answer to its call")
             self._request.hang_up()
         else:
             await self._request.end_stream()  # one that was cut off is resumed, as far as it is kept
 
-    async def finish(self, message: dict[str, Any], status: int = 200) -> None:
-        """Send the answer, after all messages before it."""
+    @property
+    def is_stream(self) -> bool:
+        """Has an event stream begun?"""
+        return self._pump is not None
+
+    @property
+    def takes_json(self) -> bool:
+        return self._json
+
+    async def finish(self, message: dict[str, Any] | list[dict[str, Any]], status: int = 200) -> None:
+        """Send the answer, or those of a batch as JSON, after all messages before it."""
         if self._request.revoked:  # the call took this cancellation for that of its session's end
             self.drop()
             raise asyncio.CancelledError
@@ -88,7 +102,8 @@ class PostReplyChannel:
             await self._request.reply_json(status, message)
             return
         stream = self._begun()
-        stream.add(message)
+        for each in message if isinstance(message, list) else [message]:
+            stream.add(each)
         stream.finish()
         assert self._pump is not None
         try:

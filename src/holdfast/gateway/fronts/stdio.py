@@ -19,7 +19,7 @@ from holdfast.core.eras import Era
 from holdfast.core.models import Principal
 from holdfast.errors import ConfigError, HoldfastError, Unavailable
 from holdfast.gateway.config.file import Config
-from holdfast.gateway.fronts.messages import Message, read
+from holdfast.gateway.fronts.messages import Message, checked, decoded
 from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Pipeline
 from holdfast.gateway.fronts.refusals import INVALID_REQUEST, PARSE_ERROR, SESSION_NOT_FOUND, Malformed, Refused
 from holdfast.gateway.fronts.stdio_output import OutPipe
@@ -131,7 +131,7 @@ class StdioFront:
 
     def _take(self, line: bytes) -> None:
         try:
-            message = read(line, "this line")
+            message = checked(decoded(line, "this line"))
         except Malformed as malformed:
             if malformed.is_answer:
                 log.info("the client sent an answer that can't be read: %s", malformed)
@@ -200,10 +200,9 @@ class StdioFront:
         return await self._pipeline.methods.answer(context, str(message.method), message.params)
 
     async def _answer_2026(self, context: RequestContext, message: Message) -> dict[str, Any]:
-        client = self._pipeline.client_2026(message)
+        context.identify(self._pipeline.client_2026(message))
         if message.method == "server/discover":
-            return await self._pipeline.discover(client)
-        context.identify(client)
+            return await self._pipeline.discover(context)
         return await self._pipeline.methods.answer(context, str(message.method), message.params)
 
     async def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from holdfast.links.codec import encode_known
 
 KEPT_STREAMS = 16  # of answers that ended: each is one call whose client may come back for it
 _NUMBER = re.compile(r"[0-9]{1,15}", re.ASCII).fullmatch  # int() refuses thousands of digits
+COMMENT = b": the call goes on\n\n"
+"""An event without a message or a number, which clients ignore."""
 OWN = "own"
 """The stream that a client opens with GET, for messages that belong to no call."""
 
@@ -78,6 +80,7 @@ class Stream:
 
     __slots__ = (
         "_closed",
+        "_comment_due",
         "_events",
         "_limit",
         "_lost",
@@ -110,7 +113,7 @@ class Stream:
         self.cut_off = False
         """Its reader was too far behind."""
         self.size = 0
-        self._closed = False
+        self._closed = self._comment_due = False
         self._reader = 0  # counts readers: a new one takes the stream over from the one before
         self._events: deque[_Event] = deque()
         self._room = room
@@ -149,6 +152,11 @@ class Stream:
     def first(self) -> bytes:
         """An event without a message, from which the stream can be resumed. Empty if it can't."""
         return b"" if self.id is None else b"id: %s-0\ndata: \n\n" % self.id.encode()
+
+    def comment(self) -> None:
+        """Send the reader a comment, once, however late the reader takes it."""
+        self._comment_due = True
+        self._wake()
 
     def finish(self) -> None:
         """End it: its last message was added."""
@@ -235,7 +243,10 @@ class Stream:
                     return
                 if self.whole if until_whole else self.ended:
                     return
-                if news is self._news:
+                if self._comment_due:
+                    self._comment_due = False
+                    yield COMMENT
+                elif news is self._news:
                     await news.wait()
         finally:
             if self._reader == me:

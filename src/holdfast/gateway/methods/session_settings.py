@@ -39,6 +39,11 @@ class SessionSettings:
         backend = await self._uris.locate(context, uri, self._names.known(context))
         if backend is None:
             raise not_found(context.era, uri)
+        followed = await session.links.follow(uri, backend)
+        if followed is False:
+            raise not_found(context.era, uri)
+        if followed:
+            return {}
         backend_link = await self._choice.for_session(context, backend, session)
         await self._choice.start(backend_link, backend)
         await session.links.subscribe(params, backend_link)

@@ -17,9 +17,11 @@ from holdfast.gateway.backends.link import BackendLink, close_all
 from holdfast.gateway.backends.lists import LISTS
 from holdfast.gateway.backends.memories import SessionMemory
 from holdfast.gateway.backends.subscriptions import Subscriptions
+from holdfast.gateway.sessions.followed import FollowedResources, shared_subscriptions
 from holdfast.gateway.sessions.lists import SessionLists
-from holdfast.gateway.sessions.questions import Questions
+from holdfast.gateway.sessions.questions import Asker, Questions
 from holdfast.gateway.sessions.record import Client, SessionRecord
+from holdfast.gateway.sessions.tasks import SessionTasks
 
 log = logging.getLogger("holdfast.gateway")
 
@@ -45,14 +47,19 @@ class LinkedSession(Protocol):
     def goes_on(self) -> bool: ...
     @property
     def is_read(self) -> bool: ...
+    @property
+    def tasks(self) -> SessionTasks: ...
     def push(self, message: Mapping[str, Any]) -> None: ...
+    @property
+    def idle_seconds(self) -> float: ...
+    def own_resource_updated(self, uri: str, params: Mapping[str, Any]) -> None: ...
     def start(self, work: Coroutine[Any, Any, Any], name: str) -> object: ...
 
 
 class SessionLinks(Mapping[str, BackendLink]):
     """The links of one session, by backend."""
 
-    __slots__ = ("_backends", "_links", "_roots_due", "_session", "_subscriptions")
+    __slots__ = ("_backends", "_links", "_roots_due", "_session", "_subscriptions", "followed")
 
     def __init__(self, session: LinkedSession, backends: Mapping[str, Backend]) -> None:
         self._session = session
@@ -61,6 +68,7 @@ class SessionLinks(Mapping[str, BackendLink]):
         self._subscriptions: dict[str, Subscriptions] = {}
         """At 2026 servers, which send updates only to a listen."""
         self._roots_due: dict[str, bool] = {}
+        self.followed = FollowedResources()
 
     def __getitem__(self, backend: str) -> BackendLink:
         return self._links[backend]
@@ -85,7 +93,7 @@ class SessionLinks(Mapping[str, BackendLink]):
         session, name = self._session, backend.name
         record, capabilities = session.record, session.client.capabilities
         memory = SessionMemory(record, name, backend.at, lambda: session.goes_on)
-        spare = None if name in record.backends else backend.spares.take(capabilities)
+        spare = None if name in record.backends else backend.spares.take(session.client.ours)
         if spare is None:
             backend_link = backend.new(
                 session=record.key,
@@ -100,28 +108,32 @@ class SessionLinks(Mapping[str, BackendLink]):
         else:
             backend_link = spare
             backend_link.give_to(record.key, session.principal, memory)
+        asker = Asker(name, backend_link.link.notify)
         backend_link.link.inbound.handle(
             backend_link.on_question
             if session.era is Era.Y2026
-            else lambda method, params, _: session.questions.ask(method, params, None),
+            else lambda method, params, _: session.questions.ask(method, params, None, asker),
             lambda method, params: self.on_notification(name, method, params),
         )
         backend_link.link.log_level = record.log_level
         self._links[name] = backend_link
-        if session.is_read or session.era is Era.Y2026 or may_be_asked(capabilities):
+        if session.is_read or session.era is Era.Y2026 or may_be_asked(capabilities) or _is_extended(capabilities):
             backend_link.link.stream.want()  # servers ask there, too, and wait until they get an answer or a refusal
         return backend_link
 
     def on_notification(self, backend: str, method: str, params: Mapping[str, Any] | None) -> None:
         """A backend's notification that belongs to no call."""
         if method in LISTS:
-            self._session.lists.fetch_soon(backend)
+            self._session.lists.fetch_soon(backend, LISTS[method])
             return
         if method == "notifications/resources/updated":
             uri = (params or {}).get("uri")
-            if uri not in self._session.record.subscriptions:
-                return
-        self._session.push({"method": method, "params": without_subscription(params or {})})
+            if params is not None and isinstance(uri, str):
+                self._session.own_resource_updated(uri, without_subscription(params))
+            return
+        passed = self._session.tasks.notice(backend, method, without_subscription(params or {}))
+        if passed is not None:
+            self._session.push({"method": method, "params": passed})
 
     def listen(self) -> None:
         """The client listens, so listen at the servers: also at backends that only another process has used so far."""
@@ -131,6 +143,15 @@ class SessionLinks(Mapping[str, BackendLink]):
                 self._session.start(self._to(backend).start(), f"listen at {name}")
         for backend_link in self._links.values():
             backend_link.link.stream.want()
+        for uri, name in self._session.record.subscriptions.items():
+            shared = self._shared(name) if isinstance(name, str) and uri not in self.followed else None
+            if shared is not None:  # another process followed it, or this one before the session rested
+                self._session.start(self.followed.add(uri, shared), f"follow at {name}")
+
+    def _shared(self, backend: str) -> Subscriptions | None:
+        known = self._backends.get(backend)
+        session = self._session
+        return None if known is None else shared_subscriptions(known, session.principal, session.idle_seconds)
 
     # What the client asks for at all servers, or at one
 
@@ -142,6 +163,17 @@ class SessionLinks(Mapping[str, BackendLink]):
             if isinstance(failed, HoldfastError):  # the server's next session gets the level with its handshake
                 log.info("a log level was not set: %s", failed.what)
 
+    async def follow(self, uri: str, backend: Backend) -> bool | None:
+        """Follow a resource over a link that is shared. False: the server does not agree; None: it has to be followed
+        over the session's own link."""
+        shared = self._shared(backend.name)
+        if shared is None:
+            return None
+        if not await self.followed.add(uri, shared):
+            return False
+        await self._session.record.set_subscription(uri, backend.name)
+        return True
+
     async def subscribe(self, params: Mapping[str, Any], backend_link: BackendLink) -> None:
         """Follow a resource at a server that is up; `params` are those of the client's request."""
         uri = str(params["uri"])
@@ -151,18 +183,24 @@ class SessionLinks(Mapping[str, BackendLink]):
             await link.request("resources/subscribe", params, timeout=SUBSCRIBE_SECONDS)
             link.stream.want()
             return
-        known = self._subscriptions.get(name)
-        if known is None or known.link is not link:
-            known = self._subscriptions[name] = Subscriptions(link)
+        known = self.subscriptions(backend_link)
         if uri not in known:  # one listen stands for all resources of this session
             subscribed = self._session.record.subscriptions
             wanted = [each for each, where in subscribed.items() if where == name and each not in known]
             await known.add([uri, *wanted])
 
+    def subscriptions(self, backend_link: BackendLink) -> Subscriptions:
+        """What is followed over one of these links."""
+        name, link = backend_link.backend.name, backend_link.link
+        known = self._subscriptions.get(name)
+        if known is None or known.link is not link:
+            known = self._subscriptions[name] = Subscriptions(link)
+        return known
+
     async def unsubscribe(self, uri: str) -> None:
         name = self._session.record.subscriptions.get(uri)
         await self._session.record.set_subscription(uri, None)
-        if not isinstance(name, str):
+        if self.followed.remove(uri) or not isinstance(name, str):
             return
         known = self._subscriptions.get(name)
         if known is not None and uri in known:
@@ -199,7 +237,13 @@ class SessionLinks(Mapping[str, BackendLink]):
         return self._links.pop(backend, None)
 
     async def close(self, reason: str, *, end: bool) -> None:
+        self.followed.close()
         self._subscriptions.clear()  # they end with their links
         links, self._links = self._links, {}
         closing = [backend_link.close(reason, end=end) for backend_link in links.values()]
         await close_all(f"session {self._session.record.key[:8]}", closing)
+
+
+def _is_extended(capabilities: Mapping[str, Any]) -> bool:
+    """Does a client declare what servers may send it requests and notifications about?"""
+    return any(capabilities.get(name) for name in ("tasks", "extensions", "experimental"))

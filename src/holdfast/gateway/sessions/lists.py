@@ -20,8 +20,8 @@ class ListsReader(Protocol):
 
     @property
     def links(self) -> Mapping[str, BackendLink]: ...
-    def announce(self, kinds: tuple[str, ...]) -> None:
-        """The client's lists of these kinds have changed."""
+    def own_lists_changed(self, kinds: tuple[str, ...], *, seen: bool = True) -> None:
+        """The client's lists of these kinds have changed; `seen`: so that a difference shows."""
         ...
 
 
@@ -40,15 +40,15 @@ class SessionLists:
         self.table: Table | None = None
         """None: the table of all sessions."""
 
-    def fetch_soon(self, backend: str) -> None:
-        """A backend announced a change on this session's link."""
+    def fetch_soon(self, backend: str, kind: str) -> None:
+        """A backend announced a change of its "tools", "prompts" or "resources" on this session's link."""
         self.may_have_changed(backend)
         fetching = self._fetching.get(backend)
         if fetching is None:
-            fetching = self._fetching[backend] = Refetch(backend, lambda _: self._fetch(backend))
-        fetching.soon()
+            fetching = self._fetching[backend] = Refetch(backend, lambda kinds: self._fetch(backend, kinds))
+        fetching.soon(kind)
 
-    async def _fetch(self, name: str) -> None:
+    async def _fetch(self, name: str, announced: frozenset[str]) -> None:
         backend_link = self._session.links.get(name)
         if backend_link is None:
             return
@@ -61,7 +61,9 @@ class SessionLists:
             for each in METHODS:
                 looks.done(each, began)
             self.catalogues[name] = fetched
-            self.rebuild()
+            unseen = announced.difference(self.rebuild())
+            if unseen:  # as for all clients, an announcement is passed on although no difference shows
+                self._session.own_lists_changed(tuple(sorted(unseen)), seen=False)
 
     # Lists that a client asks for
 
@@ -108,16 +110,18 @@ class SessionLists:
         """Does the session see other lists than the rest?"""
         return bool(self.catalogues) or self.table is not None
 
-    def rebuild(self) -> None:
-        """Make the table again, if the session has lists of its own, and announce what differs."""
+    def rebuild(self) -> tuple[str, ...]:
+        """Make the table again, if the session has lists of its own, and announce what differs. Returns the kinds."""
         if not self.differ:
-            return
+            return ()
         offers = self._offers
         before = self.table or offers.table
         for name in [name for name, own in self.catalogues.items() if own == offers.catalogue_of(name)]:
             del self.catalogues[name]  # all see the same again
         self.table = offers.table_of(offers.offers_with(self.catalogues), before) if self.catalogues else None
-        self._session.announce((self.table or offers.table).changed_from(before))
+        changed = (self.table or offers.table).changed_from(before)
+        self._session.own_lists_changed(changed)
+        return changed
 
     def drop(self, backend: str) -> None:
         """Another server has this name now."""

@@ -6,16 +6,20 @@ It owns the questions that wait for an answer, and the choice of the stream that
 import asyncio
 import itertools
 import secrets
-from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, Protocol, cast
 
 from holdfast.core.eras import METHOD_NOT_FOUND
+from holdfast.core.methods import TASKS, is_foreign
 from holdfast.core.questions import CAPABILITY
 from holdfast.core.values import members
 from holdfast.errors import ErrorAnswer
 from holdfast.gateway.fronts.streams import Stream
+from holdfast.gateway.sessions.tasks import SessionTasks
 
 INTERNAL_ERROR = -32603
+FOLLOWED = 256  # questions, and tasks of the client, whose progress is passed on
 
 
 class ReplyChannel(Protocol):
@@ -50,18 +54,29 @@ class QuestionedSession(Protocol):
         ...
 
     def push(self, message: Mapping[str, Any]) -> None: ...
+    @property
+    def tasks(self) -> SessionTasks: ...
+
+
+class Asker(NamedTuple):
+    """The server that asks, and how its client's progress gets there."""
+
+    server: str
+    notify: Callable[[str, Mapping[str, Any]], Awaitable[None]]
 
 
 class Questions:
     """The open questions of one session."""
 
-    __slots__ = ("_channels", "_numbers", "_open", "_session")
+    __slots__ = ("_channels", "_numbers", "_open", "_progress", "_session")
 
     def __init__(self, session: QuestionedSession) -> None:
         self._session = session
         self._channels: list[ReplyChannel] = []
         self._open: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._numbers = itertools.count(1)
+        self._progress: OrderedDict[str, tuple[Asker, Any]] = OrderedDict()
+        """Who wants to know of the client's progress, and the token of the server, by the token that the client got."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -78,19 +93,23 @@ class Questions:
         self._channels.remove(reply_channel)
 
     async def ask(
-        self, method: str, params: Mapping[str, Any] | None, reply_channel: ReplyChannel | None
+        self,
+        method: str,
+        params: Mapping[str, Any] | None,
+        reply_channel: ReplyChannel | None,
+        asker: Asker | None = None,
     ) -> dict[str, Any]:
         """Ask the client: on the stream of the call that the question is about, else of any call, else on its own."""
         session = self._session
-        capability = CAPABILITY.get(method)
-        if capability is None or capability not in session.can_be_asked:
+        if not _may_ask(method, session.can_be_asked):
             raise ErrorAnswer(
                 f"{method}: the client has no such capability", message="Method not found", code=METHOD_NOT_FOUND
             )
         id = f"hf-{next(self._numbers)}-{secrets.token_hex(4)}"
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "method": method}
         if params is not None:
-            message["params"] = dict(params)
+            asked = dict(params) if asker is None else await session.tasks.question(asker.server, method, params)
+            message["params"] = self._with_own_token(id, asked, asker)
         answered = self._open[id] = asyncio.get_running_loop().create_future()
         number, stream = 0, None
         try:
@@ -121,7 +140,26 @@ class Questions:
             self._open.pop(id, None)
             if number and stream is not None:
                 stream.forget(number)  # a client that resumes its stream must not be asked again
-        return _result(method, answer)
+            if not answered.done() or answered.cancelled() or "task" not in members(answered.result().get("result")):
+                self._progress.pop(id, None)  # the progress of a task goes on
+        result = _result(method, answer)
+        return result if asker is None else await session.tasks.answer(asker.server, method, result)
+
+    def _with_own_token(self, id: str, params: dict[str, Any], asker: Asker | None) -> dict[str, Any]:
+        """With a progress token of ours: two servers may have chosen the same."""
+        meta = members(params.get("_meta"))
+        if asker is None or "progressToken" not in meta:
+            return params
+        self._progress[id] = asker, meta["progressToken"]
+        if len(self._progress) > FOLLOWED:
+            self._progress.popitem(last=False)
+        return {**params, "_meta": {**meta, "progressToken": id}}
+
+    def progressed(self, params: Mapping[str, Any]) -> tuple[Asker, dict[str, Any]] | None:
+        """Who gets the client's progress, and its parameters as that server knows them."""
+        token = params.get("progressToken")
+        known = self._progress.get(token) if isinstance(token, str) else None
+        return None if known is None else (known[0], {**params, "progressToken": known[1]})
 
     def _channel(self, wanted: ReplyChannel | None) -> ReplyChannel | None:
         if wanted is not None and wanted.can_ask:
@@ -136,6 +174,14 @@ class Questions:
             return False
         waiting.set_result(message)
         return True
+
+
+def _may_ask(method: str, declared: Mapping[str, Any]) -> bool:
+    """May a client that declares this be sent a request of this method? What the protocol does not define, it answers
+    itself."""
+    if method.startswith(TASKS):
+        return "tasks" in declared
+    return CAPABILITY[method] in declared if method in CAPABILITY else is_foreign(method)
 
 
 def _result(method: str, answer: Mapping[str, Any]) -> dict[str, Any]:

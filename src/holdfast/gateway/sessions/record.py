@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from holdfast.core.eras import Era
+from holdfast.core.handshake import Ours
 from holdfast.core.models import FrontSessionId, Principal, Record
 from holdfast.core.values import JSON, members
 from holdfast.errors import Conflict, NotFound
@@ -20,6 +21,8 @@ from holdfast.gateway.sessions.lifetimes import Lifetimes
 from holdfast.stores.contract import Store
 
 KIND = "session"
+TASKS = 200  # that `tasks/list` can show; older ones are found by their ids
+TASKS_LENGTH = 32 * 1024  # characters of their ids: they stand in the session's record
 TRIES = 20  # to write a record that other links of the session write to
 
 
@@ -40,6 +43,11 @@ class Client:
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     capabilities: Mapping[str, Any] = field(default_factory=dict[str, Any])
     version: str = "2025-11-25"
+
+    @property
+    def ours(self) -> Ours:
+        """The same, as a link to a server says it."""
+        return Ours(self.info, self.capabilities)
 
     def to_json(self) -> JSON:
         return cast("JSON", {"info": self.info, "capabilities": self.capabilities, "version": self.version})
@@ -106,6 +114,27 @@ class SessionRecord:
     def subscriptions(self) -> dict[str, Any]:
         """Resources that the client subscribed to, and the backends that have them."""
         return members(self.data.get("subscriptions"))
+
+    @property
+    def tasks(self) -> set[tuple[str, str]]:
+        """The latest tasks that the client's requests made: server and id there."""
+        return {(str(each[0]), str(each[1])) for each in self._tasks}
+
+    @property
+    def _tasks(self) -> list[list[str]]:
+        known = self.data.get("tasks")
+        return cast("list[list[str]]", known) if isinstance(known, list) else []
+
+    async def add_task(self, server: str, id: str) -> None:
+        """A request of the client has made a task."""
+
+        def change(data: dict[str, JSON]) -> None:
+            kept = [*self._tasks, [server, id]][-TASKS:]
+            while len(kept) > 1 and sum(len(each[1]) for each in kept) > TASKS_LENGTH:
+                del kept[0]
+            data["tasks"] = cast("JSON", kept)
+
+        await self.write(change)
 
     def _to_record(self) -> Record:
         self.data |= {"client": self._client.to_json(), "era": self._era.value}

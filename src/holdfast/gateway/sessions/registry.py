@@ -19,6 +19,7 @@ from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.offers import Offers
 from holdfast.gateway.config.settings import Sessions as Settings
 from holdfast.gateway.fronts.streams import Streams
+from holdfast.gateway.listeners import Listeners
 from holdfast.gateway.sessions.admission import Admission
 from holdfast.gateway.sessions.endings import Endings
 from holdfast.gateway.sessions.lifetimes import Lifetimes
@@ -27,6 +28,7 @@ from holdfast.gateway.sessions.record import KIND, Client, era_of, new_id, recor
 from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.gateway.sessions.start import start_backends
 from holdfast.gateway.sessions.stored import StoredSessions
+from holdfast.gateway.tasks.ids import TaskIds
 from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.gateway")
@@ -46,6 +48,7 @@ class Sessions:
         *,
         owner: str,
         new_streams: Callable[[], Streams] = Streams,
+        listeners: Listeners | None = None,
         sink: Sink | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
@@ -55,7 +58,9 @@ class Sessions:
         self.offers = offers
         self.owner = owner
         self.new_streams = new_streams
+        self.listeners = Listeners() if listeners is None else listeners
         self.clock = clock
+        self.task_ids = TaskIds(store)
         self.live = LiveSessions()
         self.lifetimes = Lifetimes(settings, clock)
         self.stored = StoredSessions(store, owner, backends, self.lifetimes, sink)

@@ -20,12 +20,16 @@ from holdfast.gateway.backends.lists import NOTIFICATIONS
 from holdfast.gateway.backends.offers import Offers
 from holdfast.gateway.config.settings import Sessions as Settings
 from holdfast.gateway.fronts.streams import Stream, Streams
+from holdfast.gateway.listeners import Listeners, RecentKinds
 from holdfast.gateway.seen_uris import SeenUris
 from holdfast.gateway.sessions.lifetimes import Lifetimes, Usage
 from holdfast.gateway.sessions.links import SessionLinks
 from holdfast.gateway.sessions.lists import SessionLists
+from holdfast.gateway.sessions.outbox import Outbox
 from holdfast.gateway.sessions.questions import Questions, ReplyChannel
 from holdfast.gateway.sessions.record import Client, SessionRecord
+from holdfast.gateway.sessions.tasks import SessionTasks
+from holdfast.gateway.tasks.ids import TaskIds, scope_of
 from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.gateway")
@@ -50,6 +54,10 @@ class SessionHost(Protocol):
     def backends(self) -> Mapping[str, Backend]: ...
     @property
     def offers(self) -> Offers: ...
+    @property
+    def task_ids(self) -> TaskIds: ...
+    @property
+    def listeners(self) -> Listeners: ...
     def new_streams(self) -> Streams: ...
 
 
@@ -59,6 +67,7 @@ class GatewaySession:
     __slots__ = (
         "_changed",
         "_host",
+        "_recent",
         "_tasks",
         "calls",
         "client",
@@ -67,6 +76,7 @@ class GatewaySession:
         "key",
         "links",
         "lists",
+        "outbox",
         "parked",
         "principal",
         "questions",
@@ -74,6 +84,7 @@ class GatewaySession:
         "seen",
         "state",
         "streams",
+        "tasks",
         "usage",
     )
 
@@ -89,7 +100,9 @@ class GatewaySession:
         self.usage = Usage(host.clock.monotonic())
         self.links = SessionLinks(self, host.backends)
         self.lists = SessionLists(self, host.offers)
+        self.tasks = SessionTasks(host.task_ids, scope_of(principal, self.key if era is Era.Y2025 else None), self.key)
         self.questions = Questions(self)
+        self.outbox = Outbox(self.start)
         self.seen = SeenUris()
         self.calls: dict[str | int, asyncio.Task[Any]] = {}
         self.parked: set[asyncio.Task[Any]] = set()
@@ -97,6 +110,7 @@ class GatewaySession:
         self.streams: Streams | None = None
         self._changed: set[str] = set()
         """Kinds of lists that changed while the client did not listen."""
+        self._recent = RecentKinds()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def __repr__(self) -> str:
@@ -195,12 +209,36 @@ class GatewaySession:
             self.open_streams().own.add({"jsonrpc": "2.0", **message})
 
     def announce(self, kinds: tuple[str, ...]) -> None:
-        """Lists of these kinds have changed; a client that does not listen gets the notice when it does."""
+        """Lists of these kinds have changed; a client that does not listen gets the notice when it does. A 2026 client
+        listens apart from its session."""
+        if self.era is Era.Y2026:
+            return
+        self._recent.note(kinds)
         if self.is_read:
             for kind in kinds:
                 self.push({"method": NOTIFICATIONS[kind]})
         else:
             self._changed.update(kinds)
+
+    def announce_unseen(self, kinds: tuple[str, ...]) -> None:
+        """A server announced changes of its lists that do not show. It may have done so on several links."""
+        self.announce(self._recent.without(kinds))
+
+    def own_lists_changed(self, kinds: tuple[str, ...], *, seen: bool = True) -> None:
+        """Lists have changed for this session; `seen`: so that a difference shows."""
+        if self.era is Era.Y2026:
+            listeners = self._host.listeners
+            changed = listeners.lists_changed if seen else listeners.lists_announced
+            changed(kinds, self.principal, self.key)
+        else:
+            (self.announce if seen else self.announce_unseen)(kinds)
+
+    def own_resource_updated(self, uri: str, params: Mapping[str, Any]) -> None:
+        """A server announced a change of a resource to this session."""
+        if self.era is Era.Y2026:
+            self._host.listeners.resource_updated(uri, params, self.principal, self.key)
+        elif uri in self.record.subscriptions:
+            self.push({"method": "notifications/resources/updated", "params": dict(params)})
 
     def push_changes(self) -> None:
         """The client listens now: send it the notices that had to wait."""
@@ -217,6 +255,10 @@ class GatewaySession:
     @property
     def ask_seconds(self) -> float:
         return self._host.settings.ask
+
+    @property
+    def idle_seconds(self) -> float:
+        return self._host.settings.idle
 
     # The end
 

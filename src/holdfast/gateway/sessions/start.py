@@ -41,6 +41,6 @@ async def _start(session: GatewaySession, backend: Backend) -> None:
         await backend_link.start()
         if backend.catalogue is None or backend.known_lists.is_stale:
             await backend.lists.refresh(backend_link.link)
-        backend.spares.warm_up(session.client.capabilities)
+        backend.spares.warm_up(session.client.ours)
     except HoldfastError as error:
         log.info("session %s: %s did not start: %s", session.key[:8], backend.name, error.what)

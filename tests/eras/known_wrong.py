@@ -1,0 +1,45 @@
+"""Cells that are wrong today, and how. A cell that comes to hold fails its test until it is taken out of its row."""
+
+from dataclasses import dataclass
+
+from tests.eras.cells import CELLS, FEATURES, Cell
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A feature by its name, its cells by theirs, and what comes instead of the right outcome."""
+
+    feature: str
+    cells: tuple[str, ...]
+    symptom: str
+
+
+KNOWN_WRONG: tuple[Wrong, ...] = (
+    Wrong(
+        "progress of the server: the client's token, message, total, `_meta`",
+        ("transport-2025-2025", "transport-2025-2026", "transport-2026-2025", "transport-2026-2026"),
+        "only progress, total and message pass; `_meta` and other members are lost",
+    ),
+    Wrong("the level reaches the server", ("gateway-2026-2025",), "no `logging/setLevel` is sent"),
+    Wrong(
+        "the server takes its question back",
+        ("gateway-2025-2025",),
+        "`notifications/cancelled` comes on the session's GET stream, not on the call's, where the question came",
+    ),
+    Wrong(
+        "a task of 2026 never reaches a 2025 client",
+        ("transport-2025-2026", "dispatcher-2025-2026"),
+        "the link passes on that the client has the extension, and the task becomes a `BadAnswer`",
+    ),
+)
+
+
+def symptom(feature: str, cell: Cell) -> str | None:
+    """How a cell is wrong; None if it is right."""
+    return next((each.symptom for each in KNOWN_WRONG if each.feature == feature and cell.name in each.cells), None)
+
+
+def strangers() -> list[tuple[str, str]]:
+    """Rows of the list that name no cell with a meaning."""
+    meant = {(each.name, cell.name) for each in FEATURES for cell in CELLS if each.why_not(cell) is None}
+    return [(each.feature, cell) for each in KNOWN_WRONG for cell in each.cells if (each.feature, cell) not in meant]
