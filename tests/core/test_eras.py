@@ -135,6 +135,7 @@ def test_a_saved_session_fits_only_who_can_still_do_all_of_it() -> None:
     assert not legal_session_id("x" * 1025)
 
 
+@pytest.mark.promise("link.envelope")
 def test_a_2026_result_for_a_2025_reader_has_nothing_of_2026() -> None:
     info = "io.modelcontextprotocol/serverInfo"
     full = {"resultType": "complete", "ttlMs": 5, "cacheScope": "public", "_meta": {info: {}, "mine": 1}}
