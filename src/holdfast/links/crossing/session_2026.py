@@ -89,7 +89,7 @@ class Session2026:
                     self._levels.remove(level)
 
         async def work(call: WaitingCall) -> dict[str, Any]:
-            return await send(call, None if on_progress is None else call.progress, None)
+            return await send(call, call.follow(), None)
 
         try:
             if method not in INPUT_METHODS or self.deliver is None:

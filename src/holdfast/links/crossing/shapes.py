@@ -25,6 +25,9 @@ NOT_FOUND_2025 = -32002  # of a resource; 2026 says that the parameters are inva
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """Of log messages, the most verbose first."""
 
+TASKS = "io.modelcontextprotocol/tasks"
+"""The extension of 2026 by which a result may be a task; 2025 has tasks of its own."""
+
 _REFUSALS_2026 = (HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION)
 
 
@@ -33,12 +36,22 @@ def initialize_result(handshake: Handshake, name: str, wanted: object) -> dict[s
     versions = VERSIONS[Era.Y2025]
     result = {
         "protocolVersion": wanted if wanted in versions else versions[0],
-        "capabilities": dict(handshake.capabilities),
+        "capabilities": without_tasks(handshake.capabilities),
         "serverInfo": dict(handshake.server_info or {"name": name, "version": ""}),
     }
     if handshake.instructions is not None:
         result["instructions"] = handshake.instructions
     return result
+
+
+def without_tasks(capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    """Capabilities without the tasks of 2026."""
+    extensions = members(capabilities.get("extensions"))
+    if TASKS not in extensions:
+        return dict(capabilities)
+    kept = {name: value for name, value in extensions.items() if name != TASKS}
+    rest = {name: value for name, value in capabilities.items() if name != "extensions"}
+    return {**rest, "extensions": kept} if kept else rest
 
 
 def discover_result(handshake: Handshake) -> dict[str, Any]:
