@@ -453,8 +453,9 @@ class LinkTransport:
             await self._send(JSONRPCResponse(jsonrpc="2.0", id=message.id, result=result))
 
     def _progress(self, token: Any) -> OnProgress:
-        def report(params: Mapping[str, Any]) -> None:
-            self._on_notification("notifications/progress", {**params, "progressToken": token})
+        async def report(params: Mapping[str, Any]) -> None:
+            known = {**params, "progressToken": token}
+            await self._send(JSONRPCNotification(jsonrpc="2.0", method="notifications/progress", params=known))
 
         return RawProgress(report)
 

@@ -54,9 +54,9 @@ class WaitingCall:
             return None
         return RawProgress(self._pass_raw) if isinstance(self.on_progress, RawProgress) else self._pass_on
 
-    def _pass_raw(self, params: Mapping[str, Any]) -> None:
+    async def _pass_raw(self, params: Mapping[str, Any]) -> None:
         if isinstance(self.on_progress, RawProgress):
-            self.on_progress.pass_on(params)
+            await self.on_progress.take(params)
 
     async def _pass_on(self, progress: float, total: float | None, message: str | None) -> None:
         if self.on_progress is not None:
