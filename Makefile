@@ -6,10 +6,10 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
 
-.PHONY: help run test lint check conformance bench bench-peers soak profile docs pictures format clean
+.PHONY: help run test lint check conformance conformance-judges bench bench-peers soak profile docs pictures format clean
 
 help:           ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
 $(VENV)/.run: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once) …"
@@ -41,6 +41,9 @@ check: lint test    ## lint and test, what CI runs
 
 conformance: $(VENV)/.dev  ## the official suite on client and gateway in both eras, and other projects' programs
 	@$(BIN)/python conformance/run.py $(ARGS)
+
+conformance-judges: $(VENV)/.dev  ## other projects' suites over our links and our gateway (SDK=path FASTMCP=path WAY=gateway)
+	@$(BIN)/python -m conformance.judges.run $(if $(SDK),--sdk $(SDK)) $(if $(FASTMCP),--fastmcp $(FASTMCP)) $(if $(WAY),--way $(WAY))
 
 bench-peers: $(VENV)/.dev  ## our gateway beside its peers, each in an environment of its own (minutes)
 	@$(BIN)/python -m benchmarks.peers $(ARGS)

@@ -15,6 +15,7 @@ from holdfast.core.eras import (
     header_value,
     headers_2026,
     read_probe,
+    result_for_2025,
     result_in,
     stamp_2026,
     unstamp,
@@ -132,3 +133,16 @@ def test_a_saved_session_fits_only_who_can_still_do_all_of_it() -> None:
     assert legal_session_id("!~")
     assert not legal_session_id("é")
     assert not legal_session_id("x" * 1025)
+
+
+@pytest.mark.promise("link.envelope")
+def test_a_2026_result_for_a_2025_reader_has_nothing_of_2026() -> None:
+    info = "io.modelcontextprotocol/serverInfo"
+    full = {"resultType": "complete", "ttlMs": 5, "cacheScope": "public", "_meta": {info: {}, "mine": 1}}
+    assert result_for_2025("tools/list", {**full, "tools": []}) == {"tools": [], "_meta": {"mine": 1}}
+    assert result_for_2025("tools/call", {"content": [], "ttlMs": 5, "_meta": {info: {}}}) == {
+        "content": [],
+        "ttlMs": 5,
+    }
+    plain = {"content": [], "_meta": {"mine": 1}}
+    assert result_for_2025("tools/call", plain) == plain

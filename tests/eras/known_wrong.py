@@ -15,21 +15,11 @@ class Wrong:
 
 
 KNOWN_WRONG: tuple[Wrong, ...] = (
-    Wrong(
-        "progress of the server: the client's token, message, total, `_meta`",
-        ("transport-2025-2025", "transport-2025-2026", "transport-2026-2025", "transport-2026-2026"),
-        "only progress, total and message pass; `_meta` and other members are lost",
-    ),
     Wrong("the level reaches the server", ("gateway-2026-2025",), "no `logging/setLevel` is sent"),
     Wrong(
         "the server takes its question back",
         ("gateway-2025-2025",),
         "`notifications/cancelled` comes on the session's GET stream, not on the call's, where the question came",
-    ),
-    Wrong(
-        "a task of 2026 never reaches a 2025 client",
-        ("transport-2025-2026", "dispatcher-2025-2026"),
-        "the link passes on that the client has the extension, and the task becomes a `BadAnswer`",
     ),
 )
 

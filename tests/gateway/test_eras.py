@@ -11,6 +11,7 @@ from holdfast.testing import FaultServer
 from tests.deadlines import until
 from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
+from tests.gateway.scripted_backend import Scripted
 from tests.links.server_process import RealServer
 
 NOTICE = "dev.holdfast/notice"
@@ -113,6 +114,21 @@ async def test_a_backend_that_comes_to_offer_sessions_is_shared_no_more(tmp_path
             for _ in range(2):
                 async with RawClient(program.url) as client:
                     assert (await client.call_2026("counter__count")).text == "1"
+
+
+@pytest.mark.promise("gateway.era-choice")
+async def test_a_2025_client_sees_no_stamp_of_a_2026_backend(tmp_path: Path) -> None:
+    stamp = {"io.modelcontextprotocol/serverInfo": {"name": "scripted", "version": "1"}}
+    for meta, seen in ((stamp, {}), ({**stamp, "cost": 3}, {"_meta": {"cost": 3}})):
+        answer = {"resultType": "complete", "content": [], "_meta": meta}
+        async with Scripted("2026", tools__call=answer).serving() as backend:
+            servers = {"s": {"url": backend.url}}
+            async with gateway(tmp_path, servers) as program, RawClient(program.url) as client:
+                await client.initialize()
+                assert (await client.ask("tools/call", {"name": "s__t", "arguments": {}})).result == {
+                    "content": [],
+                    **seen,
+                }
 
 
 @pytest.mark.promise("gateway.steering")

@@ -140,6 +140,18 @@ def result_in(era: Era, method: str, result: dict[str, Any]) -> dict[str, Any]:
     return {"resultType": "complete", **kept, **result}
 
 
+def result_for_2025(method: str, result: Mapping[str, Any]) -> dict[str, Any]:
+    """A 2026 server's result without what only that era has."""
+    cached = ("ttlMs", "cacheScope") if method in CACHEABLE else ()
+    kept = {name: value for name, value in result.items() if name != "resultType" and name not in cached}
+    meta = kept.get("_meta")
+    if isinstance(meta, Mapping) and SERVER_INFO in meta:
+        rest = {name: value for name, value in cast("Mapping[str, Any]", meta).items() if name != SERVER_INFO}
+        del kept["_meta"]
+        kept |= {"_meta": rest} if rest else {}
+    return kept
+
+
 class Why(Enum):
     """Why a link took its era."""
 

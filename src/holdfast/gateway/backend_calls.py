@@ -14,6 +14,7 @@ from holdfast.core.eras import (
     MISSING_CAPABILITY,
     UNSUPPORTED_VERSION,
     Era,
+    result_for_2025,
 )
 from holdfast.core.questions import ASKING
 from holdfast.core.values import members
@@ -52,7 +53,6 @@ UPDATED = "notifications/resources/updated"
 TRACE = ("traceparent", "tracestate", "baggage")
 INVALID_REQUEST = -32600
 _CODES_OF_2026 = frozenset({HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION})
-_ONLY_2026 = frozenset({"resultType", "ttlMs", "cacheScope"})
 _OF_A_RETRY = frozenset({"inputResponses", "requestState"})
 
 
@@ -223,7 +223,7 @@ class BackendCalls:
                 raise refusal
             result = with_refusal(result, refusal)
         if context.era is Era.Y2025 and "resultType" in result:
-            return {key: value for key, value in result.items() if key not in _ONLY_2026}
+            return result_for_2025(request.method, result)
         return result
 
     async def _with_task_ids(

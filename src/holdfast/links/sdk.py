@@ -61,7 +61,7 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.links.calls.call import LISTEN
-from holdfast.links.calls.handlers import OnProgress, OnResumeToken, Params
+from holdfast.links.calls.handlers import OnProgress, OnResumeToken, Params, RawProgress
 from holdfast.links.crossing.crossing import Crossing
 from holdfast.links.crossing.shapes import discover_result, initialize_result
 from holdfast.links.link import Link
@@ -453,12 +453,11 @@ class LinkTransport:
             await self._send(JSONRPCResponse(jsonrpc="2.0", id=message.id, result=result))
 
     def _progress(self, token: Any) -> OnProgress:
-        async def report(progress: float, total: float | None, message: str | None) -> None:
-            params: dict[str, Any] = {"progressToken": token, "progress": progress}
-            params |= {name: value for name, value in (("total", total), ("message", message)) if value is not None}
-            await self._send(JSONRPCNotification(jsonrpc="2.0", method="notifications/progress", params=params))
+        async def report(params: Mapping[str, Any]) -> None:
+            known = {**params, "progressToken": token}
+            await self._send(JSONRPCNotification(jsonrpc="2.0", method="notifications/progress", params=known))
 
-        return report
+        return RawProgress(report)
 
     async def _send(self, message: JSONRPCRequest | JSONRPCNotification | JSONRPCResponse | JSONRPCError) -> None:
         assert self._to_session is not None

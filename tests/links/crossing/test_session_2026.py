@@ -223,6 +223,11 @@ def asking() -> MCPServer:
         assert first.action == second.action == "accept"
         return f"rows {first.data.row} and {second.data.row}"
 
+    @server.tool()
+    async def both(ctx: Context) -> int:
+        answers = await asyncio.gather(*(ctx.elicit(f"Row {number}?", Row) for number in range(3)))
+        return sum(answer.data.row for answer in answers if answer.action == "accept")
+
     return server
 
 
@@ -243,6 +248,7 @@ async def test_questions_of_a_real_2025_server_are_answered_in_rounds(kind: str)
             await until(lambda: steps == [1, 2])  # of the requests that go on with the call
             two = await asyncio.gather(*(client.call_tool("book", {}) for _ in range(2)))
             assert [said(each) for each in two] == ["rows 7 and 7"] * 2
+            assert said(await client.call_tool("both", {})) == "21"  # of three questions at once
         return
     async with RealServer("fastmcp") as server, link_to(server.url, era="2025") as link:
         async with pinned(link, elicitation_callback=accept, list_roots_callback=roots) as client:
@@ -319,6 +325,17 @@ async def test_a_state_is_used_once_and_for_its_request_only() -> None:
 
 
 @pytest.mark.promise("link.sdk-eras")
+async def test_a_state_of_a_2026_server_is_sent_although_it_is_not_yet_known_to_be_one() -> None:
+    async with FaultServer(era="2026") as server, link_to(server.url) as link, pinned(link) as client:
+        answers = {"who": await accept(None, None)}
+        await client.session.call_tool("echo", {"text": "x"}, input_responses=answers, request_state="sealed")
+        [call] = [r.message for r in server.requests if r.method == "tools/call"]
+        assert call is not None
+        assert call["params"]["requestState"] == "sealed"
+        assert call["params"]["inputResponses"]["who"]["action"] == "accept"
+
+
+@pytest.mark.promise("link.sdk-eras")
 @pytest.mark.parametrize("ends", ["its lifetime", "its session", "too many"])
 async def test_a_call_that_nobody_comes_back_for_is_cancelled_at_the_server(ends: str, monkeypatch: Any) -> None:
     if ends == "its lifetime":
@@ -337,6 +354,21 @@ async def test_a_call_that_nobody_comes_back_for_is_cancelled_at_the_server(ends
             if ends != "its session":
                 await until(lambda: server.sessions.cancelled)
         await until(lambda: server.sessions.cancelled)
+
+
+@pytest.mark.promise("link.sdk-eras")
+async def test_a_server_that_dies_while_a_call_waits_for_its_session_costs_that_call_only() -> None:
+    async with FaultServer(answers="sse") as server, link_to(server.url, stateful=False) as link:
+        async with ClientSession(dispatcher=LinkDispatcher(link), elicitation_callback=accept) as session:
+            await session.discover()
+            asked = await session.call_tool("ask", ASK, allow_input_required=True)
+            assert isinstance(asked, types.InputRequiredResult)
+            await server.restart()
+            answers = {name: await accept(None, None) for name in asked.input_requests or {}}
+            with pytest.raises(MCPError) as caught:
+                await session.call_tool("ask", ASK, input_responses=answers, request_state=asked.request_state)
+            assert caught.value.data["holdfast"]["family"] == "OutcomeUnknown"
+            assert said(await session.call_tool("echo", {"text": "again"})) == "again"
 
 
 @pytest.mark.promise("link.sdk-eras")

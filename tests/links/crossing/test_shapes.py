@@ -9,12 +9,14 @@ from holdfast.core.eras import SERVER_INFO, Era
 from holdfast.core.handshake import Handshake
 from holdfast.errors import BadAnswer, ErrorAnswer
 from holdfast.links.crossing.shapes import (
+    TASKS,
     discover_result,
     error_for_2025,
     error_for_2026,
     initialize_result,
     question_for_2025,
     result_for_2025,
+    without_tasks,
 )
 
 
@@ -121,3 +123,13 @@ def test_a_question_by_url_has_an_id_in_2025() -> None:
     assert question_for_2025("elicitation/create", params, "q1") == {**params, "elicitationId": "q1"}
     assert question_for_2025("elicitation/create", {**params, "elicitationId": "e"}, "q1")["elicitationId"] == "e"
     assert question_for_2025("elicitation/create", {"message": "m"}, "q1") == {"message": "m"}
+
+
+@pytest.mark.promise("link.sdk-eras")
+def test_the_tasks_of_2026_are_not_promised_for_a_2025_session() -> None:
+    tasks, other = {TASKS: {}}, {"vendor": {}}
+    assert without_tasks({"roots": {}, "extensions": {**tasks, **other}}) == {"roots": {}, "extensions": other}
+    assert without_tasks({"roots": {}, "extensions": tasks}) == {"roots": {}}
+    assert without_tasks({"extensions": other}) == {"extensions": other}
+    handshake = Handshake(Era.Y2026, "2026-07-28", {"capabilities": {"extensions": tasks}})
+    assert initialize_result(handshake, "it", None)["capabilities"] == {}

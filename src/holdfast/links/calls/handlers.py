@@ -16,13 +16,19 @@ OnProgress: TypeAlias = Callable[[float, float | None, str | None], Awaitable[No
 
 
 class RawProgress:
-    """An `OnProgress` that gets the parameters of a progress notification as they came."""
+    """An `OnProgress` that wants the parameters of a progress notification as they came. Where `pass_on` returns
+    something to wait for, the stream is read no further meanwhile."""
 
-    def __init__(self, pass_on: Callable[[Mapping[str, Any]], None]) -> None:
-        self.pass_on = pass_on
+    def __init__(self, pass_on: Callable[[Mapping[str, Any]], Awaitable[None] | None]) -> None:
+        self._pass_on = pass_on
+
+    async def take(self, params: Mapping[str, Any]) -> None:
+        """Pass on the parameters of one notification."""
+        if (passed := self._pass_on(params)) is not None:
+            await passed
 
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
-        self.pass_on({"progress": progress, "total": total, "message": message})
+        await self.take({"progress": progress, "total": total, "message": message})
 
 
 @dataclass(frozen=True, slots=True)

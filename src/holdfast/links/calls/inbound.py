@@ -178,7 +178,7 @@ class Inbound:
         token, progress, total = params.get("progressToken"), params.get("progress"), params.get("total")
         callback = self._progress.get(token) if isinstance(token, str | int) else None
         if isinstance(callback, RawProgress):
-            callback.pass_on(params)
+            await callback.take(params)
             return True
         if callback is None or not isinstance(progress, int | float):
             return False

@@ -15,7 +15,7 @@ from holdfast.core.questions import answer_of, has, request_digest, required
 from holdfast.core.values import members
 from holdfast.errors import AnswerTimeout, ConnectionLost, ErrorAnswer, HoldfastError
 from holdfast.links.calls.errors import MAYBE
-from holdfast.links.calls.handlers import OnProgress, Params
+from holdfast.links.calls.handlers import OnProgress, Params, RawProgress
 from holdfast.links.codec import weight
 from holdfast.links.crossing.shapes import INVALID_PARAMS
 
@@ -48,8 +48,17 @@ class WaitingCall:
         self._numbers = itertools.count(1)
         self._changed = asyncio.Event()
 
-    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Progress goes to the latest request."""
+    def follow(self) -> OnProgress | None:
+        """What to give the server's progress to: it goes to the latest request. None if the first wants none."""
+        if self.on_progress is None:
+            return None
+        return RawProgress(self._pass_raw) if isinstance(self.on_progress, RawProgress) else self._pass_on
+
+    async def _pass_raw(self, params: Mapping[str, Any]) -> None:
+        if isinstance(self.on_progress, RawProgress):
+            await self.on_progress.take(params)
+
+    async def _pass_on(self, progress: float, total: float | None, message: str | None) -> None:
         if self.on_progress is not None:
             await self.on_progress(progress, total, message)
 

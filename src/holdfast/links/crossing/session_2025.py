@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from typing import Any, TypeAlias, TypeVar
 
-from holdfast.core.eras import HEADER_MISMATCH, METHOD_NOT_FOUND, without_subscription
+from holdfast.core.eras import CLIENT_CAPABILITIES, HEADER_MISMATCH, METHOD_NOT_FOUND, without_subscription
 from holdfast.core.values import members
 from holdfast.errors import AnswerTimeout, ErrorAnswer, HoldfastError, LimitReached
 from holdfast.links.calls.handlers import OnProgress, OnRequest, Params
@@ -17,9 +17,11 @@ from holdfast.links.crossing.changes import ChangeFeed
 from holdfast.links.crossing.shapes import (
     INVALID_PARAMS,
     LEVELS,
+    TASKS,
     error_for_2025,
     question_for_2025,
     result_for_2025,
+    without_tasks,
 )
 from holdfast.links.link import Link
 
@@ -73,7 +75,7 @@ class Session2025:
         async def send(params: Mapping[str, Any], id: str | int | None) -> dict[str, Any]:
             return await self._link.request(
                 method,
-                params,
+                self._stamped(params),
                 safe=safe,
                 headers={**headers, **self._param_headers(method, params)},
                 timeout=_left(until),
@@ -87,6 +89,13 @@ class Session2025:
         except ErrorAnswer as error:
             raise error_for_2025(method, error) from error
         return self.result(method, result)
+
+    def _stamped(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """With the session's capabilities, where the link's own would promise what 2025 does not have."""
+        ours = self._link.introduction.ours.capabilities
+        if TASKS not in members(ours.get("extensions")):
+            return params
+        return {**params, "_meta": {**members(params.get("_meta")), CLIENT_CAPABILITIES: without_tasks(ours)}}
 
     def result(self, method: str, result: dict[str, Any]) -> dict[str, Any]:
         """A result of the server as the session gets it."""

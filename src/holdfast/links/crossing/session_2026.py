@@ -21,6 +21,7 @@ from holdfast.links.link import Link
 
 URL: Mapping[str, Any] = {"elicitation": {"url": {}}}
 LOG = "notifications/message"
+_OF_RETRIES = frozenset({"inputResponses", "requestState"})
 _ONLY_2025 = frozenset({"notifications/elicitation/complete", "notifications/tasks/status"})
 
 
@@ -60,8 +61,10 @@ class Session2026:
         level = meta.get(LOG_LEVEL, self._default)
         if level not in LEVELS:
             level = None
-        plain = {name: value for name, value in params.items() if name not in ("inputResponses", "requestState")}
-        kept = {name: value for name, value in headers.items() if not name.lower().startswith("mcp-param-")}
+        is_known = self._link.era is not None  # a server that turns out to be of 2026 after all gets all
+        if is_known:
+            headers = {name: value for name, value in headers.items() if not name.lower().startswith("mcp-param-")}
+        asked = {name: value for name, value in params.items() if not is_known or name not in _OF_RETRIES}
 
         async def send(call: WaitingCall | None, on_progress: OnProgress | None, timeout: float | None) -> Any:
             if level is not None:
@@ -70,10 +73,9 @@ class Session2026:
             try:
                 return await self._link.request(
                     method,
-                    plain,
+                    asked,
                     safe=safe,
-                    # A server that turns out to be of 2026 after all wants them.
-                    headers=headers if self._link.era is None else kept,
+                    headers=headers,
                     timeout=timeout,
                     on_progress=on_progress,
                     id=id,
@@ -87,25 +89,25 @@ class Session2026:
                     self._levels.remove(level)
 
         async def work(call: WaitingCall) -> dict[str, Any]:
-            return await send(call, None if on_progress is None else call.progress, None)
+            return await send(call, call.follow(), None)
 
         try:
             if method not in INPUT_METHODS or self.deliver is None:
                 return await send(None, on_progress, timeout)
-            if "requestState" in params:
+            if is_known and "requestState" in params:
                 return await self.parked.resume(method, params, capabilities, timeout, on_progress)
             return await self.parked.run(method, params, capabilities, timeout, on_progress, work)
         except ErrorAnswer as error:
             if self._link.era is Era.Y2026:  # after all
                 raise
-            asked = asked_by_error(error.code, error.data)
-            if asked is None or method not in INPUT_METHODS:
+            urls = asked_by_error(error.code, error.data)
+            if urls is None or method not in INPUT_METHODS:
                 raise error_for_2026(method, error, params) from error
             if not has(capabilities, URL):
                 raise missing_capability(method, URL, self._link.name) from error
             if any(members(each).get("action") != "accept" for each in members(params.get("inputResponses")).values()):
                 raise error_for_2026(method, error, params) from error  # it was asked before, and declined
-            return {"resultType": "input_required", "inputRequests": asked}  # nothing was executed: a retry is a call
+            return {"resultType": "input_required", "inputRequests": urls}  # nothing was executed: a retry is a call
 
     async def _listen(self, params: Mapping[str, Any], id: str | int | None) -> dict[str, Any]:
         if self._link.era is None:

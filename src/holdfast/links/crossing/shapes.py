@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from json import dumps
 from typing import Any, cast
 
+from holdfast.core import eras
 from holdfast.core.eras import (
-    CACHEABLE,
     HEADER_MISMATCH,
     INPUT_METHODS,
     MISSING_CAPABILITY,
@@ -25,6 +25,9 @@ NOT_FOUND_2025 = -32002  # of a resource; 2026 says that the parameters are inva
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """Of log messages, the most verbose first."""
 
+TASKS = "io.modelcontextprotocol/tasks"
+"""The extension of 2026 by which a result may be a task; 2025 has tasks of its own."""
+
 _REFUSALS_2026 = (HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION)
 
 
@@ -33,12 +36,22 @@ def initialize_result(handshake: Handshake, name: str, wanted: object) -> dict[s
     versions = VERSIONS[Era.Y2025]
     result = {
         "protocolVersion": wanted if wanted in versions else versions[0],
-        "capabilities": dict(handshake.capabilities),
+        "capabilities": without_tasks(handshake.capabilities),
         "serverInfo": dict(handshake.server_info or {"name": name, "version": ""}),
     }
     if handshake.instructions is not None:
         result["instructions"] = handshake.instructions
     return result
+
+
+def without_tasks(capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    """Capabilities without the tasks of 2026."""
+    extensions = members(capabilities.get("extensions"))
+    if TASKS not in extensions:
+        return dict(capabilities)
+    kept = {name: value for name, value in extensions.items() if name != TASKS}
+    rest = {name: value for name, value in capabilities.items() if name != "extensions"}
+    return {**rest, "extensions": kept} if kept else rest
 
 
 def discover_result(handshake: Handshake) -> dict[str, Any]:
@@ -63,16 +76,9 @@ def result_for_2025(method: str, result: dict[str, Any], server: str) -> dict[st
             phase="call",
             remedy="use a 2026 session for this server",
         )
-    only_2026 = {"resultType"}
-    if method in CACHEABLE:
-        only_2026 |= {"ttlMs", "cacheScope"}
+    kept = eras.result_for_2025(method, result)
     if method in INPUT_METHODS:
-        only_2026 |= {"inputRequests", "requestState"}
-    kept = {name: value for name, value in result.items() if name not in only_2026}
-    meta = members(kept.get("_meta"))
-    if SERVER_INFO in meta:
-        rest = {name: value for name, value in meta.items() if name != SERVER_INFO}
-        kept = {**kept, "_meta": rest} if rest else {name: value for name, value in kept.items() if name != "_meta"}
+        kept = {name: value for name, value in kept.items() if name not in ("inputRequests", "requestState")}
     if method == "tools/call":
         return _with_an_object(kept)
     if method == "tools/list" and isinstance(kept.get("tools"), list):

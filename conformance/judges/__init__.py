@@ -1,0 +1,1 @@
+"""Other projects' test suites, run with their connections swapped for ours. See run.py."""

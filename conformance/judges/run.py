@@ -1,0 +1,162 @@
+"""`make conformance-judges SDK=path FASTMCP=path WAY=gateway`: other projects' suites, their connections swapped for ours.
+
+SDK and FASTMCP are unpacked source distributions of the versions that are installed here, with their tests
+(`pip download --no-deps --no-binary :all: mcp==…`); one may be left out. WAY is dispatcher, transport or gateway; without
+it all three are run. A test counts if it made a connection of ours. Each failure must be in known.yml with its reason.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import venv
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+HOME = Path(sys.prefix) / "judges"
+WAYS = ("dispatcher", "transport", "gateway")
+SECONDS = 1_800
+TOOLS = (
+    "blockbuster", "dirty-equals", "fastapi", "inline-snapshot", "logfire", "opentelemetry-sdk", "psutil",
+    "pytest-asyncio", "pytest-env", "pytest-examples", "pytest-retry", "trio",
+)  # fmt: skip
+"""What the suites import besides what they test."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A foreign suite: its plugin of ours, its tests, and the options of its own configuration that would not fit."""
+
+    name: str
+    plugin: str
+    tests: tuple[str, ...]
+    options: tuple[str, ...]
+    ways: tuple[str, ...] = WAYS
+
+
+SDK = Suite(
+    "python-sdk",
+    "conformance.judges.python_sdk",
+    (
+        "tests/interaction",
+        "tests/client",
+        # Tests of the SDK's own transports, with fakes in the place of their processes, sockets and streams.
+        "--ignore=tests/client/test_stdio.py",
+        "--ignore=tests/client/test_streamable_http.py",
+        "--ignore=tests/client/test_list_methods_cursor.py",
+        "--ignore=tests/client/transports",
+    ),
+    ("-p", "no:asyncio", "-o", "addopts=-p anyio", "-o", "log_cli=false"),
+)
+FASTMCP = Suite(
+    "fastmcp",
+    "conformance.judges.fastmcp_client",
+    (
+        "tests/client/client",
+        "tests/client/group",
+        "tests/client/telemetry",
+        *(
+            f"tests/client/test_{subject}.py"
+            for subject in (
+                "elicitation", "elicitation_enums", "logs", "notifications", "progress", "result_hydration", "roots",
+                "sampling", "streamable_http",
+            )
+        ),
+        "tests/server/providers/proxy",
+    ),
+    ("-o", "addopts=", "-o", "pythonpath=", "-o", "timeout=30"),
+    ("transport", "gateway"),  # its sessions in this process go over the dispatcher in any case
+)  # fmt: skip
+
+
+def environment() -> Path:
+    """A Python with Holdfast and with what the suites import, made once."""
+    python, stamp = HOME / "bin" / "python", HOME / ".ready"
+    if not stamp.exists() or stamp.read_text() != "\n".join(TOOLS):
+        print("setting up an environment for the suites (once) …", flush=True)
+        venv.create(HOME, with_pip=True, clear=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "-e", f"{ROOT}[dev]", *TOOLS], check=True)
+        stamp.write_text("\n".join(TOOLS))
+    return python
+
+
+def run(python: Path, suite: Suite, checkout: Path, way: str) -> dict[str, Any]:
+    """How many tests were judged, and which failed, each with its error. The whole output is kept in a log."""
+    log, results = HOME / f"{suite.name}-{way}.log", HOME / f"{suite.name}-{way}.json"
+    results.unlink(missing_ok=True)
+    command = [
+        python, "-m", "pytest", "-q", "--tb=native", "--color=no", "--timeout=60", "-p", "no:cacheprovider",
+        "-p", "conformance.judges.plugin", "-p", suite.plugin, *suite.options, *suite.tests,
+    ]  # fmt: skip
+    variables = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "FASTMCP_TEST_MODE": "1",
+        "HOLDFAST_JUDGE": way,
+        "HOLDFAST_JUDGE_LOG": str(results),
+    }
+    with log.open("wb") as output:
+        subprocess.run(command, cwd=checkout, env=variables, stdout=output, stderr=output, timeout=SECONDS)
+    if not results.exists():
+        raise SystemExit(f"{suite.name} over the {way} did not come to its end; see {log}")
+    return json.loads(results.read_text())
+
+
+def reason(known: list[dict[str, Any]], way: str, test: str) -> str | None:
+    """Why this test is known to fail, if it is."""
+    for group in known:
+        if way in group["ways"] and any(fnmatchcase(_plain(test), f"*{_plain(part)}*") for part in group["tests"]):
+            return group["reason"]
+    return None
+
+
+def _plain(test: str) -> str:
+    return re.sub(r"[\[\]]", "|", test)  # brackets mean something to fnmatch
+
+
+def judge(python: Path, suite: Suite, checkout: Path, way: str, known: Mapping[str, Any]) -> bool:
+    """Run a suite in one way, and report. Returns whether every failure is known."""
+    done = run(python, suite, checkout, way)
+    failed: dict[str, str] = done["failed"]
+    reasons = Counter(reason(known.get(suite.name, []), way, test) for test in failed)
+    print(f"{suite.name} over the {way}: {done['judged'] - len(failed)} of {done['judged']}", flush=True)
+    for why, count in reasons.most_common():
+        if why is not None:
+            print(f"  {count:4} {why}")
+    for test, error in failed.items():
+        if reason(known.get(suite.name, []), way, test) is None:
+            print(f"  new: {test}\n       {error.splitlines()[0][:200] if error else ''}")
+    return None not in reasons
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run other projects' suites over Holdfast.")
+    parser.add_argument("--sdk", type=Path)
+    parser.add_argument("--fastmcp", type=Path)
+    parser.add_argument("--way", choices=WAYS)
+    given = parser.parse_args()
+    suites = [(suite, path) for suite, path in ((SDK, given.sdk), (FASTMCP, given.fastmcp)) if path is not None]
+    if not suites:
+        parser.error("give SDK=path or FASTMCP=path, each an unpacked source distribution")
+    known = yaml.safe_load((HERE / "known.yml").read_text())
+    python = environment()
+    passed = True
+    for suite, checkout in suites:
+        for way in [way for way in suite.ways if given.way in (None, way)]:
+            passed = judge(python, suite, checkout.resolve(), way, known) and passed
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
