@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from holdfast.core.disclosure import CALL_AGAIN
@@ -24,6 +25,7 @@ from holdfast.errors import (
     StartTimeout,
 )
 from holdfast.gateway.backends.backend import Backend
+from holdfast.gateway.backends.call_logs import MESSAGE, CallLog
 from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.backends.lists import LISTS
 from holdfast.gateway.backends.refused_questions import RefusedQuestions
@@ -96,6 +98,7 @@ class BackendCalls:
             caller=context.principal,
             info=context.client.info or None,
             capabilities=context.client.capabilities,
+            on_notification=partial(backend.on_notification, principal=context.principal),
             passed=backend.passed(context.headers),
             session_wanted=context.era is Era.Y2025 or not may_be_2026,
             stream=True,
@@ -121,15 +124,21 @@ class BackendCalls:
             params = _without_answers(params)
         if (parkable := context.parkable) is not None:
             backend_link.parkable.append(parkable)
+        log: CallLog | None = None
         if reply_channel is not None:
             meta = members(params.get("_meta"))
-            handlers = _handlers(context, backend, backend_link, reply_channel, meta, refused)
+            if context.era is Era.Y2026 and LOG_LEVEL in meta:
+                log = CallLog(reply_channel, meta[LOG_LEVEL])
+                backend_link.logs.append(log)
+            handlers = _handlers(context, backend, backend_link, reply_channel, log, refused)
             token = meta.get("progressToken")
             if token is not None:
                 on_progress = _progress(reply_channel, token)
         server = backend.entry.server
         backend_link.calls.append(refused)
         try:
+            if log is not None:
+                await backend_link.want_logs(log)
             try:
                 result = await link.request(
                     request.method,
@@ -177,6 +186,8 @@ class BackendCalls:
             raise
         finally:
             backend_link.calls.remove(refused)
+            if log is not None:
+                backend_link.logs.remove(log)
             if parkable is not None:
                 backend_link.parkable.remove(parkable)
             if request.method == "tools/call":  # what the server offers may be other things from now on
@@ -246,13 +257,12 @@ def _handlers(
     backend: Backend,
     backend_link: BackendLink,
     reply_channel: ReplyChannel,
-    meta: Mapping[str, Any],
+    log: CallLog | None,
     refused: RefusedQuestions,
 ) -> CallHandlers:
     session, era = context.session, context.era
     # A program's pipe is for all its calls, which may be of several clients.
     keep_up = None if backend.is_child and not reply_channel.is_alone else reply_channel.keep_up
-    wants_log = era is Era.Y2025 or LOG_LEVEL in meta
     own = session is not None and backend_link.session is not None
 
     def on_notice(method: str, params: Mapping[str, Any] | None) -> None:
@@ -263,7 +273,9 @@ def _handlers(
             else:
                 backend.on_notification(method, params, backend_link.caller)
             return
-        if method == "notifications/message" and not wants_log:
+        if method == MESSAGE and era is Era.Y2026:
+            if log is not None:
+                log.take(params)
             return
         reply_channel.send({"jsonrpc": "2.0", "method": method, "params": dict(params or {})})
 
