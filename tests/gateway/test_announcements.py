@@ -1,5 +1,6 @@
 """What a server announces on its own stream becomes a frame of `subscriptions/listen`, and for whom."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.deadlines import until
 from tests.gateway.clients import Events, RawClient
 from tests.gateway.gateways import gateway
 from tests.gateway.scripted_backend import Scripted
+from tests.gateway.scripted_calls import call_of, ready
 from tests.gateway.test_whole_messages import ENVELOPE, LISTEN, UPDATED
 
 TOOLS = "notifications/tools/list_changed"
@@ -147,3 +149,56 @@ async def test_what_the_calling_session_of_2025_is_told_reaches_it_although_no_d
                 await until(lambda: backend.listening == 2)
                 await client.call("s__t")
                 assert (await events.next(20))["method"] == TOOLS
+
+
+LOG = "notifications/message"
+LEVEL = "io.modelcontextprotocol/logLevel"
+
+
+def _said(level: str) -> dict[str, Any]:
+    return {"level": level, "logger": "l", "data": level}
+
+
+@pytest.mark.promise("gateway.announcements")
+async def test_a_2026_call_gets_log_messages_of_a_2025_server_from_its_level_on(tmp_path: Path) -> None:
+    async with Scripted(logging__setLevel={}).serving() as backend:
+        backend.capabilities["logging"] = {}
+        backend.before = [{"method": LOG, "params": _said(level)} for level in ("debug", "warning", "error")]
+        async with gateway(tmp_path, {"s": backend.entry}, sessions={"header": "x-key"}) as program:
+            async with RawClient(program.url) as client:
+                await until(lambda: program.gateway is not None and program.gateway.table.tools)
+                for level, expected in (
+                    ("error", ["error"]),
+                    ("warning", ["warning", "error"]),
+                    ("error", ["error"]),
+                    (None, []),
+                    ("nonsense", ["debug", "warning", "error"]),
+                ):
+                    meta = {LEVEL: level} if level is not None else {}
+                    answer = await client.ask_2026("tools/call", {"name": "s__t", "_meta": meta}, x_key="k")
+                    assert [each["params"]["level"] for each in answer.messages[:-1]] == expected
+                assert [each["level"] for each in backend.params_of("logging/setLevel")] == ["error", "warning"]
+
+
+@pytest.mark.promise("gateway.announcements")
+@pytest.mark.parametrize("key", [{"x_key": "k"}, {}], ids=["session", "alone"])
+async def test_a_log_message_on_the_servers_own_stream_reaches_the_call_that_wants_it(
+    tmp_path: Path, key: dict[str, str]
+) -> None:
+    gate = asyncio.Event()
+    async with Scripted().serving() as backend:
+        backend.gates["tools/call"] = gate
+        settings: dict[str, Any] = {"sessions": {"header": "x-key"}, "clients": {"keep_alive": 0.05}}
+        async with gateway(tmp_path, {"s": backend.entry}, **settings) as program:
+            async with RawClient(program.url) as client:
+                headers = await ready(program, client, "2026")
+                body = call_of("2026")
+                body["params"]["_meta"][LEVEL] = "info"
+                named = {name.replace("-", "_"): value for name, value in headers.items()} | key
+                async with client.stream("POST", body, **named) as events:
+                    await until(lambda: backend.open_calls == 1 and backend.listening >= 2)
+                    backend.push(LOG, _said("debug"))
+                    backend.push(LOG, _said("error"))
+                    assert (await events.next(20))["params"] == _said("error")
+                    gate.set()
+                    assert "result" in await events.next(20)

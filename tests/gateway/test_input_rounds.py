@@ -187,3 +187,24 @@ async def test_a_2026_servers_own_state_passes_through_a_restart(tmp_path: Path)
                         more = {"inputResponses": {"a": ROW_7}, "requestState": asked["requestState"]}
                         done = await client.ask_2026("tools/call", {**params, **more})
                         assert json.loads(done.text) == [ROW_7]
+
+
+@pytest.mark.promise("gateway.input-rounds")
+async def test_a_question_that_nobody_answers_frees_everything_in_its_time(tmp_path: Path) -> None:
+    backend = asking({"a": FORM})
+    async with backend.serving():
+        settings = {"ask": 0.3}
+        async with gateway(tmp_path, {"s": backend.entry}, sessions=settings) as program:
+            async with RawClient(program.url) as client:
+                await client.initialize(EVERYTHING)
+                await until(lambda: program.gateway is not None and program.gateway.table.tools, 20)
+                assert program.gateway is not None
+                [session] = program.gateway.sessions.live.values()
+                async with client.stream("POST", call_of("2025")) as events:
+                    assert (await events.next(20))["method"] == "elicitation/create"
+                    late = await events.next(20)
+                    assert "did not answer in time" in late["error"]["message"]
+                async with client.stream("POST", call_of("2025", 8)) as events:  # and one that hangs up
+                    assert (await events.next(20))["method"] == "elicitation/create"
+                await until(lambda: not len(session.questions) and not session.calls)
+                assert backend.count("tools/call") == 2

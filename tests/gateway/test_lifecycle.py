@@ -37,15 +37,29 @@ async def going_down(folder: Path, url: str, **settings: Any) -> AsyncGenerator[
             await serving
 
 
+async def _one_of_a_batch(url: str, tool: str) -> Answer:
+    """A call in a batch of its own."""
+    async with RawClient(url) as client:
+        await client.initialize(version="2025-03-26")
+        call = {"jsonrpc": "2.0", "id": "b", "method": "tools/call", "params": {"name": tool, "arguments": {}}}
+        answer = await client.send([call])
+        [message] = answer.messages[0] if isinstance(answer.messages[0], list) else answer.messages
+        return Answer(answer.status, answer.headers, [message], answer.raw)
+
+
 def is_unknown(answer: Answer) -> bool:
     return answer.result["_meta"]["dev.holdfast/error"]["family"] == "OutcomeUnknown"
 
 
 @pytest.mark.promise("gateway.program")
-async def test_while_it_drains_the_port_answers_and_calls_that_last_longer_are_cut_as_unknown(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keep_alive", [60, 0.05], ids=["json", "streams"])
+async def test_while_it_drains_the_port_answers_and_calls_that_last_longer_are_cut_as_unknown(
+    tmp_path: Path, keep_alive: float
+) -> None:
     async with FaultServer() as http, RawClient("") as client, RawClient("") as modern, RawClient("") as probe:
         settings = {"drain": 1.5, "steer": False}
-        async with going_down(tmp_path, http.url, sessions=settings) as (program, stop):
+        clients = {"keep_alive": keep_alive}
+        async with going_down(tmp_path, http.url, sessions=settings, clients=clients) as (program, stop):
             client.url = modern.url = program.url
             await client.initialize()
             gate = program.gateway
@@ -53,8 +67,9 @@ async def test_while_it_drains_the_port_answers_and_calls_that_last_longer_are_c
             calls = [
                 asyncio.create_task(client.call("counter__wait")),
                 asyncio.create_task(modern.call_2026("counter__wait")),
+                asyncio.create_task(_one_of_a_batch(program.url, "counter__wait")),
             ]
-            await until(lambda: gate.lifecycle.calls == 2)
+            await until(lambda: gate.lifecycle.calls == 3)
             began = time.monotonic()
             stop.set()
             probe.url = program.url.replace("/mcp", "/readyz")

@@ -5,6 +5,7 @@ import logging
 import secrets
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from holdfast.core.disclosure import CALL_AGAIN
@@ -29,6 +30,7 @@ from holdfast.errors import (
     StartTimeout,
 )
 from holdfast.gateway.backends.backend import Backend
+from holdfast.gateway.backends.call_logs import MESSAGE, CallLog
 from holdfast.gateway.backends.link import BackendLink
 from holdfast.gateway.backends.lists import LISTS
 from holdfast.gateway.backends.refused_questions import RefusedQuestions
@@ -110,6 +112,7 @@ class BackendCalls:
             caller=context.principal,
             info=context.client.info or None,
             capabilities=context.client.capabilities,
+            on_notification=partial(backend.on_notification, principal=context.principal),
             passed=backend.passed(context.headers),
             session_wanted=context.era is Era.Y2025 or not may_be_2026,
             stream=True,
@@ -145,15 +148,21 @@ class BackendCalls:
                 session.tasks.follow_progress(id, token)
         if (parkable := context.parkable) is not None:
             backend_link.parkable.append(parkable)
+        call_log: CallLog | None = None
         if reply_channel is not None:
             meta = members(params.get("_meta"))
-            handlers = _handlers(context, backend, backend_link, reply_channel, meta, refused)
+            if context.era is Era.Y2026 and LOG_LEVEL in meta:
+                call_log = CallLog(reply_channel, meta[LOG_LEVEL])
+                backend_link.logs.append(call_log)
+            handlers = _handlers(context, backend, backend_link, reply_channel, call_log, refused)
             token = meta.get("progressToken")
             if token is not None:
                 on_progress = _progress(reply_channel, token)
         server = backend.entry.server
         backend_link.calls.append(refused)
         try:
+            if call_log is not None:
+                await backend_link.want_logs(call_log)
             try:
                 result = await link.request(
                     request.method,
@@ -204,6 +213,8 @@ class BackendCalls:
             raise
         finally:
             backend_link.calls.remove(refused)
+            if call_log is not None:
+                backend_link.logs.remove(call_log)
             if parkable is not None:
                 backend_link.parkable.remove(parkable)
             if request.method == "tools/call":  # what the server offers may be other things from now on
@@ -296,13 +307,12 @@ def _handlers(
     backend: Backend,
     backend_link: BackendLink,
     reply_channel: ReplyChannel,
-    meta: Mapping[str, Any],
+    call_log: CallLog | None,
     refused: RefusedQuestions,
 ) -> CallHandlers:
     session, era = context.session, context.era
     # A program's pipe is for all its calls, which may be of several clients.
     keep_up = None if backend.is_child and not reply_channel.is_alone else reply_channel.keep_up
-    wants_log = era is Era.Y2025 or LOG_LEVEL in meta
     own = session is not None and backend_link.session is not None
 
     def on_notice(method: str, params: Mapping[str, Any] | None) -> None:
@@ -313,7 +323,9 @@ def _handlers(
             else:
                 backend.on_notification(method, params, backend_link.caller)
             return
-        if method == "notifications/message" and not wants_log:
+        if method == MESSAGE and era is Era.Y2026:
+            if call_log is not None:
+                call_log.take(params)
             return
         passed = session.tasks.notice(backend.name, method, params or {}) if session is not None else dict(params or {})
         if passed is not None:

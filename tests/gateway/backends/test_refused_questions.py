@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.gateway.auth import new_token
 from tests.deadlines import until
 from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
@@ -97,3 +98,33 @@ async def test_a_question_on_a_pipe_with_several_calls_is_told_to_none_of_them(t
             for answer in (ended, await holding):
                 assert answer.result["isError"]
                 assert "_meta" not in answer.result or "dev.holdfast/error" not in answer.result["_meta"]
+
+
+@pytest.mark.promise("gateway.questions")
+@pytest.mark.parametrize("era", ["2025", "2026"])
+@pytest.mark.parametrize("reuse", ["shared", "principal"])
+async def test_what_a_server_asks_on_a_link_without_capabilities_is_refused_clearly(
+    tmp_path: Path, reuse: str, era: str
+) -> None:
+    """Such a link declares no capabilities, so a server that asks all the same has no client that could be meant."""
+    token, digest = new_token()
+    auth = {"tokens": [{"hash": digest, "principal": "alice"}]}
+    async with gateway(tmp_path, asking(tmp_path, reuse=reuse), auth=auth) as program:
+        async with RawClient(program.url, token) as client:
+            await until(lambda: program.gateway is not None and program.gateway.table.tools, 20)
+            if era == "2025":
+                await client.initialize({})
+                failed = await client.call("asks__t", asks=True)
+            else:
+                failed = await client.call_2026("asks__t", asks=True)
+            if era == "2026":
+                assert failed.error["code"] == -32021
+                assert failed.error["data"]["requiredCapabilities"] == {"elicitation": {"form": {}}}
+            else:
+                assert failed.result["isError"]
+                refused = failed.result["_meta"]["dev.holdfast/error"]
+                assert (refused["family"], refused["kind"]) == ("Rejected", "QuestionRefused")
+                assert refused["answer"] == {"code": -32603, "message": "could not ask"}
+                assert "a question that can't be passed on" in failed.result["content"][-1]["text"]
+            own = await (client.call("asks__t") if era == "2025" else client.call_2026("asks__t"))
+            assert own.error == OWN

@@ -179,7 +179,7 @@ class Backend:
         link = Link(target, options, name=self.name)
         backend_link = BackendLink(self, link, session, memory, program, caller, passed)
         if on_request is None:
-            link.inbound.handle(backend_link.on_question, on_notification)
+            link.inbound.handle(backend_link.on_question, _logs_first(backend_link, on_notification))
         return backend_link
 
     def _new_spare(self, client: Ours) -> BackendLink:
@@ -281,6 +281,14 @@ class Backend:
         """Close the connections, after every link."""
         if self._pool is not None:
             await self._pool.close()
+
+
+def _logs_first(backend_link: BackendLink, on_notification: OnNotification | None) -> OnNotification:
+    def notified(method: str, params: Mapping[str, Any] | None) -> None:
+        if not backend_link.take_log(method, params) and on_notification is not None:
+            on_notification(method, params)
+
+    return notified
 
 
 def _could_not_connect(error: HoldfastError) -> bool:

@@ -15,6 +15,7 @@ from holdfast.core.handshake import Handshake
 from holdfast.core.models import Principal
 from holdfast.errors import HoldfastError
 from holdfast.events import BackendClosed, BackendStarted, Event
+from holdfast.gateway.backends.call_logs import MESSAGE, CallLog, is_lower
 from holdfast.gateway.backends.catalogue import Catalogue
 from holdfast.gateway.backends.children import Children
 from holdfast.gateway.backends.health import BackendHealth
@@ -77,6 +78,7 @@ class BackendLink:
         "calls",
         "is_spare",
         "link",
+        "logs",
         "memory",
         "owns",
         "parkable",
@@ -110,6 +112,8 @@ class BackendLink:
         """Calls under way that can wait while their client is asked."""
         self.calls: list[RefusedQuestions] = []
         """Of the calls under way."""
+        self.logs: list[CallLog] = []
+        """Of the calls under way whose 2026 clients want log messages."""
         self.begun = self.used = time.monotonic()
         if program is not None and backend.is_child:
             self._claim(program)
@@ -138,6 +142,25 @@ class BackendLink:
             return await self.parkable[-1].ask(method, params, id)
         asked = self.calls[0] if len(self.calls) == 1 else RefusedQuestions(self.server)
         return await asked.refuse(method, params, id)
+
+    def take_log(self, method: str, params: Params) -> bool:
+        """A log message that came on no call's own stream: it goes to the latest call of the link's one caller."""
+        if method != MESSAGE or not self.logs or self.caller is None:
+            return False
+        self.logs[-1].take(params)
+        return True
+
+    async def want_logs(self, wanted: CallLog) -> None:
+        """Let a 2025 server send what this call wants: the level of its session is the lowest that a call has named,
+        and each call gets its own part."""
+        level = wanted.level
+        if level is None or self.caller is None or self.link.era is not Era.Y2025:
+            return
+        if self.link.log_level is None or is_lower(level, self.link.log_level):
+            try:
+                await self.set_log_level(level)
+            except HoldfastError as error:  # the call is made all the same
+                log.info("%s: a log level was not set: %s", self.server, error.what)
 
     async def set_log_level(self, level: str | None) -> None:
         """The level for this server: now, if the server is there and takes one, else with its next handshake."""

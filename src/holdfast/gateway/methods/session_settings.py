@@ -2,14 +2,13 @@
 
 from typing import Any
 
+from holdfast.gateway.backends.call_logs import LEVELS
 from holdfast.gateway.backends.subscriptions import LISTEN_URIS
 from holdfast.gateway.link_choice import LinkChoice
 from holdfast.gateway.methods.offered import OfferedNames
 from holdfast.gateway.methods.params import checked_uri, invalid
 from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.uris import UriRouting, not_found
-
-_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
 
 class SessionSettings:
@@ -23,8 +22,8 @@ class SessionSettings:
     async def set_level(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
         """`logging/setLevel`."""
         session, level = context.session, params.get("level")
-        if session is None or level not in _LEVELS:
-            raise invalid(f"level is one of {', '.join(_LEVELS)}")
+        if session is None or level not in LEVELS:
+            raise invalid(f"level is one of {', '.join(LEVELS)}")
         await session.links.set_log_level(level)
         return {}
 

@@ -113,7 +113,7 @@ class SessionLinks(Mapping[str, BackendLink]):
             backend_link.on_question
             if session.era is Era.Y2026
             else lambda method, params, _: session.questions.ask(method, params, None, asker),
-            lambda method, params: self.on_notification(name, method, params),
+            lambda method, params: self.on_notification(name, method, params, backend_link),
         )
         backend_link.link.log_level = record.log_level
         self._links[name] = backend_link
@@ -121,8 +121,12 @@ class SessionLinks(Mapping[str, BackendLink]):
             backend_link.link.stream.want()  # servers ask there, too, and wait until they get an answer or a refusal
         return backend_link
 
-    def on_notification(self, backend: str, method: str, params: Mapping[str, Any] | None) -> None:
-        """A backend's notification that belongs to no call."""
+    def on_notification(
+        self, backend: str, method: str, params: Mapping[str, Any] | None, backend_link: BackendLink | None = None
+    ) -> None:
+        """A backend's notification that belongs to no call; `backend_link`: the link that it came over."""
+        if backend_link is not None and backend_link.take_log(method, params):
+            return
         if method in LISTS:
             self._session.lists.fetch_soon(backend, LISTS[method])
             return
