@@ -103,18 +103,22 @@ class Listeners:
 
     def __init__(self) -> None:
         self._all: set[Listener] = set()
+        self._over = False
 
     def __len__(self) -> int:
         return len(self._all)
 
     def add(self, listener: Listener) -> None:
         self._all.add(listener)
+        if self._over:  # it was still finding its resources when the others ended
+            listener.end()
 
     def remove(self, listener: Listener) -> None:
         self._all.discard(listener)
 
     def end(self) -> None:
         """The gateway goes down: every subscription ends."""
+        self._over = True
         for listener in self._all:
             listener.end()
 

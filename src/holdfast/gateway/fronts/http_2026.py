@@ -5,52 +5,33 @@ Only a handle, a header that was configured, or a principal names a session; a c
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any, cast
+from typing import Any
 
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, decode_header_value, validate_mcp_param_headers
 
 from holdfast.core.eras import (
     HEADER_MISMATCH,
-    INVALID_PARAMS,
     METHOD_NOT_FOUND,
-    MISSING_CAPABILITY,
-    SUBSCRIPTION_ID,
     Era,
 )
-from holdfast.core.exact import is_unicode, plain
+from holdfast.core.exact import plain
 from holdfast.core.models import Principal
-from holdfast.core.questions import has
-from holdfast.core.values import members
-from holdfast.errors import HoldfastError
-from holdfast.gateway.backends.subscriptions import LISTEN_URIS, Subscriptions
 from holdfast.gateway.fronts.asgi import Request
 from holdfast.gateway.fronts.keep_alive import KeepAlive
+from holdfast.gateway.fronts.listens import Subscription
 from holdfast.gateway.fronts.messages import Message
 from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Answer, Pipeline
 from holdfast.gateway.fronts.post_reply import Accepts, PostReplyChannel, event_of
 from holdfast.gateway.fronts.refusals import Refused
 from holdfast.gateway.gateway import Gateway
-from holdfast.gateway.identity import TASKS as EXTENSION
 from holdfast.gateway.identity import with_info
-from holdfast.gateway.listeners import TASKS, Listener
 from holdfast.gateway.request_context import RequestContext
-from holdfast.gateway.seen_uris import LONGEST_URI
 from holdfast.gateway.sessions.header_keys import Keys
 from holdfast.gateway.sessions.record import Client
 from holdfast.gateway.sessions.session import GatewaySession
-from holdfast.gateway.tasks.watch import LISTEN_TASKS, NOTICE, TaskWatch
-
-log = logging.getLogger("holdfast.gateway")
 
 WATCH_AFTER = 0.05  # seconds after which a call's client is watched: most calls are over by then
-LOCATE_SECONDS = 10.0  # to find who has a resource that a listen names and no list shows
-_LISTS = {
-    "toolsListChanged": ("tools", "notifications/tools/list_changed"),
-    "promptsListChanged": ("prompts", "notifications/prompts/list_changed"),
-    "resourcesListChanged": ("resources", "notifications/resources/list_changed"),
-}
 
 
 class Front2026:
@@ -143,109 +124,14 @@ class Front2026:
         await self._pipeline.deliver(context, channel, reply, _status_of(answer))
 
     async def _listen(self, request: Request, context: RequestContext, id: str | int, params: dict[str, Any]) -> None:
-        wanted = params.get("notifications")
-        known = cast("dict[str, Any]", wanted) if isinstance(wanted, dict) else {}
-        kinds = {_LISTS[key][0]: _LISTS[key][1] for key in _LISTS if known.get(key) is True}
-        uris = known.get("resourceSubscriptions")
-        if uris:
-            await self._gateway.settled()  # else resources of servers that still come up would not be acknowledged
-        by_backend = await self._by_backend(context, uris)
-        agreed: dict[str, Any] = {key: True for key in _LISTS if _LISTS[key][0] in kinds}
-        listener = Listener(context.principal, context.session.key if context.session is not None else None)
-        watched: list[tuple[Subscriptions, list[str]]] = []
-        ids, task_ids = _task_ids(context, known), self._gateway.sessions.task_ids
-        tasks = TaskWatch(
-            self._gateway.link_choice, task_ids, context, members(params.get("_meta")), listener.task_updated
-        )
-        try:
-            if ids and (followed := await tasks.add(self._gateway.backends, ids)):
-                agreed["taskIds"] = followed
-            await asyncio.gather(*(self._watch(context, name, uris, watched) for name, uris in by_backend.items()))
-            listener.follow(uri for _, taken in watched for uri in taken)
-            if listener.uris:
-                agreed["resourceSubscriptions"] = sorted(listener.uris)
-            self._gateway.listeners.add(listener)
-            await request.stream(_events(listener, id, kinds, agreed))
-        finally:
-            self._gateway.listeners.remove(listener)
-            await tasks.close()
-            for subscriptions, taken in watched:
-                subscriptions.remove(taken)
-
-    async def _by_backend(self, context: RequestContext, uris: object) -> Mapping[str, list[str]]:
-        """Who has which of the resources that a listen names; those that no backend has are not acknowledged."""
-        listed = cast("list[object]", uris) if isinstance(uris, list) else []
-        if len(listed) > LISTEN_URIS or any(isinstance(uri, str) and len(uri) > LONGEST_URI for uri in listed):
-            what = f"resourceSubscriptions has at most {LISTEN_URIS} URIs of at most {LONGEST_URI} characters each"
-            raise Refused(400, f"{what}; here are {len(listed)}", code=INVALID_PARAMS)
-        by_backend: dict[str, list[str]] = {}
-        wanted = [uri for uri in listed if isinstance(uri, str) and is_unicode(uri)]
-        for uri, name in zip(
-            wanted, await asyncio.gather(*(self._locate(context, uri) for uri in wanted)), strict=True
-        ):
-            if name is not None:
-                by_backend.setdefault(name, []).append(uri)
-        return by_backend
-
-    async def _locate(self, context: RequestContext, uri: str) -> str | None:
-        table = self._gateway.table
-        try:
-            async with asyncio.timeout(LOCATE_SECONDS):
-                backend = await self._pipeline.methods.uris.locate(context, uri, table)
-        except (HoldfastError, TimeoutError):
-            return None
-        return backend.name if backend is not None else None
-
-    async def _watch(
-        self,
-        context: RequestContext,
-        name: str,
-        uris: list[str],
-        watched: list[tuple[Subscriptions, list[str]]],
-    ) -> None:
-        """Subscribe to resources at their backend; those that can't be are not acknowledged."""
-        try:
-            subscriptions = await self._gateway.link_choice.for_updates(context, self._gateway.backends[name])
-            watched.append((subscriptions, await subscriptions.add(uris)))
-        except HoldfastError as error:
-            log.info("%s is not watched: %s", name, error.what)
+        subscription = Subscription(self._gateway, self._pipeline.methods.uris, context, id, params)
+        await request.stream(_events(subscription.messages()))
 
 
-def _task_ids(context: RequestContext, wanted: Mapping[str, Any]) -> list[str]:
-    """The tasks that a listen names, which a client may do that has the extension."""
-    named: object = wanted.get("taskIds")
-    if not named:
-        return []
-    needed: dict[str, Any] = {"extensions": {EXTENSION: {}}}
-    if not has(context.client.capabilities, needed):
-        message, data = "Missing required client capability", {"requiredCapabilities": needed}
-        raise Refused(400, message, code=MISSING_CAPABILITY, data=data)
-    ids = cast("list[object]", named) if isinstance(named, list) else []
-    if not 0 < len(ids) <= LISTEN_TASKS or not all(isinstance(id, str) for id in ids):
-        raise Refused(400, f"taskIds is a list of at most {LISTEN_TASKS} ids", code=INVALID_PARAMS)
-    return cast("list[str]", ids)
-
-
-async def _events(
-    listener: Listener, id: Any, kinds: Mapping[str, str], agreed: dict[str, Any]
-) -> AsyncGenerator[bytes]:
-    meta = {"_meta": {SUBSCRIPTION_ID: id}}
-
-    def event(method: str, params: Mapping[str, Any]) -> bytes:
-        whole = {**params, "_meta": {**members(params.get("_meta")), **meta["_meta"]}}
-        message = {"jsonrpc": "2.0", "method": method, "params": whole}
-        return event_of(message)
-
-    yield event("notifications/subscriptions/acknowledged", {"notifications": agreed})
-    while (news := await listener.next()) is not None:
-        changed, updated = news
-        for kind in changed:
-            if kind in kinds:
-                yield event(kinds[kind], {})
-        if updated is not None:
-            yield event(NOTICE if changed == TASKS else "notifications/resources/updated", updated)
-    ended = {"jsonrpc": "2.0", "id": id, "result": {"resultType": "complete", **meta}}
-    yield event_of(ended)
+async def _events(messages: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[bytes]:
+    async with contextlib.aclosing(messages):
+        async for message in messages:
+            yield event_of(message)
 
 
 def _check_task_header(params: dict[str, Any], headers: Mapping[str, str]) -> None:
