@@ -27,7 +27,7 @@ HOME = Path(sys.prefix) / "judges"
 WAYS = ("dispatcher", "transport", "gateway")
 SECONDS = 1_800
 TOOLS = (
-    "blockbuster", "dirty-equals", "fastapi", "inline-snapshot", "logfire", "opentelemetry-sdk", "psutil",
+    "blockbuster", "coverage", "dirty-equals", "fastapi", "inline-snapshot", "logfire", "opentelemetry-sdk", "psutil",
     "pytest-asyncio", "pytest-env", "pytest-examples", "pytest-retry", "trio",
 )  # fmt: skip
 """What the suites import besides what they test."""
@@ -108,9 +108,10 @@ def run(python: Path, suite: Suite, checkout: Path, way: str) -> dict[str, Any]:
     }
     with log.open("wb") as output:
         subprocess.run(command, cwd=checkout, env=variables, stdout=output, stderr=output, timeout=SECONDS)
-    if not results.exists():
-        raise SystemExit(f"{suite.name} over the {way} did not come to its end; see {log}")
-    return json.loads(results.read_text())
+    done = json.loads(results.read_text()) if results.exists() else {"judged": 0}
+    if not done["judged"]:
+        raise SystemExit(f"{suite.name} over the {way} did not run; see {log}")
+    return done
 
 
 def reason(known: list[dict[str, Any]], way: str, test: str) -> str | None:
