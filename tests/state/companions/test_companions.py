@@ -117,7 +117,7 @@ def test_phases_that_make_no_sense_are_refused_with_the_class() -> None:
         ({}, "no phases"),
         ({"a": ["b"]}, "'b', which is not declared"),
         ({"a": [], "b": ["a"]}, "nothing leads from 'a' to 'b'"),
-        ({"a": "b", "b": []}, "leads to a text"),
+        ({"a": "b", "b": []}, "must lead to a list"),
     ):
         with pytest.raises(holdfast.UsageError, match=said):
             _make(phases)
