@@ -137,7 +137,7 @@ async def test_a_function_that_returns_something_else_is_told() -> None:
 
     wrong: list[Any] = [lambda state: state.items.pop(), lambda state: 0, later]
     for change in wrong:
-        with pytest.raises(holdfast.UsageError, match="the function returned"):
+        with pytest.raises(holdfast.UsageError, match="the function must return None or a state"):
             await session.update(change)
 
     class Empty(holdfast.SessionState):
