@@ -240,7 +240,7 @@ def test_log_tells_what_changed(url: str) -> None:
         (4, "note", {"set": {"note": None}, "new": []}, None),
     ]
     [other] = state_json(url, "ls", "--principal", "bob")["sessions"]
-    assert state(url, "log", other["handle"]).output == "nothing was done yet\n"
+    assert state(url, "log", other["handle"]).output == "no entries yet\n"
     assert state_json(url, "log", other["handle"])["entries"] == []
 
 
@@ -391,7 +391,7 @@ def test_what_is_no_session_is_told_and_hides_no_other(url: str, tmp_path: Path)
     for number in range(len(odd)):
         for command in ("show", "fork"):
             assert "is not a session" in refused(state(url, command, f"odd-{number}"))
-        assert state(url, "log", f"odd-{number}").output == "nothing was done yet\n"
+        assert state(url, "log", f"odd-{number}").output == "no entries yet\n"
         assert state(url, "end", f"odd-{number}").exit_code == 0
 
     [other] = state_json(url, "ls", "--principal", "bob")["sessions"]

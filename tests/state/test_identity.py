@@ -200,7 +200,7 @@ async def test_a_caller_whose_pointer_was_damaged_begins_anew_once_it_is_ended(t
         [(id,)] = file.execute("SELECT id FROM holdfast_records WHERE kind = 'state-key'")
     with pytest.raises(holdfast.errors.CorruptRecord, match="holdfast store end URL KIND ID"):
         await sessions[1].find_for(Identity())
-    for code, said in ((0, "ended state-key/"), (1, "there is no live or expired record")):
+    for code, said in ((0, "ended state-key/"), (1, "no live or expired record")):
         done = await asyncio.to_thread(CliRunner().invoke, app, ["store", "end", url, "state-key", id])
         assert (done.exit_code, said in done.output) == (code, True), done.output
     found = await asyncio.gather(*(sessions[1].find_for(Identity()) for _ in range(8)))
