@@ -11,16 +11,9 @@ import holdfast
 from holdfast.core.models import Principal
 from holdfast.state.sessions import Sessions
 from holdfast.stores import open_store
+from tests.state.basket import ALICE, Basket
 
 pytestmark = pytest.mark.anyio
-
-ALICE = Principal("alice")
-
-
-class Basket(holdfast.SessionState):
-    items: list[str] = []
-    count: int = 0
-    note: str = ""
 
 
 @pytest.mark.promise("state.updates")
