@@ -53,7 +53,7 @@ class FromArgument:
     name: str = "session_id"
 
     def find(self, caller: Identity, kind: str) -> Found | None:
-        """How the call names a session of this `kind`; None if it does not."""
+        """How the call of `caller` names a session of this `kind`; None if it does not."""
         return _handle(caller.arguments.get(self.name), f"the argument {self.name!r}")
 
     @property
@@ -69,7 +69,7 @@ class FromMeta:
     key: str
 
     def find(self, caller: Identity, kind: str) -> Found | None:
-        """How the call names a session of this `kind`; None if it does not."""
+        """How the call of `caller` names a session of this `kind`; None if it does not."""
         return _handle(caller.meta.get(self.key), f"_meta[{self.key!r}]")
 
     @property
@@ -83,7 +83,7 @@ class From2025Session:
     """The connection of a 2025 client: over HTTP its session, on stdio its process."""
 
     def find(self, caller: Identity, kind: str) -> Found | None:
-        """How the call names a session of this `kind`; None if it does not."""
+        """How the call of `caller` names a session of this `kind`; None if it does not."""
         if caller.session_2025 is None:
             return None
         return Key(_digest("2025", kind, caller.principal, caller.session_2025), caller.principal)
@@ -99,7 +99,7 @@ class FromPrincipal:
     """One session for each authenticated caller."""
 
     def find(self, caller: Identity, kind: str) -> Found | None:
-        """How the call names a session of this `kind`; None if it does not."""
+        """How the call of `caller` names a session of this `kind`; None if it does not."""
         if caller.principal == ANONYMOUS:
             return None
         return Key(_digest("principal", kind, caller.principal), caller.principal)
@@ -117,7 +117,7 @@ class ForEveryone:
     name: str = "everyone"
 
     def find(self, caller: Identity, kind: str) -> Found | None:
-        """How the call names a session of this `kind`; None if it does not."""
+        """How the call of `caller` names a session of this `kind`; None if it does not."""
         return Key(_digest("everyone", kind, self.name), ANONYMOUS, shared=True)
 
     @property
