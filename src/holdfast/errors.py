@@ -1,9 +1,9 @@
 """The exception tree, by what the caller may do next.
 
 There are four families: `Unavailable` (nothing was executed, retrying is safe), `OutcomeUnknown` (sent and not
-answered, the caller decides), `Rejected` (the peer said no) and `UsageError` (a bug in the calling code).
-Texts are for people and are not to be parsed: what a program needs is in fields. `str(error)` is for the author
-and the operator; `public_text()` is what a model or a remote caller may read.
+answered, the caller decides), `Rejected` (the peer said no) and `UsageError` (a bug in the calling code). Texts are for
+people; programs should use the fields. `str(error)` is for the author and the operator; `public_text()` is what a model
+or a remote caller may read.
 """
 
 import copy
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, TypedDict, Unpack
 
 
 class Fields(TypedDict, total=False):
-    """What any error may know; absent fields read as None."""
+    """Optional fields of any error; absent ones are None."""
 
     remedy: str
     server: str
@@ -37,7 +37,7 @@ ASK_OPERATOR = "the operator of this program must correct it"
 
 
 class HoldfastError(Exception):
-    """Everything that Holdfast raises on purpose."""
+    """Base class of all errors that Holdfast raises."""
 
     summary: ClassVar[str] = "failed"
     """What happened to the server or call, for `public_text()`: no addresses, paths, commands or output."""
@@ -78,7 +78,7 @@ class HoldfastError(Exception):
         return self.summary
 
     def public_fields(self) -> dict[str, Any]:
-        """The same for a program at the other end: kind, family and figures."""
+        """The same for programs: kind, family and numbers."""
         family = next((kind for kind in type(self).__mro__ if HoldfastError in kind.__bases__), HoldfastError)
         fields: dict[str, Any] = {"error": type(self).__name__, "family": family.__name__}
         for name in ("status", "attempts", "retry_after", "exit_code"):
@@ -87,13 +87,13 @@ class HoldfastError(Exception):
         return fields
 
     def copied(self) -> Self:
-        """A copy for another waiter, with a traceback of its own, and the cause once."""
+        """A copy for another waiting task, with a traceback of its own, and the cause once."""
         again = copy.copy(self)
         again.__cause__, again.__suppress_context__ = self.__cause__, True
         return again
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Exceptions cross process boundaries (pools, test runners): rebuild without calling our own __init__.
+        # Exceptions are pickled by process pools and test runners: rebuild without calling our own __init__.
         return (_rebuild, (type(self), self.what, self.__dict__))
 
 
@@ -125,11 +125,11 @@ class StartTimeout(Unavailable):
 class StoreDown(Unavailable):
     """The store did not answer, or could not do what was asked; nothing was written."""
 
-    summary = "needs a store that does not answer"
+    summary = "needs a store, which does not answer"
 
 
 class CircuitOpen(Unavailable):
-    """The server failed too often just now; calls are held back for a while."""
+    """The server failed too often; calls to it are rejected for a while."""
 
     summary = "failed too often and is not called for a while"
 
@@ -141,7 +141,7 @@ class PoolFull(Unavailable):
 
 
 class Busy(Unavailable):
-    """It is held by another caller, or the peer asked us to wait; see `retry_after`."""
+    """Another caller holds it, or the peer asked for a pause; see `retry_after`."""
 
     summary = "is busy"
 
@@ -153,13 +153,15 @@ class NoBackend(Unavailable):
 
 
 class RunsElsewhere(Unavailable):
-    """The program, and with it what it keeps, runs in another gateway process."""
+    """The program, with its state, runs in another gateway process."""
 
     summary = "runs in another gateway process"
 
 
 class OutcomeUnknown(HoldfastError):
-    """It was sent and no answer came: it may or may not have happened, and the caller decides what to do."""
+    """The request was sent and no answer came:
+    it may or may not have been executed, and the caller decides what to do.
+    """
 
     summary = "did not answer"
     advice = MAYBE_DONE
@@ -172,19 +174,19 @@ class ConnectionLost(OutcomeUnknown):
 
 
 class AnswerTimeout(OutcomeUnknown):
-    """The peer took the request and did not answer in time."""
+    """The peer received the request and did not answer in time."""
 
     summary = "did not answer in time"
 
 
 class BadAnswer(OutcomeUnknown):
-    """The peer took the request, and what came back is not an answer to it."""
+    """The peer received the request, and what came back is not an answer to it."""
 
     summary = "sent something that is not an answer to this call"
 
 
 class ParkedElsewhere(OutcomeUnknown):
-    """The call waited for its client's answers in a gateway process that has ended, or in another one."""
+    """The call waited for answers of its client in a gateway process that has ended, or in another one."""
 
     summary = "was called through a gateway process that has ended, or another one, where the call waited for answers"
 
@@ -196,13 +198,13 @@ class ChildDied(OutcomeUnknown):
 
 
 class WriteUnsettled(OutcomeUnknown):
-    """A write's answer was lost and reading back did not settle whether it happened."""
+    """The answer to a write was lost, and reading back did not show whether it was executed."""
 
     summary = "could not confirm a write"
 
 
 class Rejected(HoldfastError):
-    """The peer said no; sending the same again gets the same answer."""
+    """The peer refused the request; sending the same again gets the same answer."""
 
     summary = "refused the call"
     advice = REFUSED_AGAIN
@@ -221,7 +223,7 @@ class ErrorAnswer(Rejected):
         """The error object as it came, where there was one."""
 
     def _public_summary(self) -> str:
-        # The server's own words are what its caller must read.
+        # The server's own message is meant for the caller.
         code = "" if self.code is None else f" {self.code}"
         return f"{self.summary}{code}: {self.message[:2000]}" if self.message else f"{self.summary}{code}"
 
@@ -234,14 +236,14 @@ class Unauthorized(Rejected):
 
 
 class SessionReplaced(Rejected):
-    """The server started a new session; what the old one kept is gone."""
+    """The server started a new session; the state of the old one is gone."""
 
     summary = "started a new session and what the old one kept is gone; this call was not executed"
     advice = "call again to continue in the new session"
 
 
 class SessionExpired(Rejected):
-    """It lived past its idle time or its maximum age."""
+    """Its idle time or maximum age has passed."""
 
     summary = "no longer has this session"
     advice = "begin a new session"
@@ -254,20 +256,20 @@ class Forbidden(Rejected):
 
 
 class QuestionRefused(Rejected):
-    """The server asked its client something in the middle of a call, and it could not be passed on."""
+    """The server sent a request to its client during a call, and it could not be passed on."""
 
     summary = "asked its client a question that can't be passed on to it"
     advice = "connect with a 2025 client that answers such questions, or use a tool that asks nothing"
 
 
 class NotFound(Rejected):
-    """It does not exist, or not for this caller."""
+    """It does not exist, or this caller may not see it."""
 
     summary = "has no such thing"
 
 
 class Conflict(Rejected):
-    """Another writer was first, or the claim behind this write is no longer held."""
+    """Another writer changed it first, or the claim of this write is no longer held."""
 
     summary = "was changed by another call at the same time"
     advice = "read again, then call again"
@@ -281,23 +283,25 @@ class Conflict(Rejected):
 
 
 class WrongPhase(Rejected):
-    """The companion is in another phase than this step needs; `phase` says which, the remedy what to call next."""
+    """The companion is not in the phase that this step needs;
+    `phase` names the current one, the remedy what to call next.
+    """
 
     summary = "is in another phase than this step needs"
     advice = "ask for the current phase first"
 
 
 class Ended(Rejected):
-    """It was ended; nothing brings it back."""
+    """It was ended and can't be restored."""
 
     summary = "has ended this session"
     advice = "begin a new session"
 
 
 class LimitReached(Rejected):
-    """A configured limit would be passed."""
+    """A configured limit would be exceeded."""
 
-    summary = "would pass a limit"
+    summary = "would exceed a limit"
     advice = "ask for less, or send less"
 
     def __init__(
@@ -313,7 +317,7 @@ class LimitReached(Rejected):
 
 
 class CorruptRecord(Rejected):
-    """Something is stored there, and it is not a record that Holdfast wrote."""
+    """What is stored there is not a record that Holdfast wrote."""
 
     summary = "has a stored record that cannot be read"
     advice = ASK_OPERATOR
@@ -327,19 +331,19 @@ class UsageError(HoldfastError):
 
 
 class LeaseClosed(UsageError):
-    """Used after it was released or closed."""
+    """It was used after it was released or closed."""
 
     summary = "was called after its run had ended"
 
 
 class CallbackFailed(UsageError):
-    """A callback that answers the server's questions raised, or returned something else."""
+    """A callback that answers requests of the server raised, or returned a wrong type."""
 
     summary = "asked this client for input, and the client's callback for it failed"
 
 
 class UnstorableValue(UsageError):
-    """The value would not survive the round trip; `path` says where it stands."""
+    """The value would not survive the round trip through a store; `path` says where it is."""
 
     summary = "was given a value that cannot be stored"
 

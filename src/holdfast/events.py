@@ -1,6 +1,6 @@
-"""What happened, as frozen dataclasses: what logs, audit, metrics and spans are made from.
+"""Events, as frozen dataclasses: the source of logs, audit trails, metrics and spans.
 
-A sink is any callable that takes an event; without a sink no event is built.
+A sink is any callable that takes an event; without a sink no event is created.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class RecordsReaped:
 
 @dataclass(frozen=True, slots=True)
 class ListenerFailed:
-    """Notices could not be read for a while; listeners get a `Gap` when they can be again."""
+    """Notices can't be read; listeners get a `Gap` once they can be read again."""
 
     at: float
     store: str
@@ -74,7 +74,7 @@ class LinkOpened:
 
 @dataclass(frozen=True, slots=True)
 class HandshakeDone:
-    """A generation is ready; `adopted` if it goes on with a saved session, without a round trip."""
+    """A generation is ready; `adopted` if it continues a saved session, without a round trip."""
 
     at: float
     server: str
@@ -84,12 +84,12 @@ class HandshakeDone:
     session: str | None
     adopted: bool
     why: str = ""
-    """Why this era was taken."""
+    """The era of a server was decided; `why` is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionNotOffered:
-    """A server that was expected to keep state offers no session; said once a server."""
+    """A server that was expected to keep state offers no session. Reported once per server."""
 
     at: float
     server: str
@@ -108,7 +108,8 @@ class LinkFailed:
 
 @dataclass(frozen=True, slots=True)
 class LinkClosed:
-    """A link was closed; `ended` if its session was ended at the server, `failures` are closings that went wrong."""
+    """A link was closed; `ended` if its session was ended at the server, `failures` counts the steps of closing that
+    failed."""
 
     at: float
     server: str
@@ -132,7 +133,7 @@ class LinkSessionReplaced:
 
 @dataclass(frozen=True, slots=True)
 class CallReplayed:
-    """A call goes out again; `why` is the verdict that allowed it."""
+    """A call is sent again; `why` is the verdict that allowed it."""
 
     at: float
     server: str
@@ -143,7 +144,7 @@ class CallReplayed:
 
 @dataclass(frozen=True, slots=True)
 class StreamDropped:
-    """The server's own stream ended and is being opened again; `resumable` if nothing should be missing."""
+    """The server's own stream ended and is being reopened; `resumable` if no message should be missing."""
 
     at: float
     server: str
@@ -153,7 +154,7 @@ class StreamDropped:
 
 @dataclass(frozen=True, slots=True)
 class StrayMessage:
-    """A message came that belongs to no call, or that a handler could not take."""
+    """A message arrived that belongs to no call, or that a handler could not process."""
 
     at: float
     server: str
@@ -162,7 +163,7 @@ class StrayMessage:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFailed:
-    """A link's memory could not be read or written; the link goes on without it."""
+    """A link's memory could not be read or written; the link continues without it."""
 
     at: float
     server: str
@@ -201,7 +202,7 @@ class ChildStderr:
 
 @dataclass(frozen=True, slots=True)
 class CircuitChanged:
-    """Calls to a server are held back, or go out again."""
+    """The circuit of a server changed: calls are rejected, or sent again."""
 
     at: float
     server: str
@@ -210,7 +211,7 @@ class CircuitChanged:
 
 @dataclass(frozen=True, slots=True)
 class BackendStarted:
-    """A backend's link is up for a gateway session (None: for all); `adopted` if it went on with a saved session."""
+    """A backend's link is up for a gateway session (None: for all); `adopted` if it continues a saved session."""
 
     at: float
     backend: str
@@ -243,7 +244,7 @@ class BackendClosed:
 
 @dataclass(frozen=True, slots=True)
 class BackendSessionReplaced:
-    """A backend had lost the session that it kept for a gateway session, and a new one began."""
+    """A backend lost its session for a gateway session, and a new one began."""
 
     at: float
     backend: str
@@ -253,7 +254,7 @@ class BackendSessionReplaced:
 
 @dataclass(frozen=True, slots=True)
 class BackendChanged:
-    """A backend is up, or down, as new sessions see it."""
+    """A backend is up or down for new sessions."""
 
     at: float
     backend: str
@@ -272,7 +273,7 @@ class BackendItemLeftOut:
 
 @dataclass(frozen=True, slots=True)
 class GatewaySessionBegan:
-    """A client's session began. `session` names its record, and is not enough to use it."""
+    """A client's session began. `session` names its record and does not give access to it."""
 
     at: float
     session: str
@@ -282,7 +283,7 @@ class GatewaySessionBegan:
 
 @dataclass(frozen=True, slots=True)
 class GatewaySessionEnded:
-    """A client's session is over, or left for another process to go on with; `reason` says which."""
+    """A client's session ended, or was left for another process to continue; `reason` says which."""
 
     at: float
     session: str
@@ -293,7 +294,7 @@ class GatewaySessionEnded:
 
 @dataclass(frozen=True, slots=True)
 class ServerCounted:
-    """A number of a server's own scope has grown."""
+    """A counter in a server's own scope has grown."""
 
     at: float
     scope: str
@@ -303,7 +304,7 @@ class ServerCounted:
 
 @dataclass(frozen=True, slots=True)
 class CompanionStepped:
-    """A companion made a step; `seconds` is how long it had been in the phase that it left, if it left one."""
+    """A companion made a step; `seconds` is the time it had spent in the phase that it left, if any."""
 
     at: float
     kind: str

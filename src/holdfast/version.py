@@ -1,3 +1,3 @@
-"""The version of Holdfast, in its one place: pyproject.toml reads it from here, too."""
+"""The version of Holdfast. pyproject.toml reads it from here."""
 
 __version__ = "0.1.0"

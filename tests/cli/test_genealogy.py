@@ -95,7 +95,7 @@ def test_stats_add_up_what_helpers_did(tmp_path: Path) -> None:
     assert "writer: 10 steps, 4 iterations" in shown
     empty = f"sqlite:///{tmp_path}/empty.db"
     asyncio.run(_begin(empty))
-    assert "no figures" in run.invoke(app, ["state", "stats", "--store", empty]).stdout
+    assert "no statistics" in run.invoke(app, ["state", "stats", "--store", empty]).stdout
 
 
 async def _begin(url: str) -> None:

@@ -240,7 +240,7 @@ def test_log_tells_what_changed(url: str) -> None:
         (4, "note", {"set": {"note": None}, "new": []}, None),
     ]
     [other] = state_json(url, "ls", "--principal", "bob")["sessions"]
-    assert state(url, "log", other["handle"]).output == "nothing was done yet\n"
+    assert state(url, "log", other["handle"]).output == "no entries yet\n"
     assert state_json(url, "log", other["handle"])["entries"] == []
 
 
@@ -309,7 +309,7 @@ def test_unknown_ended_and_expired_are_told_apart(url: str) -> None:
     expired, ended = on(url, fill, clock=ManualClock(1_500_000_000.0))
     for command in ("show", "log", "fork"):
         for handle, says in (
-            ("s_never", "there is no session 's_never'"),
+            ("s_never", "the session 's_never' does not exist"),
             (ended, f"the session {ended!r} was ended"),
             (expired, f"the session {expired!r} has expired"),
         ):
@@ -391,7 +391,7 @@ def test_what_is_no_session_is_told_and_hides_no_other(url: str, tmp_path: Path)
     for number in range(len(odd)):
         for command in ("show", "fork"):
             assert "is not a session" in refused(state(url, command, f"odd-{number}"))
-        assert state(url, "log", f"odd-{number}").output == "nothing was done yet\n"
+        assert state(url, "log", f"odd-{number}").output == "no entries yet\n"
         assert state(url, "end", f"odd-{number}").exit_code == 0
 
     [other] = state_json(url, "ls", "--principal", "bob")["sessions"]
@@ -438,8 +438,8 @@ def test_a_log_that_does_not_lead_back_is_told_and_never_stepped_over(url: str, 
     assert state(url, "show", handle, "--rev", "6").exit_code == 0
     for command in ("show", "fork"):
         told = refused(state(url, command, handle, "--rev", "4"))
-        assert "does not say what was before" in told
-        assert "revision 6 and later ones can be had" in told
+        assert "does not have the " in told
+        assert "revision 6 and later ones are available" in told
 
 
 @pytest.mark.promise("cli.errors")

@@ -110,7 +110,7 @@ def test_show_prints_the_record_its_log_and_its_claim(filled: str) -> None:
     assert [e["data"]["did"] for e in found["log"]] == ["edit", "more"]
     assert found["claim"]["owner"] == "worker 7"
     gone = run.invoke(app, ["store", "show", filled, "draft", "nobody"])
-    assert (gone.exit_code, gone.stderr) == (1, "there is no draft/nobody\n")
+    assert (gone.exit_code, gone.stderr) == (1, "draft/nobody does not exist\n")
     assert "ended" in run.invoke(app, ["store", "show", filled, "basket", "b2"]).output
 
 
@@ -174,7 +174,7 @@ def test_a_store_is_sealed_copied_and_read_with_its_keys(
 
     copy = f"sqlite:///{tmp_path}/copy.db"
     monkeypatch.delenv("HOLDFAST_KEYS")  # sealed bytes are copied as they are
-    assert run.invoke(app, ["store", "copy", filled, copy]).output == "4 records copied, 0 were there already\n"
+    assert run.invoke(app, ["store", "copy", filled, copy]).output == "4 records copied, 0 existed already\n"
     again = json.loads(run.invoke(app, ["store", "copy", filled, copy, "--json"]).output)
     assert again == {"copied": 0, "present": 4, "damaged": 0}
     locked = run.invoke(app, ["store", "show", copy, "draft", "d1"])
@@ -199,7 +199,7 @@ def test_bad_keys_are_explained_and_never_shown(filled: str, tmp_path: Path) -> 
     file.write_text("s3cret-but-short")
     (tmp_path / "empty").write_text("\n")
     for given, says in (
-        (tmp_path / "empty", "has no key in it"),
+        (tmp_path / "empty", "is empty"),
         (file, "sealing key 1 is not 32 bytes"),
         (tmp_path / "none", "can't be read"),
     ):

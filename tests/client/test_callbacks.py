@@ -200,13 +200,13 @@ def _wrapped(params: Any) -> Any:
 @pytest.mark.parametrize(
     ("declared", "says"),
     [
-        ({"elicit": lambda params: None}, "elicit= is not an async function"),
-        ({"sample": lambda params: None}, "sample= is not an async function"),
-        ({"roots": list}, "roots= is not an async function"),
+        ({"elicit": lambda params: None}, "elicit= must be an async function"),
+        ({"sample": lambda params: None}, "sample= must be an async function"),
+        ({"roots": list}, "roots= must be an async function"),
         ({"elicit": _as_the_sdk}, r"elicit= can't be called with \(params\)"),
         ({"roots": _good}, r"roots= can't be called with \(\)"),
-        ({"elicit": 7}, "elicit= is not an async function"),
-        ({"roots": "file:///a"}, "roots= is a str"),
+        ({"elicit": 7}, "elicit= must be an async function"),
+        ({"roots": "file:///a"}, "roots= must be a list of URIs"),
         ({"roots": [7]}, "roots="),
         ({"on_log": _good}, "on_log= is an async function"),
         ({"on_log": lambda: None}, r"on_log= can't be called with \(params\)"),

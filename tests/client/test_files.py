@@ -62,7 +62,7 @@ def test_the_flavours_of_the_ecosystem_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says", "remedy"),
     [
-        ('{"mcpServers": {"a": {"comand": "x"}}}', "there is no key 'comand'", "did you mean 'command'?"),
+        ('{"mcpServers": {"a": {"comand": "x"}}}', "'comand' is not a known key", "did you mean 'command'?"),
         ('{"mcpServers": {"a": {"url": "http://h/", "header": {}}}}', "'header'", "'headers'"),
         ('{"mcpserver": {}}', "no 'mcpServers', but 'mcpserver'", "mcpServers"),
         ('{"mcpServers": {"a": {"command": "x", "env": {"K": "${NO_SUCH}"}}}}', "NO_SUCH is not set", "default"),
@@ -75,7 +75,7 @@ def test_the_flavours_of_the_ecosystem_are_read(tmp_path: Path) -> None:
         ('{"mcpServers": {"a": {"command": "x", "args": "--flag"}}}', "args is not a list", ""),
         ('{"mcpServers": {"a": {"url": "h"}}}', "http:// or https://", ""),
         ('{"mcpServers": {"a": 7}}', "is not an object", ""),
-        ('{"mcpServers": {"a": {"command": "${input:key}"}}}', "known to an editor only", "itself"),
+        ('{"mcpServers": {"a": {"command": "${input:key}"}}}', "defined only in an editor", "itself"),
         ('{"mcpServers": {\n"a": {"command": }}}', "line 2, column 18", "JSON"),
         ("[]", "not a JSON object", ""),
     ],

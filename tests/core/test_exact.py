@@ -103,7 +103,7 @@ def test_plain_is_what_python_makes_of_it() -> None:
     ],
 )
 def test_a_key_that_is_there_twice_is_refused_with_its_place(text: str, key: str) -> None:
-    with pytest.raises(ValueError, match=f"^the key {key} is there twice$"):
+    with pytest.raises(ValueError, match=f"^the key {key} occurs twice$"):
         decode(text.encode())
 
 

@@ -15,7 +15,6 @@ class Wrong:
 
 
 KNOWN_WRONG: tuple[Wrong, ...] = (
-    Wrong("the level reaches the server", ("gateway-2026-2025",), "no `logging/setLevel` is sent"),
     Wrong(
         "the server takes its question back",
         ("gateway-2025-2025",),

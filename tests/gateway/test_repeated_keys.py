@@ -33,7 +33,7 @@ async def test_a_client_that_repeats_a_key_is_refused_with_its_place(tmp_path: P
         ):
             answer = await sent(client, body, era)
             assert (answer.status, answer.error["code"]) == (400, -32700)
-            assert f"the key '{place}' is there twice" in answer.error["message"]
+            assert f"the key '{place}' occurs twice" in answer.error["message"]
 
 
 @pytest.mark.promise("gateway.fidelity")

@@ -203,7 +203,7 @@ async def test_sessions_reach_tools_resources_and_prompts_and_no_schema(framewor
                 held = await value(session, "resume_basket", session_id=forked["session_id"])
                 assert held["state"] == {"items": {}, "note": "for Sunday"}
                 assert held["title"] == "Sunday"
-                assert "nothing is listed" in await refusal(session, "list_baskets")
+                assert "sessions can't be listed" in await refusal(session, "list_baskets")
 
 
 @pytest.mark.promise("state.gateway")

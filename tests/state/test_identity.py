@@ -71,8 +71,8 @@ def test_what_stands_for_a_session_differs_by_caller_connection_and_kind() -> No
         ([], "can never find"),
         ([ARGUMENT, ARGUMENT], "twice"),
         ([holdfast.state.ForEveryone(), ARGUMENT], "nothing after"),
-        ([holdfast.state.FromArgument("")], "no name"),
-        ([holdfast.state.FromMeta("")], "no name"),
+        ([holdfast.state.FromArgument("")], "empty name"),
+        ([holdfast.state.FromMeta("")], "empty name"),
         (["session_id"], "not a place to look"),
     ],
 )
@@ -89,7 +89,7 @@ async def test_a_server_on_which_nothing_can_be_found_does_not_start() -> None:
         with pytest.raises(holdfast.UsageError, match="authenticates no callers"):
             only_known.install(server)
     by_handle = holdfast.Sessions(Basket, identity=[ARGUMENT])
-    with pytest.raises(holdfast.UsageError, match="neither a FastMCP nor an MCPServer"):
+    with pytest.raises(holdfast.UsageError, match="must be a FastMCP or an MCPServer"):
         by_handle.install(object())
     with pytest.raises(holdfast.UsageError, match="has no field 'price'"):
         by_handle.install(MCPServer("shop"), create=["price"])
@@ -98,7 +98,7 @@ async def test_a_server_on_which_nothing_can_be_found_does_not_start() -> None:
     by_handle.install(twice)
     with pytest.raises(holdfast.UsageError, match="has a tool create_session already"):
         holdfast.Sessions(Basket).install(twice)
-    with pytest.raises(holdfast.UsageError, match="makes no name"):
+    with pytest.raises(holdfast.UsageError, match="can't be part of a tool's name"):
         by_handle.install(twice, noun="my basket")
     secret = holdfast.Sessions(Basket, "postgresql://u:s3cret@127.0.0.1:1/x")
     assert "s3cret" not in repr(secret)
@@ -138,7 +138,7 @@ async def test_meta_names_a_session_out_of_the_models_sight() -> None:
             assert answer.data == number
         wrong = await client.call_tool("add", {"item": "fig"}, meta={"com.shop/basket": 7}, raise_on_error=False)
         assert wrong.is_error
-        assert "is a int, and a session's handle is text" in str(wrong.content)
+        assert "must be a session's handle, a str, not int" in str(wrong.content)
 
     official = MCPServer("shop")
 
@@ -200,7 +200,7 @@ async def test_a_caller_whose_pointer_was_damaged_begins_anew_once_it_is_ended(t
         [(id,)] = file.execute("SELECT id FROM holdfast_records WHERE kind = 'state-key'")
     with pytest.raises(holdfast.errors.CorruptRecord, match="holdfast store end URL KIND ID"):
         await sessions[1].find_for(Identity())
-    for code, said in ((0, "ended state-key/"), (1, "there is no live or expired record")):
+    for code, said in ((0, "ended state-key/"), (1, "no live or expired record")):
         done = await asyncio.to_thread(CliRunner().invoke, app, ["store", "end", url, "state-key", id])
         assert (done.exit_code, said in done.output) == (code, True), done.output
     found = await asyncio.gather(*(sessions[1].find_for(Identity()) for _ in range(8)))

@@ -7,22 +7,14 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core.models import Principal
 from holdfast.state.sessions import Sessions
 from holdfast.state.storage.entries import KIND
 from holdfast.stores import open_store
 from tests.deadlines import patience
+from tests.state.basket import ALICE, Basket
 from tests.state.turns import lasts
 
 pytestmark = pytest.mark.anyio
-
-ALICE = Principal("alice")
-
-
-class Basket(holdfast.SessionState):
-    items: list[str] = []
-    count: int = 0
-    note: str = ""
 
 
 @pytest.mark.promise("state.leases")

@@ -112,7 +112,7 @@ async def test_what_is_written_comes_back_equal_or_is_refused_by_name() -> None:
         (lambda state: setattr(state, "secret", SecretStr("hunter2")), "secret"),
         (lambda state: setattr(state, "anything", Item()), "anything"),
         (lambda state: setattr(state, "hidden", "x"), "hidden"),
-        (private, "not in its fields"),
+        (private, "outside its declared fields"),
     ):
         with pytest.raises(holdfast.errors.UnstorableValue, match=said):
             await session.update(change)

@@ -171,5 +171,5 @@ async def test_server_wide_figures_count_in_threads_and_as_events() -> None:
         draft.calls = -1
         raise RuntimeError
     assert figures.get().calls == 50
-    with pytest.raises(holdfast.UsageError, match="'names' is not a whole number"):
+    with pytest.raises(holdfast.UsageError, match="'names' is not an integer field"):
         figures.count("names")

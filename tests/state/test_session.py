@@ -11,16 +11,9 @@ import holdfast
 from holdfast.core.models import Principal
 from holdfast.state.sessions import Sessions
 from holdfast.stores import open_store
+from tests.state.basket import ALICE, Basket
 
 pytestmark = pytest.mark.anyio
-
-ALICE = Principal("alice")
-
-
-class Basket(holdfast.SessionState):
-    items: list[str] = []
-    count: int = 0
-    note: str = ""
 
 
 @pytest.mark.promise("state.updates")
@@ -137,7 +130,7 @@ async def test_a_function_that_returns_something_else_is_told() -> None:
 
     wrong: list[Any] = [lambda state: state.items.pop(), lambda state: 0, later]
     for change in wrong:
-        with pytest.raises(holdfast.UsageError, match="the function returned"):
+        with pytest.raises(holdfast.UsageError, match="the function must return None or a state"):
             await session.update(change)
 
     class Empty(holdfast.SessionState):

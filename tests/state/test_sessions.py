@@ -12,16 +12,9 @@ from holdfast.core.models import Principal
 from holdfast.state.sessions import Sessions
 from holdfast.stores import open_store
 from holdfast.stores.sealing import new_key
+from tests.state.basket import ALICE, Basket
 
 pytestmark = pytest.mark.anyio
-
-ALICE = Principal("alice")
-
-
-class Basket(holdfast.SessionState):
-    items: list[str] = []
-    count: int = 0
-    note: str = ""
 
 
 @pytest.mark.promise("state.owners")

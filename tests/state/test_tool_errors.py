@@ -53,7 +53,7 @@ async def test_a_tool_error_tells_the_caller_no_address_and_no_owner(
         arguments = {"session_id": begun.handle}
         async with begun.lease():
             busy = (await client.call_tool("turn", arguments, raise_on_error=False)).content[0].text
-        assert "another long turn on this session is under way" in busy
+        assert "another long turn on this session is in progress" in busy
         assert "lease-" not in busy
         with sqlite3.connect(path, isolation_level=None) as locking:
             locking.execute("BEGIN IMMEDIATE")
@@ -113,7 +113,7 @@ async def test_errors_of_a_foreign_store_reach_no_caller_of_a_lifecycle_tool(cap
                 for answer in (on_fast, await other.call_tool(tool, arguments)):
                     assert answer.is_error
                     said = getattr(answer.content[0], "text", "")
-                    assert "the server failed here" in said
+                    assert "the server failed" in said
                     assert "private.place" not in said
             foreign.broken = ""
         assert "no route to private.place" in caplog.text

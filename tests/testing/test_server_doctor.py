@@ -73,7 +73,7 @@ async def examined(server: ServerUnderTest, *names: str) -> dict[str, str]:
     assert {(each.check, each.era) for each in report.ill} == {(name, era) for name in names for era in server.eras}, (
         f"\n{report}"
     )
-    with pytest.raises(AssertionError, match=f"the server is ill: {', '.join(names)}\n") as told:
+    with pytest.raises(AssertionError, match=f"the server failed checks: {', '.join(names)}\n") as told:
         report.raise_if_ill()
     assert str(told.value).endswith(str(report))
     assert all(each.remedy == REMEDIES[each.check] for each in report.ill)
@@ -124,7 +124,7 @@ async def test_five_illnesses_at_once_are_told_apart(tmp_path: Path) -> None:
     assert "half a write" in seen["restart in mid-turn"]
     assert "another user's session" in seen["foreign handle"]
     assert "write on the first replica was done" in seen["ended handle"]
-    assert "the same as for an unknown handle" in seen["expired handle"]
+    assert "the same answer as for an unknown handle" in seen["expired handle"]
     assert "write with 10 KB was no answer" in seen["odd handles"]
 
 
@@ -147,7 +147,7 @@ async def test_a_server_that_does_not_start_is_told_with_its_last_words(tmp_path
     with pytest.raises(holdfast.errors.ConfigError, match="can't be started"):
         await server_doctor(sick("", tmp_path, command=["no-such-program", "{port}"]))
     silent = [sys.executable, "-c", "import signal; signal.pause()", "{port}"]
-    with pytest.raises(holdfast.errors.StartTimeout, match="took no connection in time"):
+    with pytest.raises(holdfast.errors.StartTimeout, match="accepted no connection in time"):
         await server_doctor(sick("", tmp_path, command=silent, start_seconds=0.3))
 
 
@@ -178,7 +178,7 @@ async def test_the_report_is_a_table() -> None:
         )
     )
     lines = str(report).splitlines()
-    assert lines[0].split() == ["check", "era", "verdict", "what", "was", "seen,", "→", "what", "to", "do"]
+    assert lines[0].split() == ["check", "era", "verdict", "observation,", "→", "what", "to", "do"]
     assert lines[2].split() == ["one", "session", "2025", "well", "all", "there"]
     assert lines[3].startswith("two replicas    2026  ILL      what was seen")
     column = lines[3].index("what was")

@@ -148,7 +148,7 @@ def test_a_store_that_breaks_its_contract_fails(store: type[MemoryStore], caught
 
 @pytest.mark.promise("store.suite")
 def test_a_subclass_without_open_is_told_what_is_missing() -> None:
-    with pytest.raises(NotImplementedError, match="must say how to open its store"):
+    with pytest.raises(NotImplementedError, match="must define how to open its store"):
         StoreSuite().test_an_unknown_record_is_none()
 
 

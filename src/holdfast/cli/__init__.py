@@ -1,4 +1,4 @@
-"""The command line: arguments, tables and exit codes. Logic belongs to the layers below.
+"""The command line: arguments, tables and exit codes. The logic is in the layers below.
 
 Exit codes: 0 done, 1 a negative result (a check failed, nothing found), 2 an error (usage, unreachable).
 """

@@ -1,4 +1,4 @@
-"""`holdfast tools|call|doctor`: a server file from the terminal. Arguments, tables and the progress bar."""
+"""`holdfast tools|call|doctor`: use the servers of a file from the terminal."""
 
 import asyncio
 import difflib
@@ -26,22 +26,22 @@ File = Annotated[
     str,
     typer.Argument(
         metavar="FILE",
-        help="A server file: mcp.json, the gateway's YAML; or a server's URL.",
+        help="A server file (mcp.json or the gateway's YAML) or a server's URL.",
         show_default=False,
     ),
 ]
-Timeout = Annotated[float, typer.Option("--timeout", help="Seconds for each server.")]
+Timeout = Annotated[float, typer.Option("--timeout", help="Timeout in seconds for each server.")]
 
 
 def _read(file: str) -> Servers:
-    """The servers of a file, or the one at a URL, named `server`."""
+    """The servers of a file, or the one at a URL, which is named `server`."""
     if file.startswith(("http://", "https://")):
         servers = Servers()
         try:
             servers["server"] = Server("server", url=file)
         except ConfigError as error:
             raise ConfigError(
-                error.what, remedy="write the server into a file, with its headers, and give that file"
+                error.what, remedy="write the server with its headers into a file, and give that file"
             ) from None
         return servers
     return servers_of(file) if is_ours(file) else read_servers(file)
@@ -64,7 +64,7 @@ def tools(
     timeout: Timeout = 30.0,
     json: JsonFlag = False,
 ) -> None:
-    """List the tools of every server in a file. A server that fails is named, and the others are listed."""
+    """List the tools of every server in a file. If a server fails, it is reported and the others are listed."""
 
     async def main() -> dict[str, Any]:
         servers = _read(file)
@@ -111,7 +111,7 @@ def tools(
 
 @asynccontextmanager
 async def _within(seconds: float, server: str) -> AsyncGenerator[None, None]:
-    """All of it, connecting and listing included."""
+    """Timeout in seconds for everything, including connecting and listing."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -124,7 +124,7 @@ async def _within(seconds: float, server: str) -> AsyncGenerator[None, None]:
 
 
 def _arguments(given: list[str], schema: dict[str, Any]) -> dict[str, Any]:
-    """key=value, as the tool's schema has it; anything that is JSON may be given as JSON."""
+    """Parse key=value arguments by the tool's schema; values may be given as JSON."""
     properties = cast("dict[str, dict[str, Any]]", schema.get("properties") or {})
     found: dict[str, Any] = {}
     for each in given:
@@ -192,7 +192,7 @@ def call(
 
 
 def doctor(file: File, timeout: Timeout = 30.0, json: JsonFlag = False) -> None:
-    """Connect to every server in a file, and show era, version, capabilities and time, or what is wrong."""
+    """Connect to every server in a file; show era, version, capabilities and time, or the error."""
 
     async def look(server: Server) -> dict[str, Any]:
         if server.disabled:

@@ -1,4 +1,4 @@
-"""`holdfast serve|check|sessions|backends|token|demo`: the gateway from the terminal. Arguments and tables."""
+"""`holdfast serve|check|sessions|backends|token|demo`: the gateway from the terminal."""
 
 import asyncio
 import gc
@@ -25,7 +25,7 @@ from holdfast.gateway.config.settings import Token
 from holdfast.gateway.sessions.record import KIND, record_id
 from holdfast.stores import open_store
 
-File = Annotated[Path, typer.Argument(metavar="CONFIG", help="An mcp.json, or YAML with policy.", show_default=False)]
+File = Annotated[Path, typer.Argument(metavar="CONFIG", help="An mcp.json, or YAML with policies.", show_default=False)]
 StoreUrl = Annotated[str, typer.Option("--store", help="The gateway's store, e.g. sqlite:///g.db", show_default=False)]
 sessions = typer.Typer(help="Sessions of the gateway: list, show, end.", no_args_is_help=True)
 token = typer.Typer(help="Tokens for callers.", no_args_is_help=True)
@@ -42,7 +42,7 @@ def serve(
     ] = None,
     stdio: Annotated[bool, typer.Option("--stdio", help="Serve one client over stdin and stdout.")] = False,
     keys_file: KeysFile = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Bind beyond loopback without auth.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Allow binding beyond loopback without auth.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log at level INFO, not WARNING.")] = False,
 ) -> None:
     """Serve the servers of a file behind one endpoint."""
@@ -66,10 +66,10 @@ def serve(
             names = ", ".join(loaded.entries)
             err.print(f"holdfast serves {names or 'no server'} at {program.url}")
             gc.collect()
-            gc.freeze()  # what is built at start stays: the collector need not look at it again
-            gc.collect()  # and measures from here on by what is left, or it would wait for a quarter of all that
-            # A call leaves no cycle. An ended session leaves one of some eighty objects, which has grown old by then:
-            # only a full collection frees it, so one comes for every few hundred sessions.
+            gc.freeze()  # objects built at start are permanent: exclude them from garbage collection
+            gc.collect()  # else a full collection would wait until a quarter as many new objects exist
+            # A call leaves no reference cycle. An ended session leaves one of about eighty old objects,
+            # which only a full collection frees: this runs one every few hundred sessions.
             gc.set_threshold(2_000, 5, 2)
             err.print(f"sessions are kept in {program.gateway.store.url if program.gateway else 'memory:'}")
 
@@ -100,7 +100,7 @@ def check(
     keys_file: KeysFile = None,
     json: JsonFlag = False,
 ) -> None:
-    """Show every mistake in a configuration, with its line and what to do, and which programs are missing here."""
+    """Show every mistake in a configuration, with its line and remedy, and the programs that are missing here."""
     loaded, mistakes = read_config(config, here=True, insecure=insecure)
     if loaded is not None and (lacking := run(_lacking(loaded, keys_file))) is not None:
         loaded, mistakes = None, [lacking]
@@ -159,7 +159,7 @@ def sessions_ls(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = Fa
 
 
 def _shown(record: Record) -> dict[str, Any]:
-    """What may be shown of a session: no ids of its sessions at backends, since an id is enough to use one."""
+    """The fields of a session that may be shown: not the ids of its sessions at backends, which suffice to use them."""
     data = _data(record)
     info = members(members(data.get("client")).get("info"))
     return {
@@ -184,7 +184,7 @@ def sessions_show(
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
             record = await opened.get(KIND, id, dead=True) or await opened.get(KIND, record_id(id), dead=True)
             if record is None:
-                raise NotFound(f"there is no session {id[:12]!r}", remedy="`holdfast sessions ls` lists them")
+                raise NotFound(f"no session {id[:12]!r}", remedy="`holdfast sessions ls` lists them")
             return record
 
     record = run(main())
@@ -200,8 +200,10 @@ def sessions_show(
 @sessions.command("end")
 def sessions_end(
     id: Annotated[str, typer.Argument(help="The record's name, or the session's id.", show_default=False)],
-    config: Annotated[Path, typer.Option("--config", help="The gateway's file: sessions at its servers end, too.")],
-    store: Annotated[str | None, typer.Option("--store", help="Another store than the file's.")] = None,
+    config: Annotated[
+        Path, typer.Option("--config", help="The gateway's file: sessions at its servers are ended, too.")
+    ],
+    store: Annotated[str | None, typer.Option("--store", help="The store, if not the file's.")] = None,
     keys_file: KeysFile = None,
     json: JsonFlag = False,
 ) -> None:
@@ -230,7 +232,7 @@ def sessions_end(
 
 
 def backends(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
-    """Show every gateway process on a store, and the state of its backends."""
+    """Show every gateway process that uses a store, and the state of its backends."""
 
     async def main() -> Found:
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
@@ -242,7 +244,7 @@ def backends(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False
         refuse_corrupt(corrupt)
         return
     if not records and not corrupt:
-        out.print("no gateway runs on this store")
+        out.print("no gateway uses this store")
     for record in records:
         data = _data(record)
         head = f"{data.get('address')} (pid {data.get('pid')}): {data.get('sessions')} live sessions"
@@ -266,10 +268,10 @@ def backends(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False
 
 @token.command("new")
 def token_new(
-    principal: Annotated[str, typer.Argument(help="The caller that will use it.", show_default=False)],
+    principal: Annotated[str, typer.Argument(help="The principal of the caller that will use it.", show_default=False)],
     json: JsonFlag = False,
 ) -> None:
-    """Make a token. It is shown once; the configuration file gets its hash."""
+    """Create a token. It is shown only once; put its hash into the configuration file."""
     made, digest = new_token()
     try:
         Token(hash=digest, principal=principal)
@@ -285,7 +287,9 @@ def token_new(
 
 
 def demo(
-    check: Annotated[bool, typer.Option("--check", help="Show that sessions hold, and exit.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Kill a server, check that the session survives, and exit.")
+    ] = False,
     port: Annotated[int, typer.Option(help="The gateway's port; 0 takes a free one.")] = 8808,
 ) -> None:
     """Start three small servers behind a gateway."""

@@ -1,6 +1,6 @@
-"""`holdfast state tree` and `holdfast state stats`: how a session came to be, and the figures of companions.
+"""`holdfast state tree` and `holdfast state stats`: the history of a session, and statistics of companions.
 
-The class of a companion is not needed: what is shown is what the store has.
+They show the stored data, without the class of the companion.
 """
 
 from dataclasses import asdict
@@ -45,7 +45,7 @@ def tree(
 
 
 def _grow(branch: Tree, node: Node) -> None:
-    """One child goes on in the same line of descent; several are branches."""
+    """A single child is drawn on the same level; several are drawn as branches."""
     while len(node.children) == 1 and node.children[0].handle == node.handle:
         node = node.children[0]
         branch.add(_line(node))
@@ -71,7 +71,7 @@ def stats(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -
         print_json({kind: asdict(figures) for kind, figures in found.items()})
         return
     if not found:
-        out.print("no figures: no companion has made a step yet")
+        out.print("no statistics: no companion has made a step yet")
         return
     for kind, figures in sorted(found.items()):
         out.print(

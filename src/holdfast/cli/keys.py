@@ -1,4 +1,4 @@
-"""Sealing keys for the command line. They come from a file or the environment, never from an argument."""
+"""Encryption keys for the command line, read from a file or the environment, never from an argument."""
 
 import os
 from pathlib import Path
@@ -12,12 +12,14 @@ VARIABLE = "HOLDFAST_KEYS"
 
 KeysFile = Annotated[
     Path | None,
-    typer.Option("--keys-file", "--keys", help=f"Sealing keys, one a line, the first one seals. Default: ${VARIABLE}."),
+    typer.Option(
+        "--keys-file", "--keys", help=f"A file of keys, one per line; the first one encrypts. Default: ${VARIABLE}."
+    ),
 ]
 
 
 def read_keys(file: Path | None) -> list[str] | None:
-    """The key ring, or None without one."""
+    """The key ring, or None if there are no keys."""
     if file is not None:
         try:
             text = file.read_text()
@@ -27,5 +29,5 @@ def read_keys(file: Path | None) -> list[str] | None:
         text = os.environ.get(VARIABLE, "")
     ring = text.replace(",", " ").split()
     if file is not None and not ring:
-        raise ConfigError(f"the keys file {file} has no key in it", remedy="write one with `holdfast store key`")
+        raise ConfigError(f"the keys file {file} is empty", remedy="write one with `holdfast store key`")
     return ring or None

@@ -1,4 +1,4 @@
-"""Output for a person or a program: the terminal, JSON, and the form of an error."""
+"""Output of the command line: text for people, JSON for programs, and errors."""
 
 import asyncio
 import json
@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of text for a person.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
-_WIDE = 10_000  # what goes into a pipe is cut into lines by its reader, not by us
+_WIDE = 10_000  # output to a pipe is not wrapped
 
 
 def _console(stream: TextIO, *, stderr: bool) -> Console:
     width = None if stream.isatty() else _WIDE
-    # Names and data are foreign: nothing in them is markup, an emoji or a command to the terminal.
+    # Names and data are foreign: they must not be read as markup, emoji codes or terminal commands.
     return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, stderr=stderr, width=width)
 
 
@@ -34,7 +34,7 @@ err = _console(sys.stderr, stderr=True)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run it; an error of ours is a line on stderr and exit code 2, never a traceback."""
+    """Run a command; a Holdfast error is shown as a line on stderr, with exit code 2 and no traceback."""
     try:
         return asyncio.run(main)
     except HoldfastError as error:
@@ -48,7 +48,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def print_json(value: object) -> None:
-    """For programs. Control characters are escaped, so that it is safe on a terminal too."""
+    """Print JSON. Control characters are escaped, so that it is safe on a terminal too."""
     sys.stdout.write(printable(json.dumps(value, ensure_ascii=False, indent=2), escape=_json_escape) + "\n")
 
 
@@ -57,7 +57,7 @@ def _json_escape(found: re.Match[str]) -> str:
 
 
 def printable(text: str, escape: Callable[[re.Match[str]], str] = _json_escape) -> str:
-    """The text with every control character but the end of a line written out."""
+    """The text with every control character except line ends escaped."""
     return _CONTROL.sub(escape, text)
 
 

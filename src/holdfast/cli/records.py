@@ -1,6 +1,6 @@
-"""Records of a store for a table: all of one kind. Pages are read to the end.
+"""All records of one kind in a store, for tables.
 
-What can't be read is not skipped in silence: a listing that leaves something out reports it, and fails.
+A listing that leaves out unreadable records reports them and fails.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from holdfast.core.models import Record
 from holdfast.errors import CorruptRecord
 from holdfast.stores import Store
 
-SHOWN = 5  # of what can't be read; the rest is counted
+SHOWN = 5  # of the unreadable records; the rest is counted
 
 
 class Found(NamedTuple):
@@ -36,7 +36,7 @@ async def all_records(store: Store, kind: str) -> Found:
 
 
 def refuse_corrupt(corrupt: list[CorruptRecord], done: str = "shown") -> None:
-    """Print what was not shown, copied or sealed, and exit with 1 if there is anything."""
+    """Print what was not shown, copied or encrypted, and exit with 1 if there is anything."""
     for error in corrupt[:SHOWN]:
         err.print(f"not {done}: {printable(str(error))}")
     if len(corrupt) > SHOWN:

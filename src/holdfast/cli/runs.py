@@ -1,4 +1,4 @@
-"""`holdfast runs …`: durable runs in a store. Arguments and tables."""
+"""`holdfast runs …`: durable runs in a store."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -57,13 +57,13 @@ def ls(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> N
 
 @app.command()
 def show(id: Id, store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
-    """Show a run and the sessions that it would continue, with ids cut short: an id is enough to use one."""
+    """Show a run and its sessions, with shortened ids, because a full id is enough to use a session."""
 
     async def main() -> tuple[Record, dict[str, Record]]:
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
             record = await opened.get(KIND, id, dead=True)
             if record is None:
-                raise NotFound(f"there is no run {id!r}", remedy="`holdfast runs ls` lists them")
+                raise NotFound(f"no run {id!r}", remedy="`holdfast runs ls` lists them")
             return record, await _links(opened, record)
 
     record, links = run(main())
@@ -91,13 +91,11 @@ def show(id: Id, store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = F
 def end(
     id: Id,
     store: StoreUrl,
-    servers: Annotated[
-        Path | None, typer.Option(help="An mcp.json: sessions at these servers are ended there.")
-    ] = None,
+    servers: Annotated[Path | None, typer.Option(help="An mcp.json: sessions at its servers are ended there.")] = None,
     keys_file: KeysFile = None,
     json: JsonFlag = False,
 ) -> None:
-    """End a run for good. Without --servers its sessions are left to expire at their servers."""
+    """End a run permanently. Without --servers its sessions are left to expire at their servers."""
 
     async def main() -> bool:
         known = load_servers(servers).values() if servers is not None else ()

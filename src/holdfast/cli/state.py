@@ -1,6 +1,6 @@
-"""`holdfast state …`: the sessions of servers' callers in a store. Arguments and tables.
+"""`holdfast state …`: the sessions of servers' callers in a store.
 
-The class of a state is not needed: what is shown is what the store has.
+They show the stored data, without the class of the state.
 """
 
 import json as plain
@@ -22,7 +22,7 @@ from holdfast.stores import open_store
 app = typer.Typer(help="Sessions of a server's callers: list, show, fork, end.", no_args_is_help=True)
 StoreUrl = Annotated[str, typer.Option("--store", help="The store, e.g. sqlite:///baskets.db", show_default=False)]
 HandleArgument = Annotated[str, typer.Argument(metavar="HANDLE", help="The session's handle.", show_default=False)]
-_CELL = 40  # characters of a foreign text in a table
+_CELL = 40  # characters of foreign text in a table cell
 
 
 def _short(text: str) -> str:
@@ -36,7 +36,7 @@ def _text(value: object) -> str:
 
 
 def _head(record: Record) -> dict[str, Any]:
-    """Everything about a session except its state."""
+    """The fields of a session except its state."""
     data = members(record.data)
     return {
         "handle": record.id,
@@ -67,7 +67,7 @@ def _span(seconds: float | None) -> str:
 def ls(
     store: StoreUrl,
     principal: Annotated[str | None, typer.Option(help="Only sessions of this principal.")] = None,
-    type_: Annotated[str | None, typer.Option("--type", help="Only sessions of this type of state.")] = None,
+    type_: Annotated[str | None, typer.Option("--type", help="Only sessions with this type of state.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many. Default: all.")] = None,
     keys_file: KeysFile = None,
     json: JsonFlag = False,
@@ -178,7 +178,7 @@ def log(
     keys_file: KeysFile = None,
     json: JsonFlag = False,
 ) -> None:
-    """Show what was done to a session, oldest first."""
+    """Show the log of a session, oldest entry first."""
 
     async def main() -> list[LogEntry]:
         found: list[LogEntry] = []
@@ -197,7 +197,7 @@ def log(
         print_json({"handle": handle, "entries": [_entry(each) for each in found], "older": older})
         return
     if not found:
-        out.print("nothing was done yet")
+        out.print("no entries yet")
         return
     table = Table("seq", "rev", "time", "label", "what changed", box=None, pad_edge=False)
     for entry in found:
@@ -221,7 +221,7 @@ def _entry(entry: LogEntry) -> dict[str, Any]:
 
 
 def _changed(shown: dict[str, Any]) -> str:
-    """The change that an entry records, in words."""
+    """A description of the change that an entry records."""
     before: object = shown["was"]
     if not isinstance(before, dict):
         return "?"
@@ -246,12 +246,14 @@ def _json(value: object) -> str:
 def fork(
     handle: HandleArgument,
     store: StoreUrl,
-    rev: Annotated[int | None, typer.Option(min=1, help="Begin with the state at this revision.")] = None,
+    rev: Annotated[
+        int | None, typer.Option(min=1, help="Begin with the state at this revision. Default: the newest.")
+    ] = None,
     title: Annotated[str, typer.Option(help="The new session's title. Default: the old one's.")] = "",
     keys_file: KeysFile = None,
     json: JsonFlag = False,
 ) -> None:
-    """Begin another session of the same owner with this one's state, and print its handle."""
+    """Begin another session of the same owner with this one's state; print its handle."""
 
     async def main() -> Record:
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
@@ -271,12 +273,12 @@ def end(
     keys_file: KeysFile = None,
     json: JsonFlag = False,
 ) -> None:
-    """End sessions: no later write brings one back. One that has expired may be ended, too."""
+    """End sessions permanently. Expired ones may be ended, too."""
 
     async def main() -> dict[str, str | None]:
-        """Each handle, with what it was if there was nothing to end."""
+        """The handles, each with the reason if it was not ended."""
         done: dict[str, str | None] = {}
-        checked = [records.check_handle(each) for each in handles]  # all of them, before the first one ends
+        checked = [records.check_handle(each) for each in handles]  # all are checked before the first one is ended
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
             for each in dict.fromkeys(checked):
                 if await records.end(opened, each):

@@ -1,4 +1,4 @@
-"""`holdfast store …`: look into a store, check it, clean it up."""
+"""`holdfast store …`: inspect, check and clean up a store."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -34,7 +34,7 @@ def check(
     keys_file: KeysFile = None,
     json: JsonFlag = False,
 ) -> None:
-    """Prove that a store keeps its promises, on scratch keys that are removed afterwards."""
+    """Check that a store behaves correctly, with scratch records that are removed afterwards."""
 
     async def main() -> list[Checked]:
         lines: list[Checked] = []
@@ -43,7 +43,7 @@ def check(
             aclosing(check_store(store)) as checks,
         ):
             async for line in checks:
-                lines.append(line)  # each line is shown as soon as it is known
+                lines.append(line)  # each result is shown at once
                 if not json:
                     mark = Text("ok  ", "green") if line.ok else Text("FAIL", "bold red")
                     out.print(mark, f"{line.name:<34} {line.seconds * 1000:8.1f} ms")
@@ -72,7 +72,7 @@ def list_records(
     kind: Annotated[str | None, typer.Option(help="Only records of this kind.")] = None,
     principal: Annotated[str | None, typer.Option(help="Only records of this principal.")] = None,
     state: Annotated[str, typer.Option(help="live, expired, ended or all.")] = "live",
-    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 100,
     keys_file: KeysFile = None,
     json: JsonFlag = False,
 ) -> None:
@@ -127,7 +127,7 @@ def show(
     keys_file: KeysFile = None,
     json: JsonFlag = False,
 ) -> None:
-    """Show one record, its log and who holds a claim on it."""
+    """Show one record, its log and the holder of a claim on it."""
 
     async def main() -> dict[str, Any] | None:
         async with open_store(url, keys=read_keys(keys_file), create=False) as store:
@@ -144,7 +144,7 @@ def show(
 
     found = run(main())
     if found is None:
-        err.print(f"there is no {printable(kind)}/{printable(id)}")
+        err.print(f"{printable(kind)}/{printable(id)} does not exist")
         raise typer.Exit(1)
     if json:
         print_json(found)
@@ -173,7 +173,7 @@ def end(
     id: Annotated[str, typer.Argument(help="Its id.", show_default=False)],
     json: JsonFlag = False,
 ) -> None:
-    """End one record for good, even one that can't be read any more."""
+    """End one record permanently, even one that can't be read."""
 
     async def main() -> bool:
         async with open_store(url, create=False) as store:
@@ -185,7 +185,7 @@ def end(
     elif ended:
         out.print(f"ended {printable(kind)}/{printable(id)}")
     if not ended:
-        err.print(f"there is no live or expired record {printable(kind)}/{printable(id)}")
+        err.print(f"no live or expired record {printable(kind)}/{printable(id)}")
         raise typer.Exit(1)
 
 
@@ -210,7 +210,7 @@ def reap(
 
 @app.command()
 def key(json: JsonFlag = False) -> None:
-    """Make a new sealing key."""
+    """Create an encryption key."""
     made = new_key()
     if json:
         print_json({"key": made})
@@ -222,15 +222,17 @@ def key(json: JsonFlag = False) -> None:
 def reseal(
     url: Url,
     keys_file: KeysFile = None,
-    plaintext: Annotated[bool, typer.Option("--plaintext", help="Trust and seal what is not sealed yet, too.")] = False,
+    plaintext: Annotated[
+        bool, typer.Option("--plaintext", help="Trust and encrypt records that are not encrypted yet, too.")
+    ] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Seal every record and log with the first key of the ring."""
+    """Encrypt every record and log with the first key of the ring."""
 
     async def main() -> _Done:
         ring = read_keys(keys_file)
         if ring is None:
-            raise ConfigError("there are no sealing keys", remedy=f"set {VARIABLE} or give --keys-file")
+            raise ConfigError("no encryption keys are configured", remedy=f"set {VARIABLE} or give --keys-file")
         codec = SealingCodec(MAX_RECORD_BYTES, ring)
         async with open_store(url, keys=ring, create=False) as store:
             return await _move(
@@ -251,9 +253,10 @@ def copy(
     target: Annotated[str, typer.Argument(metavar="TO", help="The store to write.", show_default=False)],
     json: JsonFlag = False,
 ) -> None:
-    """Copy records, tombstones and logs to another store. After an interruption, run it again to continue.
+    """Copy records, tombstones and logs to another store. To continue after an interruption, run it again.
 
-    Sealed records are copied as they are and need no keys. Nothing else should write to either store meanwhile.
+    Encrypted records are copied without decryption and need no keys. Nothing else should write to either store
+    meanwhile.
     """
 
     async def main() -> _Done:
@@ -265,13 +268,13 @@ def copy(
     if json:
         print_json({"copied": done.moved, "present": present, "damaged": len(done.damaged)})
     else:
-        out.print(f"{done.moved} records copied, {present} were there already")
+        out.print(f"{done.moved} records copied, {present} existed already")
     refuse_corrupt(done.damaged, "copied")
 
 
 @dataclass(slots=True)
 class _Done:
-    """How many rows of a store were copied or resealed."""
+    """The number of rows of a store that were copied or encrypted again."""
 
     seen: int = 0
     moved: int = 0
@@ -279,7 +282,7 @@ class _Done:
 
 
 async def _move(moves: AsyncGenerator[Moved, None], total: int, what: str, *, quiet: bool) -> _Done:
-    """Go through them under a progress bar."""
+    """Iterate over the rows with a progress bar."""
     done = _Done()
     with Progress(console=err, transient=True, disable=quiet or not err.is_terminal) as progress:
         bar = progress.add_task(what, total=total)

@@ -1,1 +1,1 @@
-"""For authors of agents: servers as declared, runs, leases, typed calls. `holdfast` itself has the public names."""
+"""For authors of agents: server declarations, runs, leases, typed calls. The public names are in `holdfast`."""

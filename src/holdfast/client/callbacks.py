@@ -1,7 +1,7 @@
-"""What a server may ask of an agent: elicitation, sampling, roots; and its logs and notifications.
+"""Callbacks for a server's requests (elicitation, sampling, roots), logs and notifications.
 
-It translates between the SDK's typed parameters and the wire, in both eras: the same callbacks answer a 2025 server's
-requests and a 2026 server's input rounds. Only capabilities that a callback stands for are declared to a server.
+The same callbacks answer a 2025 server's requests and a 2026 server's input rounds; parameters are converted to the
+SDK's types. Only capabilities for which there is a callback are declared to a server.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ log = logging.getLogger("holdfast.client")
 
 @dataclass(frozen=True)
 class Callbacks:
-    """What answers servers, on a run or on one server. `roots` are URIs, or an async callable that returns `Root`s.
+    """The callbacks of a run or of one server. `roots` are URIs, or an async callable that returns `Root`s.
 
     `elicit`, `sample` and such a `roots` are async functions; `on_log` and `on_notification` are plain ones.
     """
@@ -41,7 +41,7 @@ class Callbacks:
     on_log: Callable[[Mapping[str, Any]], None] | None = None
     on_notification: Callable[[str, Mapping[str, Any] | None], None] | None = None
     log_level: str = "debug"
-    """The lowest level that servers are asked to send to `on_log`."""
+    """The minimum level of the messages that servers send to `on_log`."""
 
     def __post_init__(self) -> None:
         for name in ("elicit", "sample"):
@@ -53,7 +53,7 @@ class Callbacks:
             if isinstance(self.roots, str) or not all(isinstance(uri, str) for uri in self.roots):  # pyright: ignore[reportUnnecessaryIsInstance]
                 kind = type(self.roots).__name__
                 raise ConfigError(
-                    f"Callbacks: roots= is a {kind} and not a list of URIs",
+                    f"Callbacks: roots= must be a list of URIs, not a {kind}",
                     remedy="give roots=['file:///srv/project']",
                 )
             object.__setattr__(self, "roots", tuple(self.roots))  # so that equal declarations stay equal
@@ -67,7 +67,7 @@ class Callbacks:
             )
 
     def over(self, other: "Callbacks | None") -> "Callbacks":
-        """These, and the other's where one is missing."""
+        """These callbacks, with the other's where one is missing."""
         if other is None:
             return self
         return Callbacks(
@@ -81,7 +81,7 @@ class Callbacks:
 
     @property
     def capabilities(self) -> dict[str, Any]:
-        """The client capabilities that these callbacks stand for."""
+        """The client capabilities that these callbacks provide."""
         found: dict[str, Any] = {}
         if self.elicit is not None:
             found["elicitation"] = {"form": {}, "url": {}}
@@ -93,14 +93,16 @@ class Callbacks:
 
     @property
     def wanted_level(self) -> str | None:
-        """The log level to ask servers for; None without `on_log`: a 2026 server then sends nothing."""
+        """The log level to request from servers; None without `on_log`: a 2026 server then sends no log messages."""
         return self.log_level if self.on_log is not None else None
 
     async def answer(
         self, method: str, params: Mapping[str, Any] | None, id: str | int = "", *, server: str = ""
     ) -> dict[str, Any]:
-        """Answer a server's request. `ErrorAnswer` if there is no callback for it, or it refuses; `CallbackFailed` if
-        it raised or returned something else, after its traceback was logged."""
+        """Answer a server's request.
+        Raises `ErrorAnswer` if there is no callback for it or the callback refuses, and `CallbackFailed`, after logging
+        the traceback, if it raised or returned a wrong type.
+        """
         import mcp_types as types
         from pydantic import TypeAdapter, ValidationError
 
@@ -163,11 +165,11 @@ async def _called(
         return result.model_dump(by_alias=True, mode="json", exclude_none=True)
     except ErrorAnswer:
         raise
-    except MCPError as error:  # how the SDK's callbacks refuse
+    except MCPError as error:  # by which the SDK's callbacks refuse
         raise ErrorAnswer(error.message, message=error.message, code=error.code, data=error.data) from error
     except (Exception, asyncio.CancelledError) as error:
         if isinstance(error, asyncio.CancelledError) and cancelling():
-            raise  # else it is that of something that the callback waited for
+            raise  # otherwise it came from something that the callback awaited
         log.exception("%s: the callback %s= failed", server or "a server", name)
         raise CallbackFailed(
             f"{server!r} asked for input, and Callbacks({name}=) failed: {error!r:.200}",
@@ -178,7 +180,7 @@ async def _called(
 
 
 def failed_callback(error: ErrorAnswer, server: str) -> CallbackFailed | None:
-    """The failure of our own callback, if a 2025 server passed it on as its answer to the call."""
+    """The failure of this client's own callback, if a 2025 server returned it as its answer to the call."""
     data: Any = error.data
     if not isinstance(data, dict) or cast("dict[str, Any]", data).get("kind") != CallbackFailed.__name__:
         return None
@@ -191,18 +193,18 @@ def failed_callback(error: ErrorAnswer, server: str) -> CallbackFailed | None:
 
 
 def check_async(function: object, what: str, *names: str) -> None:
-    """Refuse, when it is declared, what could not be awaited when it is needed."""
+    """Raise at declaration if the function is not async."""
     plain = inspect.unwrap(function) if callable(function) else function
     if not (inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(getattr(plain, "__call__", None))):  # noqa: B004
         raise ConfigError(
-            f"{what} is not an async function, but {function!r:.80}",
+            f"{what} must be an async function, not {function!r:.80}",
             remedy=f"write `async def answer({', '.join(names)}): …`",
         )
     _check_signature(function, what, names, "async def")
 
 
 def check_plain(function: object, what: str, *names: str) -> None:
-    """Refuse, when it is declared, what would not be called, or not be awaited, when it is needed."""
+    """Raise at declaration if the function is async or can't be called with these arguments."""
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
         raise ConfigError(
             f"{what} is an async function, but it is called without await",
@@ -215,7 +217,7 @@ def _check_signature(function: Any, what: str, names: tuple[str, ...], word: str
     try:
         signature = inspect.signature(function)
     except ValueError:
-        return  # a builtin that does not say
+        return  # a builtin without a signature
     except TypeError:
         signature = None
     try:

@@ -1,7 +1,6 @@
-"""A server as an agent author declares it: where it is, how it is used. Not a connection; frozen and comparable.
+"""The declaration of a server by an agent's author: where it is and how it is used. Frozen and comparable.
 
-It owns the declaration and its checks; equal declarations are one server. A declaration that says two things at once is
-refused.
+It checks itself at creation and rejects contradictory settings. Equal declarations are one server.
 """
 
 import copy
@@ -32,16 +31,16 @@ from holdfast.links.wires.stdio.command import masked
 
 Reuse: TypeAlias = Literal["run", "process", "call"]
 MemoryFactory: TypeAlias = Callable[[Any, str | None, Principal], Memory | None]
-"""Makes the memory of one server's session: for which server, in which run, for whom."""
+"""Creates the memory of a server's session, given the server, the run's id and the principal."""
 
-PROGRAMS = 16  # at once of one server: each link is a process of its own, a browser perhaps
-IDLE = 900.0  # seconds a kept link may idle: half of what servers allow by default before they forget a session
-_SHOWN = frozenset({"name", "url", "command", "args"})  # by `__repr__` in words of its own
+PROGRAMS = 16  # at once to one server: each link is a process of its own, perhaps a browser
+IDLE = 900.0  # seconds a kept link may idle: half the time after which servers by default drop a session
+_SHOWN = frozenset({"name", "url", "command", "args"})  # formatted by `__repr__` separately
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}").fullmatch
 
 
 def check_memory(factory: object, what: str) -> None:
-    """Refuse what could not make a memory when one is needed."""
+    """Raise at declaration if the factory can't be called as needed."""
     problem: object = None
     if not callable(factory):
         problem = f"it is a {type(factory).__name__}"
@@ -63,7 +62,9 @@ def check_memory(factory: object, what: str) -> None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ServerDeclaration:
-    """What a `Server` is made of, without its calls: the type where only the declaration counts. Give a `Server`."""
+    """The declaration in a `Server`, without its calls.
+    The type of parameters for which only the declaration matters; pass a `Server`.
+    """
 
     name: str
     url: str | Callable[[], Awaitable[str]] | None = None
@@ -76,7 +77,7 @@ class ServerDeclaration:
     auth: Any = field(default=None, repr=False)
     era: EraChoice = "auto"
     reuse: Reuse = "run"
-    """How long a link lives: as long as the run, as the process, or as one call."""
+    """The lifetime of a link: the run's, the process's, or one call's."""
     tool_reuse: Mapping[str, Reuse] = field(default_factory=dict[str, Reuse])
     """The same for single tools."""
     stateful: bool = True
@@ -85,14 +86,16 @@ class ServerDeclaration:
     proxy: str | None = field(default=None, repr=False)
     tls: TLS | None = None
     timeout: float | None = None
-    """Seconds for a call in all, replays included, where the call names none; None: as long as it shows life."""
+    """Total seconds for a call that sets none, including replays; None: no limit while it shows signs of life."""
     silence: float | None = None
-    """Seconds between two signs of life of a call, where the call names none; None: `Limits.silence`."""
+    """Seconds between two signs of life of a call that sets none; None: `Limits.silence`."""
     idle: float = IDLE
     max_age: float | None = None
     """Seconds after which a kept link is replaced, once it is idle."""
     max_links: int | None = None
-    """Links at once. Without it, 16 to a program, since each is a process; over HTTP and to an object, any number."""
+    """The maximum number of links at once.
+    By default 16 to a program, since each is a process; no limit over HTTP and to an object.
+    """
     limits: Limits = field(default_factory=Limits)
     verdict_rules: Sequence[VerdictRule] = ()
     callbacks: Callbacks | None = field(default=None, repr=False)
@@ -106,7 +109,7 @@ class ServerDeclaration:
                     remedy="write Server('name', url='https://…')",
                 )
             raise ConfigError(
-                f"Server: {self.name!r:.80} can't be a name",
+                f"Server: {self.name!r:.80} is not a valid name",
                 remedy="use letters, digits, '_', '.' and '-', at most 64, beginning with a letter or digit",
             )
         named = [name for name in ("url", "command", "app") if getattr(self, name) is not None]
@@ -143,7 +146,7 @@ class ServerDeclaration:
         if self.proxy is not None and not isinstance(self.proxy, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"Server {self.name!r}: proxy is not a URL")
         self._refuse_what_does_not_go_together(named[0])
-        # Not fields: made from them.
+        # Derived from the fields.
         self.__dict__["_target"] = self._make_target()
         self.__dict__["_key"] = self._make_key()
 
@@ -181,7 +184,7 @@ class ServerDeclaration:
         return tuple(plain(getattr(self, name)) for name in self.__dataclass_fields__)
 
     def __repr__(self) -> str:
-        """The declaration as far as it differs from the defaults; secrets masked."""
+        """The settings that differ from the defaults; secrets are masked."""
         shown = [repr(self.name)]
         if self.url is not None:
             shown.append(f"url={shown_url(self.url)}")
@@ -206,24 +209,24 @@ class ServerDeclaration:
 
     @property
     def target(self) -> Target:
-        """Where the server is, in the form that a link takes."""
+        """The server's target, as a link takes it."""
         return self.__dict__["_target"]
 
     @property
     def link_cap(self) -> int | None:
-        """Links at once; None: any number."""
+        """The maximum number of links at once; None: no limit."""
         if self.max_links is None and isinstance(self.target, CommandTarget):
             return PROGRAMS
         return self.max_links
 
     def with_(self, **changes: Any) -> Self:
-        """The same declaration with changes."""
+        """A copy of the declaration with changes."""
         changed = replace(self, **changes)
         return changed if self.bound_to is None else changed.bound(self.bound_to)
 
     @property
     def bound_to(self) -> object | None:
-        """The run that `Run.bind` fixed it to."""
+        """The run that `Run.bind` bound it to."""
         return self.__dict__.get("_bound_to")
 
     @property

@@ -1,7 +1,7 @@
-"""The ecosystem's server files as they are: `mcpServers` of Claude Desktop and Cursor, `servers` of VS Code.
+"""Server files in existing formats: `mcpServers` of Claude Desktop and Cursor, `servers` of VS Code.
 
-`${VARIABLE}` is expanded; errors name file, server and key, and guess what was meant. An undefined variable is an
-error, and so is the SSE transport of 2024; keys of other programs are ignored.
+`${VARIABLE}` is expanded; errors name file, server and key, and suggest the likely correction. An undefined variable
+and the SSE transport of 2024 are errors; keys of other programs are ignored.
 """
 
 import difflib
@@ -20,7 +20,7 @@ KEYS = frozenset(
     {"command", "args", "env", "cwd", "url", "headers", "type", "transport", "disabled", "timeout", "era", "reuse",
      "stateful", "proxy", "labels", "silence"}
 )  # fmt: skip
-"""The keys that Holdfast reads."""
+"""The keys that Holdfast uses."""
 _OTHERS = frozenset(
     {"alwaysAllow", "autoApprove", "description", "name", "gallery", "version", "icon", "tools", "enabled", "oauth",
      "envFile", "dev", "sandboxEnabled", "sandbox", "metadata", "note", "trust", "includeTools", "excludeTools",
@@ -35,8 +35,9 @@ log = logging.getLogger("holdfast.client")
 
 
 class Servers(dict[str, Server]):
-    """The servers of a file that can be used, by name; `wrong` has the error of each other one, and looking one up
-    raises it."""
+    """The valid servers of a file, by name.
+    `wrong` has the error of each invalid one, which is raised when it is looked up.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,8 +48,10 @@ class Servers(dict[str, Server]):
 
 
 def load_servers(path: str | Path, *, env: Mapping[str, str] | None = None) -> Servers:
-    """The servers of a file, by name. `env` replaces the process's environment for `${…}`. An entry that is wrong is
-    logged and left out; `ConfigError` if the file is wrong, or every entry."""
+    """Load the servers of a file, by name.
+    `env` replaces the process's environment for `${…}`. An invalid entry is logged and left out; raises `ConfigError`
+    if the file is invalid, or every entry.
+    """
     servers = read_servers(path, env=env)
     for error in servers.wrong.values():
         log.warning("a server is left out: %s", error)
@@ -56,7 +59,7 @@ def load_servers(path: str | Path, *, env: Mapping[str, str] | None = None) -> S
 
 
 def read_servers(path: str | Path, *, env: Mapping[str, str] | None = None) -> Servers:
-    """The same, without logging: the caller reports `wrong`."""
+    """The same without logging: the caller reports `wrong`."""
     place = Path(path)
     try:
         text = place.read_text(encoding="utf-8-sig")
@@ -94,7 +97,7 @@ def read_servers(path: str | Path, *, env: Mapping[str, str] | None = None) -> S
 
 
 def _check_keys(plain: str, place: Path) -> None:
-    """Of a key that stands twice in one object the last would win, and nothing would say so."""
+    """Reject duplicate keys, of which the last would silently win."""
 
     def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         known: dict[str, Any] = {}
@@ -108,7 +111,7 @@ def _check_keys(plain: str, place: Path) -> None:
 
 
 def parse_json(text: str, place: Path) -> tuple[dict[str, Any], str]:
-    """The document, and the text with comments blanked."""
+    """The document, and its text with comments replaced by spaces."""
     plain = _without_comments(text)
     try:
         document = json.loads(plain)
@@ -127,7 +130,7 @@ _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/|,(?=\s*[}\]])', re.D
 
 
 def _without_comments(text: str) -> str:
-    """JSON as VS Code writes it: comments and trailing commas become spaces, so that places in errors stay right."""
+    """Replace comments and trailing commas, which VS Code allows, by spaces: positions in errors stay correct."""
 
     def blank(found: re.Match[str]) -> str:
         token = found.group()
@@ -137,16 +140,16 @@ def _without_comments(text: str) -> str:
 
 
 def server_from(name: str, entry: dict[str, Any], where: str, env: Mapping[str, str]) -> Server:
-    """One server's entry; `where` begins the text of an error."""
+    """Read one server's entry; `where` begins the text of errors."""
     for key in entry:
         if key in KEYS or key in _OTHERS:
             continue
         near = difflib.get_close_matches(key, sorted(KEYS), 1, 0.7)
         if near:
-            raise ConfigError(f"{where}: there is no key {key!r}", server=name, remedy=f"did you mean {near[0]!r}?")
+            raise ConfigError(f"{where}: {key!r} is not a known key", server=name, remedy=f"did you mean {near[0]!r}?")
         log.warning("%s: the unknown key %r is ignored", where, key)
     if entry.get("disabled") is True or entry.get("enabled") is False:
-        env = _Anything(env)  # a server that is switched off needs no variables
+        env = _Anything(env)  # a disabled server needs no variables
     read = {key: _expanded(entry[key], f"{where}: {key}", env, name) for key in KEYS & entry.keys()}
     kind = read.pop("type", read.pop("transport", None))
     read.pop("transport", None)
@@ -165,7 +168,7 @@ def server_from(name: str, entry: dict[str, Any], where: str, env: Mapping[str, 
         if not isinstance(entry["enabled"], bool):
             raise ConfigError(f"{where}: enabled is not true or false", server=name)
         read["disabled"] = not entry["enabled"]
-    if isinstance(read.get("env"), dict):  # other programs take numbers there, and mean their text
+    if isinstance(read.get("env"), dict):  # other programs accept numbers there and use their text
         read["env"] = {key: str(v) if isinstance(v, int | float) else v for key, v in read["env"].items()}
     _check_types(read, where, name)
     try:
@@ -220,6 +223,6 @@ def _expanded(value: Any, where: str, env: Mapping[str, str], name: str) -> Any:
     done = _VARIABLE.sub(filled, value)
     if (left := _OTHER_VARIABLE.search(done)) and left.group(1).startswith(("input:", "workspaceFolder", "userHome")):
         raise ConfigError(
-            f"{where}: ${{{left.group(1)}}} is known to an editor only", server=name, remedy="write the value itself"
+            f"{where}: ${{{left.group(1)}}} is defined only in an editor", server=name, remedy="write the value itself"
         )
     return done

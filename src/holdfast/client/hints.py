@@ -1,7 +1,7 @@
-"""Which tools may be called again after a fault, by their annotations in the server's listing, for the whole process.
+"""Which tools may be called again after a fault, by their annotations in the server's listing. Shared by the process.
 
-Hints are kept by server and principal: they outlive the session and the run that listed the tools. They end when the
-server reports that its tools changed, names another version in its handshake, or after `HINT_SECONDS`.
+Hints are kept by server and principal and outlive the session and the run that listed the tools. They are dropped when
+the server reports changed tools or names another version in its handshake, and after `HINT_SECONDS`.
 """
 
 from collections import OrderedDict
@@ -14,32 +14,36 @@ from holdfast.core.retry import HINT_SECONDS
 
 __all__ = ["HINT_SECONDS", "Hints", "forget", "known", "learn", "saved_count"]
 
-SERVERS = 256  # hints are kept of the servers used last: declarations that differ in a token have no end
+SERVERS = 256  # servers for which hints are kept, the last used ones: there may be many that differ in a token
 TOOLS = 1_000  # of one server
-NAME_BYTES = 256  # of one tool; with the two above, at most 64 MiB from servers that list nonsense
-MARKS = 65_536  # servers and principals for which it is known whether saved definitions count: two numbers each
+NAME_BYTES = 256  # of one tool; with the two above, at most 64 MiB in all
+MARKS = 65_536  # servers and principals for which it is known whether saved definitions are valid: two numbers each
 
 
 @dataclass(slots=True, eq=False)
 class Hints:
-    """What one listing says of each tool: may it be repeated?"""
+    """Whether each tool of one listing may be repeated."""
 
     repeatable: Mapping[str, bool]
     listed: float
     version: object
     revoked: bool = False
-    """The server reported that its tools changed, or was listed again."""
+    """Set when the server reported changed tools or was listed again."""
 
 
 _kept: OrderedDict[tuple[ServerDeclaration, Principal], Hints] = OrderedDict()
 _saved_version: OrderedDict[int, int | None] = OrderedDict()
-"""By the hash of server and principal: the hash of the version whose saved definitions count; None: they don't."""
+"""By the hash of server and principal:
+the hash of the version whose saved definitions are valid; None if they are not.
+"""
 
 
 def learn(
     server: ServerDeclaration, principal: Principal, version: object, listed: Iterable[tuple[str, bool]], now: float
 ) -> Hints:
-    """Keep what a whole listing says, by tool: may it be repeated? It replaces earlier listings and definitions."""
+    """Record, from a complete listing, whether each tool may be repeated.
+    It replaces earlier listings and definitions.
+    """
     forget(server, principal)
     known: dict[str, bool] = {}
     for name, repeatable in listed:
@@ -54,7 +58,7 @@ def learn(
 
 
 def forget(server: ServerDeclaration, principal: Principal) -> None:
-    """Drop the hints about a server. Definitions of its tools that were saved before no longer count either."""
+    """Drop the hints about a server. Earlier saved definitions of its tools are no longer used either."""
     _mark(hash((server, principal)), None)
     old = _kept.pop((server, principal), None)
     if old is not None:
@@ -62,7 +66,7 @@ def forget(server: ServerDeclaration, principal: Principal) -> None:
 
 
 def known(server: ServerDeclaration, principal: Principal, version: object, now: float) -> Hints | None:
-    """What is known of a server's tools. `version` is what it calls itself now; None before a handshake."""
+    """The hints about a server's tools. `version` is the server's current one; None before a handshake."""
     key = (server, principal)
     hints = _kept.get(key)
     if hints is None:
@@ -75,8 +79,9 @@ def known(server: ServerDeclaration, principal: Principal, version: object, now:
 
 
 def saved_count(server: ServerDeclaration, principal: Principal, version: object) -> bool:
-    """Do saved definitions count? Not once this process listed the tools or saw the server change: then only a listing
-    does. `version` as in `known`."""
+    """Whether saved definitions are used:
+    not after this process listed the tools or saw the server change; then only a listing is. `version` as in `known`.
+    """
     key = hash((server, principal))
     if version is None:
         return _saved_version.get(key, 0) is not None

@@ -40,10 +40,10 @@ class Server(ServerDeclaration):
     ) -> "types.CallToolResult":
         """Call a tool.
 
-        `idempotent`: the call may be repeated after a fault; without it the tool's annotations decide, if they are
-        known. `timeout` is the limit in seconds for everything, `silence` that between two signs of life: naming it,
-        or `on_progress`, asks the server for progress. `meta` becomes the request's `_meta`. `definition` is the tool's
-        saved definition: its annotations count where the server was not listed.
+        `idempotent` says whether the call may be repeated after a fault; by default the tool's annotations decide, if
+        they are known. `timeout` is the total limit in seconds, `silence` the limit between two signs of life: giving
+        it, or `on_progress`, requests progress from the server. `meta` becomes the request's `_meta`. `definition` is
+        the tool's saved definition, whose annotations are used where the server was not listed.
         """
         from holdfast.client.calls import calls
 
@@ -63,21 +63,21 @@ class Server(ServerDeclaration):
 
     @shortened
     async def list_tools(self) -> "list[types.Tool]":
-        """All tools, all pages."""
+        """List all tools, from all pages."""
         from holdfast.client.calls import calls
 
         return await calls.list_tools(self)
 
     @shortened
     async def list_resources(self) -> "list[types.Resource]":
-        """All resources, all pages."""
+        """List all resources, from all pages."""
         from holdfast.client.calls import calls
 
         return await calls.list_resources(self)
 
     @shortened
     async def list_resource_templates(self) -> "list[types.ResourceTemplate]":
-        """All resource templates, all pages."""
+        """List all resource templates, from all pages."""
         from holdfast.client.calls import calls
 
         return await calls.list_resource_templates(self)
@@ -91,7 +91,7 @@ class Server(ServerDeclaration):
 
     @shortened
     async def list_prompts(self) -> "list[types.Prompt]":
-        """All prompts, all pages."""
+        """List all prompts, from all pages."""
         from holdfast.client.calls import calls
 
         return await calls.list_prompts(self)
@@ -100,7 +100,7 @@ class Server(ServerDeclaration):
     async def get_prompt(
         self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: float | None = None
     ) -> "types.GetPromptResult":
-        """A prompt's messages, filled with the arguments."""
+        """Get the messages of a prompt, filled with the arguments."""
         from holdfast.client.calls import calls
 
         return await calls.get_prompt(self, name, arguments, timeout)
@@ -109,7 +109,7 @@ class Server(ServerDeclaration):
     async def complete(
         self, ref: "types.PromptReference | types.ResourceTemplateReference", argument: str, value: str = ""
     ) -> "types.CompleteResult":
-        """Completions of one argument of a prompt or resource template."""
+        """Get completions for one argument of a prompt or resource template."""
         from holdfast.client.calls import calls
 
         return await calls.complete(self, ref, argument, value)
@@ -125,7 +125,7 @@ class Server(ServerDeclaration):
     async def watch(
         self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Sequence[str] = ()
     ) -> "Watch":
-        """Get changes through the callbacks' `on_notification`, in either era. Needs a run."""
+        """Receive change notifications through the callbacks' `on_notification`, in either era. Needs a run."""
         from holdfast.client.calls import calls
 
         return await calls.watch(self, tools=tools, prompts=prompts, resources=resources, uris=uris)

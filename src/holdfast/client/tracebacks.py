@@ -1,4 +1,4 @@
-"""What the author sees when a call fails: their own line, one of ours, and the error.
+"""Short tracebacks for failed calls: the author's own line, one of Holdfast, and the error.
 
 The traceback is cut at the public methods; causes keep theirs.
 """
@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 def shortened(method: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """The same method; an error of ours leaves it without the frames in between."""
+    """A decorator that removes Holdfast's inner frames from the traceback of an error."""
 
     @functools.wraps(method)
     async def call(*args: P.args, **kwargs: P.kwargs) -> R:

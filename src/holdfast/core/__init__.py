@@ -1,4 +1,5 @@
-"""Pure decisions: records, lifecycles, events, values. It owns what is true and what follows from it.
+"""Pure decisions: records, lifecycles, events, values.
 
-There is no I/O, `await`, logging or third-party import here; the layers that have them call these functions.
+This package has no I/O, `await`, logging or third-party import; the layers above call its functions and act on the
+result.
 """

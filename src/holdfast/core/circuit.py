@@ -1,7 +1,8 @@
-"""A circuit: after too many failures in a row, calls to a server are held back. Runs on `lifecycle.CIRCUIT`.
+"""A circuit breaker: after too many failures in a row, calls to a server are rejected for a while.
 
-It keeps the count and the times; the current time is an argument. Failures close together count once: fifty calls that
-one restart cut, and their replays, are few failures, not a hundred.
+Its states are those of `lifecycle.CIRCUIT`. It keeps the count and the times; the current time is an argument. Failures
+close together count once: fifty calls that were interrupted by one restart, and their replays, count as a few failures,
+not as a hundred.
 """
 
 from dataclasses import dataclass
@@ -9,14 +10,14 @@ from dataclasses import dataclass
 from holdfast.core.lifecycle import CIRCUIT, CircuitEvent, CircuitState
 
 THRESHOLD = 8  # failures in a row
-SPACING = 0.25  # seconds between two that count: with the threshold, two seconds, in which most restarts are over
-REST = 1.0  # seconds until the first trial, doubled by each failed trial
-REST_CAP = 5.0  # seconds: a server that is back should not wait longer for its first call, nor for a check
+SPACING = 0.25  # seconds between two failures that count: in all about two seconds, longer than most restarts take
+REST = 1.0  # seconds until the first trial call; each failed trial doubles it
+REST_CAP = 5.0  # seconds: the longest time before a server that is back gets a trial call or a check
 
 
 @dataclass
 class Circuit:
-    """The state of one server's circuit, shared by all links to it. A threshold of 0 never opens it."""
+    """The circuit of one server, shared by all links to it. A threshold of 0 disables it."""
 
     threshold: int = THRESHOLD
     rest: float = REST
@@ -28,10 +29,10 @@ class Circuit:
     last_failure: float = float("-inf")
     trial_since: float | None = None
     answers: int = 0
-    """How many calls were answered so far, to see whether others were while one was not."""
+    """The number of calls answered so far. A call that got no answer compares it to see whether others did."""
 
     def refusal(self, now: float) -> float | None:
-        """None if a call may go out now, else the seconds until one may. In half open, one trial at a time."""
+        """None if a call may be sent now, else the seconds until one may. Half open allows one trial at a time."""
         if self.state is CircuitState.CLOSED:
             return None
         if self.state is CircuitState.OPEN:
@@ -46,7 +47,7 @@ class Circuit:
         return None
 
     def succeeded(self) -> None:
-        """The server answered, whatever it said."""
+        """Record that the server answered, with a result or an error."""
         self.answers += 1
         if self.failures == 0 and self.state is CircuitState.CLOSED:
             return
@@ -55,7 +56,7 @@ class Circuit:
             self.failures, self.opens, self.trial_since = 0, 0, None
 
     def failed(self, started: float, now: float) -> bool:
-        """An attempt that began at `started` got no answer. True if that opened the circuit."""
+        """Record that an attempt begun at `started` got no answer. Returns True if that opened the circuit."""
         if started <= self.last_failure or now - self.last_failure < self.spacing:
             return False
         self.last_failure = now
@@ -71,7 +72,7 @@ class Circuit:
         return False
 
     def gave_up(self) -> None:
-        """A trial ended without a result, because its caller was cancelled."""
+        """Record that a trial ended without a result because its caller was cancelled."""
         self.trial_since = None
 
     def _span(self) -> float:

@@ -1,18 +1,18 @@
-"""Time as an argument: what time it is, and how long something took. Nothing here waits."""
+"""Clocks that can be replaced in tests. Nothing here waits."""
 
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """`now` is wall time in seconds since 1970, comparable between processes; `monotonic` only measures spans."""
+    """`now` is wall time in seconds since 1970, comparable between processes; `monotonic` measures durations."""
 
     def now(self) -> float:
-        """Seconds since 1970, as clocks on the wall count them."""
+        """Wall time in seconds since 1970."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back, to measure spans with."""
+        """Seconds that never go backwards, for measuring durations."""
         ...
 
 
@@ -37,17 +37,17 @@ class ManualClock:
         self._now = start
 
     def now(self) -> float:
-        """Seconds since 1970 as this clock has them."""
+        """The time of this clock, in seconds since 1970."""
         return self._now
 
     def monotonic(self) -> float:
-        """Seconds that grow by `advance` only."""
+        """Seconds that change only by `advance`."""
         return self._now - self._start
 
     def advance(self, seconds: float) -> None:
-        """Let so many seconds pass."""
+        """Move the clock forward by `seconds`."""
         if seconds < 0:
-            raise ValueError(f"time only moves forward: {seconds}")
+            raise ValueError(f"a clock only moves forward: advance() got {seconds}")
         self._now += seconds
 
 

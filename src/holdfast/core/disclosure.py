@@ -1,8 +1,8 @@
 """What a remote caller of the gateway may see of an error: family, kind, the backend's name, and what to do next.
 
-It owns the form in which an error leaves, for every front. Its sentence is `public_text()` of the error's class; the
-text, remedy and stderr of the error itself name commands, addresses, paths and settings, and stay for the operator's
-log. The exception is `ErrorAnswer`, whose `message` and `data` are the backend's own answer to this caller.
+All fronts report errors in this form. The sentence is `public_text()` of the error's class; the text, remedy and stderr
+of the error itself may name commands, addresses, paths and settings, and go only to the operator's log. The exception
+is `ErrorAnswer`, whose `message` and `data` are the backend's own answer to this caller.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ def _fields(error: HoldfastError) -> dict[str, Any]:
 
 
 def family(error: HoldfastError) -> str:
-    """Which of the four families it belongs to: what may be done next."""
+    """The name of the error's family, which tells what may be done next."""
     for kind in (Unavailable, OutcomeUnknown, Rejected):
         if isinstance(error, kind):
             return kind.__name__

@@ -1,7 +1,7 @@
-"""The two eras of the protocol: what a message must carry in each, which a server speaks, and which of both is taken.
+"""The two eras of the protocol: what a message must carry in each, and which one is used with a server.
 
-It owns versions, the 2026 envelope and headers, the reading of a probe, and the shape of a result in the other era.
-Nothing is guessed: a timeout, a 401 or a 5xx says nothing about the era.
+Here are the versions, the 2026 envelope and headers, the interpretation of a probe, and the conversion of a result to
+the other era. A timeout, a 401 or a 5xx says nothing about the era.
 """
 
 import base64
@@ -23,7 +23,7 @@ VERSIONS: Mapping[Era, tuple[str, ...]] = {
     Era.Y2025: ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"),
     Era.Y2026: ("2026-07-28",),
 }
-"""The versions that Holdfast speaks, newest first."""
+"""The versions that Holdfast supports, newest first."""
 
 PROTOCOL_VERSION = "io.modelcontextprotocol/protocolVersion"
 CLIENT_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
@@ -49,7 +49,7 @@ NAMED_BY: Mapping[str, str] = {
 """Methods whose `Mcp-Name` header repeats one of their parameters, for routing."""
 
 INPUT_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
-"""Methods in the middle of which a server may ask its client for something."""
+"""Methods during which a server may send requests to its client."""
 
 CACHEABLE = frozenset(
     {
@@ -61,14 +61,14 @@ CACHEABLE = frozenset(
         "resources/read",
     }
 )
-"""Methods whose 2026 result must say how long it may be kept."""
+"""Methods whose 2026 result must say how long it may be cached."""
 
 _PLAIN_HEADER = re.compile(r"[\x20-\x7e]*").fullmatch
 _ENCODED_HEADER = re.compile(r"=\?base64\?.*\?=").fullmatch
 
 
 def header_value(value: str) -> str:
-    """A value as it may stand in an `Mcp-*` header: plain where that is safe and unambiguous, else encoded."""
+    """A value encoded for an `Mcp-*` header: plain where that is safe and unambiguous, else base64."""
     if _PLAIN_HEADER(value) and value == value.strip() and not _ENCODED_HEADER(value):
         return value
     # A lone surrogate is not UTF-8; refusing it is left to the server.
@@ -76,7 +76,7 @@ def header_value(value: str) -> str:
 
 
 def headers_2026(method: str, params: Mapping[str, Any], version: str) -> dict[str, str]:
-    """The headers that repeat what the body says."""
+    """The headers that repeat parts of the body."""
     headers = {"mcp-protocol-version": version, "mcp-method": method}
     named_by = NAMED_BY.get(method)
     if named_by is not None:
@@ -93,7 +93,7 @@ def stamp_2026(
     capabilities: Mapping[str, Any],
     log_level: str | None = None,
 ) -> dict[str, Any]:
-    """The parameters with their envelope. What the caller put there stays, but for the version."""
+    """The parameters with their 2026 envelope. Fields set by the caller are kept, except the version."""
     stamped = dict(params) if params else {}
     meta = dict(cast("Mapping[str, Any]", stamped.get("_meta") or {}))
     meta[PROTOCOL_VERSION] = version
@@ -123,7 +123,9 @@ def unstamp(params: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
 
 
 def without_subscription(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a notification without the 2026 subscription that it came by: a listener has its own."""
+    """The parameters of a notification without the id of the 2026 subscription that delivered it:
+    each listener has its own.
+    """
     meta = params.get("_meta")
     if not isinstance(meta, Mapping) or SUBSCRIPTION_ID not in meta:
         return dict(params)
@@ -133,7 +135,7 @@ def without_subscription(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def result_in(era: Era, method: str, result: dict[str, Any]) -> dict[str, Any]:
-    """A result in the shape of that era. 2025 readers ignore what they don't know."""
+    """A result converted to `era`. 2025 clients ignore fields that they don't know."""
     if era is Era.Y2025 or ("resultType" in result and (method not in CACHEABLE or "ttlMs" in result)):
         return result
     kept = {"ttlMs": 0, "cacheScope": "private"} if method in CACHEABLE else {}
@@ -153,7 +155,7 @@ def result_for_2025(method: str, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Why(Enum):
-    """Why a link took its era."""
+    """Why a link uses its era."""
 
     PINNED = "era= pins it"
     HOLDS_SESSION = "it can hold a session"
@@ -165,17 +167,17 @@ class Why(Enum):
     ASKED = "its user asked for it"
 
 
-PASSED_SECONDS = 600.0  # for which a server's refusal of an era is believed: after that a link that comes up asks again
+PASSED_SECONDS = 600.0  # for which a server's refusal of an era is remembered; after that a link probes again
 
 
 @dataclass(eq=False)
 class Offers:
-    """What is known of the eras that a server offers. Facts about the server only: no link's preference enters it."""
+    """What is known about the eras that a server offers. It holds facts about the server, not preferences of links."""
 
     passed: dict[Era, tuple[float, Why]] = field(default_factory=dict[Era, tuple[float, Why]])
     """Eras that were not available, since when, and why."""
     reported_sessionless: bool = False
-    """It was reported that it offers no session."""
+    """Whether it was reported that the server offers no session."""
 
     def has_passed(self, era: Era, now: float) -> bool:
         since = self.passed.get(era)
@@ -188,12 +190,12 @@ class Offers:
         self.passed[era] = (now, why)
 
     def first(self, prefers: Era, now: float) -> Era:
-        """The era to try first: the preferred one, unless it was not available a while ago."""
+        """The era to try first: the preferred one, unless it was recently not available."""
         other = Era.Y2026 if prefers is Era.Y2025 else Era.Y2025
         return other if self.has_passed(prefers, now) and not self.has_passed(other, now) else prefers
 
     def why(self, prefers: Era, taken: Era) -> Why:
-        """Why `taken` was taken, by a link that prefers `prefers`."""
+        """Why a link that prefers `prefers` uses `taken`."""
         if taken is prefers:
             return Why.HOLDS_SESSION if taken is Era.Y2025 else Why.NO_SESSION_WANTED
         return self.passed[prefers][1] if prefers in self.passed else Why.ONLY_ONE
@@ -203,14 +205,16 @@ class Probed(Enum):
     """What a probe with `server/discover` found."""
 
     IS_2026 = "speaks 2026"
-    IS_2025 = "speaks 2025, as far as this tells; the handshake decides"
-    ASK_AGAIN = "names a 2026 version that we share"
-    INCOMPATIBLE = "speaks no version that we speak"
+    IS_2025 = "probably speaks 2025; the handshake decides"
+    ASK_AGAIN = "names a 2026 version that we support"
+    INCOMPATIBLE = "supports no version that we support"
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A probe's reading; `version` is the one to speak, or to ask again with; `offered` is what the server named."""
+    """The result of a probe.
+    `version` is the one to use, or to probe again with; `offered` is what the server named.
+    """
 
     verdict: Probed
     version: str | None = None
@@ -224,9 +228,9 @@ def _versions(value: object) -> tuple[str, ...]:
 
 
 def read_probe(result: Mapping[str, Any] | None, code: int | None, data: object) -> Probe:
-    """Read a complete answer to `server/discover`: its result, or the JSON-RPC error that came instead.
+    """Interpret a complete answer to `server/discover`: its result, or the JSON-RPC error that came instead.
 
-    The caller has made sure that it *is* a complete answer below 500 that is neither 401 nor 429.
+    The caller has checked that it is a complete answer with a status below 500, other than 401 and 429.
     """
     if result is not None:
         offered = _versions(result.get("supportedVersions"))

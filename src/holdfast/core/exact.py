@@ -1,8 +1,8 @@
-"""JSON that is only passed on: read and written again without the loss of a digit.
+"""JSON that is only passed on: decoded and encoded again without losing a digit.
 
-It keeps numbers whose text a Python number would not keep (`1e400`, `1.50`, `-0`), and lone surrogates, which are legal
-as escapes. What is not JSON is refused, and so is what is nested deeper than every encoder here can write, or has a key
-twice in one object: two readers may take different ones.
+It preserves numbers whose text a Python number would change (`1e400`, `1.50`, `-0`), and lone surrogates, which are
+legal as escapes. It rejects what is not JSON, what is nested deeper than the encoders here can write, and an object
+with a duplicate key, because two readers may use different values.
 """
 
 import json
@@ -12,18 +12,20 @@ import secrets
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn, cast
 
-NESTING = 200  # levels of a value: what pydantic, and so every Python SDK, reads; all that is read can be written
+NESTING = 200  # levels of a value: as many as pydantic, and so every Python SDK, reads; they can also be written
 TOO_DEEP = f"it is nested deeper than {NESTING} levels"
-KEY_SHOWN, PLACE_SHOWN = 40, 120  # characters of a key and of a path to one, in the words of a refusal
+KEY_SHOWN, PLACE_SHOWN = 40, 120  # characters of a key, and of the path to a key, in an error text
 _CONSTANT = re.compile(r'"(?:[^"\\]|\\.)*"|(NaN|-?Infinity)')
 _BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|([\[\]{}])')
 _MAX_DIGITS = 4_000  # Python reads no integer of more than 4,300 digits, and slowly before that
-_MARK = secrets.token_hex(16)  # around a number's text while the encoder believes that it is a string
+_MARK = secrets.token_hex(16)  # put around a number's text while the encoder treats it as a string
 _BEGIN, _END = f'"{_MARK}', f'{_MARK}"'
 
 
 class Number:
-    """A number as its text. Not a `float`, so that code that does not know it fails instead of changing it."""
+    """A number as its text.
+    It is not a `float`, so that code that does not know it fails instead of changing the number.
+    """
 
     __slots__ = ("text",)
 
@@ -45,7 +47,8 @@ class Number:
 
 def _float(text: str) -> float | Number:
     value = float(text)
-    # Every encoder writes the shortest digits that read back equal. They differ only in how they write exponents.
+    # Every encoder writes the shortest digits that read back as the same number; only exponents are written
+    # differently.
     return value if repr(value) == text and "e" not in text else Number(text)
 
 
@@ -54,7 +57,7 @@ def _int(text: str) -> int | Number:
 
 
 class _ConstantError(ValueError):
-    """NaN or an infinity, which Python's reader would take."""
+    """NaN or an infinity, which Python's decoder would accept."""
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -62,7 +65,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 class _KeyTwiceError(ValueError):
-    """An object has a key twice."""
+    """An object has a duplicate key."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -73,7 +76,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Twice:
-    """In place of an object that has a key twice."""
+    """Stands in place of an object that has a duplicate key."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -88,7 +91,7 @@ def _object_or_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Twice:
     return dict(pairs)
 
 
-# A hook for integers costs a call for each of them, so it is used only where there may be one to keep.
+# A hook for integers costs a call for each of them, so it is used only where one may need its text.
 _scan = json.JSONDecoder(parse_float=_float, parse_constant=_no_constant, object_pairs_hook=_object).raw_decode
 _scan_integers = json.JSONDecoder(
     parse_float=_float, parse_int=_int, parse_constant=_no_constant, object_pairs_hook=_object
@@ -97,7 +100,7 @@ _scan_for_twice = json.JSONDecoder(parse_float=str, parse_int=str, object_pairs_
 
 
 def decode(data: bytes | bytearray) -> Any:
-    """The value; ValueError if it is not JSON, nested deeper than `NESTING`, or has a key twice in one object."""
+    """Decode a value. Raises ValueError if it is not JSON, is nested deeper than `NESTING`, or has a duplicate key."""
     text = data.decode().lstrip(" \t\r\n")
     try:
         if b"-0" in data:
@@ -115,17 +118,17 @@ def decode(data: bytes | bytearray) -> Any:
         name, place = next((name, at) for name, at in _outside_strings(_CONSTANT, text))
         raise ValueError(f"{name} at character {place} is not JSON") from None
     except _KeyTwiceError:
-        raise ValueError(f"the key {_place_of_twice(text)} is there twice") from None
+        raise ValueError(f"the key {_place_of_twice(text)} occurs twice") from None
     if end != len(text) and text[end:].strip(" \t\r\n"):
         raise ValueError(f"something follows the value at character {end}")
-    # The count alone clears most values in a hundredth of the time that reading them takes.
+    # The count alone shows for most values that they are flat enough, in a hundredth of the time of decoding them.
     if data.count(b"[") + data.count(b"{") > NESTING and _is_too_deep(value):
         raise ValueError(_too_deep(text))
     return value
 
 
 def _outside_strings(pattern: re.Pattern[str], text: str) -> Iterator[tuple[str, int]]:
-    """What a pattern finds outside the strings of a value, and where; a second look, for the words of a refusal."""
+    """What a pattern finds outside the strings of a value, and where. A second pass, for the error text only."""
     return ((each[1], each.start()) for each in pattern.finditer(text) if each[1] is not None)
 
 
@@ -139,7 +142,7 @@ def _too_deep(text: str) -> str:
 
 
 def _place_of_twice(text: str) -> str:
-    """The path to a key that is there twice; a second look, for the words of the refusal."""
+    """The path to a duplicate key. A second pass, for the error text only."""
     waiting: list[tuple[Any, Any, object]] = [(_scan_for_twice(text)[0], None, "")]  # a value, what it is in, its key
     while waiting:
         place = waiting.pop()
@@ -154,7 +157,7 @@ def _place_of_twice(text: str) -> str:
             waiting.extend((each, place, key) for key, each in cast("dict[str, Any]", value).items())
         elif type(value) is list:
             waiting.extend((each, place, index) for index, each in enumerate(cast("list[Any]", value)))
-    raise AssertionError("the first look saw one")
+    raise AssertionError("the decoder found one")
 
 
 def _is_too_deep(value: Any) -> bool:
@@ -182,15 +185,15 @@ _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=
 
 
 def encode(value: object) -> bytes:
-    """The value as UTF-8 JSON. TypeError, ValueError or RecursionError for what is not JSON."""
+    """Encode a value as UTF-8 JSON. Raises TypeError, ValueError or RecursionError for what is not JSON."""
     text = _encode(value)
     if _BEGIN in text:
         text = text.replace(_BEGIN, "").replace(_END, "")
-    return text.encode("utf-8", "backslashreplace")  # of a lone surrogate this makes its JSON escape
+    return text.encode("utf-8", "backslashreplace")  # writes a lone surrogate as its JSON escape
 
 
 def plain(value: Any) -> Any:
-    """The value for readers that want Python's numbers and whole characters: what is kept, compared or shown here."""
+    """The value with Python numbers and whole characters, for code that stores, compares or shows it."""
     if type(value) is Number:
         nearest = float(value)
         return nearest if math.isfinite(nearest) else None
@@ -204,7 +207,7 @@ def plain(value: Any) -> Any:
 
 
 def is_unicode(text: str) -> bool:
-    """Has it no lone surrogate, half a character that UTF-8 can't say?"""
+    """Whether a text has no lone surrogate, which UTF-8 can't encode."""
     try:
         text.encode()
     except UnicodeEncodeError:

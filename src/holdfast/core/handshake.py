@@ -1,6 +1,6 @@
-"""What both sides said at the start, frozen, and as the plain JSON in which a memory keeps it.
+"""What both sides declared at the handshake, frozen, and its JSON form in which a memory stores it.
 
-It decides whether a saved handshake still fits us. What was not written by `to_json` is refused.
+It also decides whether a saved handshake can still be used. JSON that was not written by `to_json` is rejected.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ def _empty() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """What we state at a handshake: who we are, and what the server may ask for."""
+    """What the client declares at a handshake: its info, and what the server may request."""
 
     info: Mapping[str, Any]
     capabilities: Mapping[str, Any] = field(default_factory=_empty)
@@ -26,7 +26,7 @@ class Ours:
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """What the server said: its whole `initialize` or `server/discover` result, and what was agreed."""
+    """What the server declared: its whole `initialize` or `server/discover` result, and what was agreed."""
 
     era: Era
     version: str
@@ -54,7 +54,7 @@ def _members_or_none(value: object) -> Mapping[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A session as a memory keeps it: enough to go on with it without a round trip."""
+    """A session as a memory stores it: enough to continue it without a round trip."""
 
     session: BackendSessionId | None = field(repr=False)
     handshake: Handshake
@@ -63,11 +63,11 @@ class Saved:
     log_level: str | None = None
     subscriptions: tuple[str, ...] = ()
     unreported_loss: bool = False
-    """It replaced a session that kept something, and no caller has got the report of that yet."""
+    """It replaced a session that held state, and no caller has received the report of that yet."""
     second_choice: bool = False
-    """The era that was wanted first was not to be had."""
+    """The preferred era was not available."""
     shared: bool = False
-    """A link that did not begin it has taken it up, and may have left something in it."""
+    """A link that did not begin it has adopted it, and may have left state in it."""
 
     def to_json(self) -> dict[str, JSON]:
         return {
@@ -87,7 +87,7 @@ class Saved:
 
     @classmethod
     def from_json(cls, data: object) -> "Saved":
-        """What `to_json` made. ValueError that names the field for anything else."""
+        """Decode what `to_json` returned. For anything else, raises a ValueError that names the field."""
         if not isinstance(data, dict):
             raise ValueError("not an object")
         document = cast("dict[str, Any]", data)
@@ -120,8 +120,10 @@ class Saved:
         )
 
     def fits(self, ours: Ours, principal: Principal, era: Era | None) -> bool:
-        """May we go on with it? Only as the same principal, in an era that we may speak, and if we can still do all
-        that we once said we could: the server froze that at the handshake."""
+        """Whether the session can be continued:
+        only for the same principal, in an allowed era, and with all the capabilities declared back then, because the
+        server relies on them since the handshake.
+        """
         return (
             self.principal == principal
             and (era is None or self.handshake.era is era)
@@ -130,7 +132,7 @@ class Saved:
 
 
 def includes(ours: Mapping[str, Any], saved: Mapping[str, Any]) -> bool:
-    """Does every capability, and every setting within one, that stands in `saved` stand in `ours` too?"""
+    """Whether every capability in `saved`, and every setting within one, is also in `ours`."""
     for name, value in saved.items():
         if name not in ours:
             return False
@@ -145,9 +147,9 @@ def includes(ours: Mapping[str, Any], saved: Mapping[str, Any]) -> bool:
     return True
 
 
-MAX_SESSION_ID = 1024  # characters; it rides on every request, and servers cap a header at a few kilobytes
+MAX_SESSION_ID = 1024  # characters; it is sent with every request, and servers limit a header to a few kilobytes
 
 
 def legal_session_id(value: object) -> bool:
-    """Visible ASCII, as the specification has it: anything else could smuggle a header."""
+    """Whether it is visible ASCII, as the specification requires: anything else could inject a header."""
     return isinstance(value, str) and 0 < len(value) <= MAX_SESSION_ID and all("\x21" <= c <= "\x7e" for c in value)

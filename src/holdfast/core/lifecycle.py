@@ -1,7 +1,7 @@
 """Lifecycles as tables: link, gateway, gateway session, circuit.
 
-A pair of state and event that no table lists is a bug in Holdfast and raises; a late event that must do no harm is
-listed with the state it stays in. Nothing here keeps time or counts: the owner of a lifecycle does.
+A pair of state and event that is not in a table is a bug in Holdfast and raises; a late event that must have no effect
+is listed with the state it stays in. Times and counts are kept by the owner of a lifecycle.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 
 class LinkState(Enum):
-    """Where a link stands. RESOLVE, OPEN and HANDSHAKE are its way up, READY is where calls go out."""
+    """The state of a link. RESOLVE, OPEN and HANDSHAKE are the steps of connecting; calls are sent in READY."""
 
     CLOSED = "closed"
     RESOLVE = "resolve"
@@ -24,7 +24,7 @@ class LinkState(Enum):
 
 
 class LinkEvent(Enum):
-    """What can happen to a link."""
+    """An event in the life of a link."""
 
     USE = "use"
     RESOLVED = "resolved"
@@ -41,7 +41,7 @@ class LinkEvent(Enum):
 
 
 class GatewayState(Enum):
-    """Where a gateway process stands. LEAVING still takes new sessions, DRAINING takes calls of those that it has."""
+    """The state of a gateway process. LEAVING accepts new sessions, DRAINING only calls of existing ones."""
 
     SERVING = "serving"
     LEAVING = "leaving"
@@ -50,7 +50,7 @@ class GatewayState(Enum):
 
 
 class GatewayEvent(Enum):
-    """What takes a gateway process down."""
+    """An event in the shutdown of a gateway process."""
 
     LEAVE = "leave"
     DRAIN = "drain"
@@ -58,7 +58,7 @@ class GatewayEvent(Enum):
 
 
 class GatewaySessionState(Enum):
-    """Where a gateway session stands in one process. The record outlives all of these but ENDED."""
+    """The state of a gateway session in one process. The record outlives all of these except ENDED."""
 
     STARTING = "starting"
     OPEN = "open"
@@ -68,7 +68,7 @@ class GatewaySessionState(Enum):
 
 
 class GatewaySessionEvent(Enum):
-    """What ends or moves a gateway session."""
+    """An event that ends or moves a gateway session."""
 
     STARTED = "started"
     DELETED = "deleted"
@@ -78,7 +78,7 @@ class GatewaySessionEvent(Enum):
 
 
 class CircuitState(Enum):
-    """Whether calls to a server are let through."""
+    """The state of a circuit: whether calls to a server are sent."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -86,7 +86,7 @@ class CircuitState(Enum):
 
 
 class CircuitEvent(Enum):
-    """What can happen to a circuit."""
+    """An event that changes a circuit."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -99,12 +99,12 @@ E = TypeVar("E", bound=Enum)
 
 
 class IllegalTransition(RuntimeError):
-    """The table has no such step: a bug in Holdfast, not in its caller."""
+    """The table has no such transition. This is a bug in Holdfast, not in its caller."""
 
 
 @dataclass(frozen=True)
 class Lifecycle(Generic[S, E]):
-    """A table of steps. `next` returns what the table has, or raises."""
+    """A table of transitions."""
 
     name: str
     initial: S
@@ -126,7 +126,7 @@ LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
     "link",
     _L.CLOSED,
     {
-        # A closed link used again starts over; a late event about what it once held changes nothing.
+        # A closed link that is used again starts over; a late event about its earlier resources changes nothing.
         _L.CLOSED: {
             _V.USE: _L.RESOLVE,
             _V.CLOSE: _L.CLOSING,
@@ -136,7 +136,7 @@ LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
             _V.TRANSPORT_LOST: _L.CLOSED,
             _V.AUTH_NEEDED: _L.CLOSED,
         },
-        # On the way up, a second call may report a fault from which the link recovers already.
+        # While connecting, a second call may report a fault from which the link is already recovering.
         _L.RESOLVE: {
             _V.USE: _L.RESOLVE,
             _V.RESOLVED: _L.OPEN,
@@ -170,7 +170,7 @@ LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
             _V.RETIRE: _L.RETIRING,
             _V.ABANDONED: _L.CLOSED,
         },
-        # Recovery starts at the latest phase that is sufficient.
+        # Recovery starts at the last phase that suffices.
         _L.READY: {
             _V.USE: _L.READY,
             _V.SESSION_LOST: _L.HANDSHAKE,
@@ -180,7 +180,7 @@ LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
             _V.RETIRE: _L.RETIRING,
             _V.ABANDONED: _L.CLOSED,
         },
-        # Work that was under way may still come to its end; a use waits for CLOSED and starts over from there.
+        # Work in progress may still finish; a new use waits for CLOSED and starts over from there.
         _L.CLOSING: {
             _V.USE: _L.CLOSING,
             _V.RESOLVED: _L.CLOSING,
@@ -195,7 +195,7 @@ LINK: Lifecycle[LinkState, LinkEvent] = Lifecycle(
             _V.RETIRE: _L.RETIRING,
             _V.ABANDONED: _L.CLOSED,
         },
-        # Closed for good by its owner, who lent it: a use that comes later must not open it again.
+        # Closed permanently by its owner, which had leased it: a later use must not open it again.
         _L.RETIRING: {
             _V.RESOLVED: _L.RETIRING,
             _V.OPENED: _L.RETIRING,
@@ -228,7 +228,7 @@ GATEWAY: Lifecycle[GatewayState, GatewayEvent] = Lifecycle(
     {
         _P.SERVING: {_Y.LEAVE: _P.LEAVING, _Y.CUT: _P.CUTTING},
         _P.LEAVING: {_Y.LEAVE: _P.LEAVING, _Y.DRAIN: _P.DRAINING, _Y.CUT: _P.CUTTING},
-        # A second drain waits with the first; who is in a hurry cuts at any time, and nothing leads back.
+        # A second drain waits with the first; a cut is possible at any time; no transition leads back.
         _P.DRAINING: {_Y.LEAVE: _P.DRAINING, _Y.DRAIN: _P.DRAINING, _Y.CUT: _P.CUTTING},
         _P.CUTTING: {_Y.LEAVE: _P.CUTTING, _Y.DRAIN: _P.CUTTING, _Y.CUT: _P.CUTTING},
     },
@@ -251,7 +251,7 @@ GATEWAY_SESSION: Lifecycle[GatewaySessionState, GatewaySessionEvent] = Lifecycle
             _W.EXPIRED: _G.DRAINING,
             _W.HANDED_OVER: _G.DETACHED,
         },
-        # Once it is ending, no other reason to end matters, and nothing hands it over any more.
+        # Once it is ending, further reasons to end have no effect, and it is not handed over any more.
         _G.DRAINING: {
             _W.STARTED: _G.DRAINING,
             _W.DELETED: _G.DRAINING,
@@ -259,7 +259,7 @@ GATEWAY_SESSION: Lifecycle[GatewaySessionState, GatewaySessionEvent] = Lifecycle
             _W.HANDED_OVER: _G.DRAINING,
             _W.DRAINED: _G.ENDED,
         },
-        # Left alive for another process, which reads the record and starts over.
+        # Left for another process, which reads the record and starts over.
         _G.DETACHED: {
             _W.STARTED: _G.DETACHED,
             _W.DELETED: _G.ENDED,
@@ -282,7 +282,7 @@ CIRCUIT: Lifecycle[CircuitState, CircuitEvent] = Lifecycle(
     _C.CLOSED,
     {
         _C.CLOSED: {_X.SUCCEEDED: _C.CLOSED, _X.FAILED: _C.CLOSED, _X.FAILED_TOO_OFTEN: _C.OPEN},
-        # Calls that began before it opened may still come back, either way.
+        # Calls that began before it opened may still end, with or without an answer.
         _C.OPEN: {
             _X.SUCCEEDED: _C.OPEN,
             _X.FAILED: _C.OPEN,

@@ -1,10 +1,10 @@
-"""How a lost session is recognised: the error texts and codes with which servers refuse a session that they don't know.
+"""The error texts and codes by which a lost session is recognised: those of servers that don't know a session.
 
-`core/verdicts.py` applies them, beside statuses such as 404: its rules with the verdict SESSION_LOST.
+The rules of `core/verdicts.py` with the verdict SESSION_LOST apply them, beside statuses such as 404.
 """
 
 _AN_ID = r"['\"]?(?=[\w-]*\d)[\w-]{6,128}['\"]?"
-"""What looks like an id, rather than a word of a sentence."""
+"""Matches an id, as opposed to a word of a sentence."""
 
 NO_SUCH_SESSION = (
     r"session[ -]?(id)?( header)?\W*(was |is |has (been )?)?"
@@ -31,4 +31,6 @@ SESSION_LOST_AS_ANSWER = (
     r"|(server )?not initialized"
     r")[.!]?$"
 )
-"""The same as a whole message, for an answer under HTTP 200: an application's error may be about its own sessions."""
+"""The same, matched against the whole message, for answers under HTTP 200:
+an application's error may be about its own sessions.
+"""

@@ -1,6 +1,6 @@
-"""The nouns: records, claims, log entries, notices, and a type for each identifier so that none is swapped.
+"""The data types: records, claims, log entries, notices, and a type for each identifier so that they can't be swapped.
 
-Everything here is frozen. Names that a log, a terminal or a database can't take are refused.
+All are frozen. Names that a log, a terminal or a database can't represent are rejected.
 """
 
 import re
@@ -13,13 +13,13 @@ from holdfast.errors import CorruptRecord, UnstorableValue, UsageError
 Principal = NewType("Principal", str)
 """The authenticated caller (issuer, subject, client id)."""
 FrontSessionId = NewType("FrontSessionId", str)
-"""The id under which a client knows its gateway session."""
+"""The id of a gateway session, as its client knows it."""
 BackendSessionId = NewType("BackendSessionId", str)
-"""The id under which a server knows our session."""
+"""The id of a link's session, as the server knows it."""
 RunId = NewType("RunId", str)
-"""Names a durable run."""
+"""The id of a durable run."""
 Handle = NewType("Handle", str)
-"""Names state on a server; an ordinary tool argument."""
+"""The handle of state on a server; an ordinary tool argument."""
 
 ANONYMOUS = Principal("anonymous")
 
@@ -30,7 +30,7 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+").fullmatch
 
 
 def check_name(value: str, what: str, longest: int = MAX_NAME) -> str:
-    """A name as given, or `UnstorableValue` that names it and what is wrong with it."""
+    """Return the name unchanged, or raise `UnstorableValue` that says what is wrong with it."""
     if type(value) is str and len(value) <= longest and _NAME(value):
         return value
     raise _bad_name(value, what, longest)
@@ -38,7 +38,9 @@ def check_name(value: str, what: str, longest: int = MAX_NAME) -> str:
 
 def _bad_name(value: object, what: str, longest: int) -> UnstorableValue:
     if type(value) is not str:
-        return UnstorableValue(f"{what}: {type(value).__name__}", path=what, remedy=f"give the {what} as a str")
+        return UnstorableValue(
+            f"{what} must be a str, not {type(value).__name__}", path=what, remedy=f"give the {what} as a str"
+        )
     if not value:
         return UnstorableValue(f"{what} is empty", path=what, remedy=f"give the {what} at least one character")
     if len(value) > longest:
@@ -61,21 +63,21 @@ def check_key(kind: str, id: str) -> None:
     check_name(id, "id")
 
 
-MAX_SPAN = 1e11  # seconds, three thousand years: beyond it a moment can't be written as a date
+MAX_SPAN = 1e11  # seconds, three thousand years: a later time can't be written as a date
 
 
 def check_seconds(value: float, what: str, *, zero: bool = False) -> None:
-    """A length of time in seconds."""
+    """Return a length of time in seconds, or raise if it is not one."""
     if type(value) not in (int, float) or not (0 < value <= MAX_SPAN or (zero and value == 0)):
         raise UsageError(f"{what} must be a positive number of seconds, not {value!r:.80}")
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One durable thing. The caller sets kind, id, principal, data, idle and max_age; the store sets the rest.
+    """One durable record. The caller sets kind, id, principal, data, idle and max_age; the store sets the rest.
 
-    `idle` and `max_age` are spans in seconds, counted by the store's clock from `touched` and `created`, so that no
-    caller's clock ever decides when a record expires. `data` is a copy: changing it changes no other record.
+    `idle` and `max_age` are seconds, counted by the store's clock from `touched` and `created`, so that expiry never
+    depends on a caller's clock. `data` is a copy: changing it changes no other record.
     """
 
     kind: str
@@ -99,22 +101,22 @@ class Record:
 
     @property
     def expires(self) -> float | None:
-        """When the record expires unless it is touched; None for never."""
+        """The time at which the record expires unless it is touched; None for never."""
         return expiry(self.created, self.touched, self.idle, self.max_age)
 
     @property
     def expired(self) -> bool:
-        """True of a dead record whose time ran out, rather than one that was ended."""
+        """Whether the record ended by expiry and not by an explicit end."""
         expires = self.expires
         return self.ended is not None and expires is not None and self.ended >= expires
 
     def with_data(self, data: JSON) -> "Record":
-        """The same record with other data, ready for `commit(…, expect=record.rev)`."""
+        """A copy of the record with other data, for `commit(…, expect=record.rev)`."""
         return replace(self, data=data)
 
 
 def expiry(created: float, touched: float, idle: float | None, max_age: float | None) -> float | None:
-    """The earlier of the two ends of a life, or None."""
+    """The earlier of idle and maximum-age expiry, or None."""
     if idle is None:
         return None if max_age is None else created + max_age
     return touched + idle if max_age is None else min(touched + idle, created + max_age)
@@ -132,7 +134,7 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to act for (kind, id) until `expires`. `token` grows with every claim in a store, for ever."""
+    """The exclusive right to act for (kind, id) until `expires`. `token` grows with every claim in a store."""
 
     kind: str
     id: str
@@ -143,9 +145,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Part of a scan. Give `next` as `after` to get the following page; None means that was all.
+    """A page of a scan. Pass `next` as `after` to get the following page; None means that this was the last.
 
-    A row that is not a record is never skipped in silence: it is listed in `corrupt`.
+    Rows that can't be read as records are listed in `corrupt`.
     """
 
     records: tuple[Record, ...]
@@ -155,7 +157,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Reaped:
-    """What a reap removed: records whose time had run out, and old tombstones."""
+    """What a reap removed: expired records and old tombstones."""
 
     expired: int
     tombstones: int
@@ -163,7 +165,7 @@ class Reaped:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A small message between processes. A hint: it may be lost, and then a `Gap` follows."""
+    """A small message between processes. Delivery is not guaranteed: when notices are lost, a `Gap` follows."""
 
     topic: str
     data: JSON
@@ -171,7 +173,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Notices were lost here: read the store again."""
+    """Notices were lost at this point: read the store again."""
 
 
 NoticeOrGap: TypeAlias = Notice | Gap

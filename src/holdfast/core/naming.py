@@ -1,13 +1,13 @@
-"""Names for tools outside their server: safe for every model, unique, at most 48 characters, the same every time.
+"""Names for tools outside their server: accepted by every model, unique, at most 48 characters, and stable.
 
-A name does not depend on other tools unless two clash: it must not change because another server came up.
+A name does not depend on other tools unless two clash, so that it does not change when another server comes up.
 """
 
 import hashlib
 import re
 from collections.abc import Iterable
 
-LONGEST = 48  # characters; hosts put prefixes of their own before it, and models allow 64
+LONGEST = 48  # characters; models allow 64, and hosts add prefixes of their own
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -28,7 +28,7 @@ def public_names(tools: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]
     for server, tool in tools:
         name = public_name(server, tool)
         number = 2
-        while name in taken:  # two that differ only where a digest can't tell
+        while name in taken:  # two that have the same digest
             name = f"{public_name(server, tool)[: LONGEST - 4]}_{number}"
             number += 1
         taken.add(name)

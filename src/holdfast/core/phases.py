@@ -1,6 +1,6 @@
-"""Phases of a companion's work, as a table: which may follow which. A phase that cannot be reached is an error.
+"""The phases of a companion, as a table of which may follow which. An unreachable phase is an error.
 
-`PhaseTable({"empty": ["drafted"], "drafted": ["criticised"], …})`: the first phase is where everything begins.
+`PhaseTable({"empty": ["drafted"], "drafted": ["criticised"], …})`: a new companion is in the first phase.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from holdfast.errors import UsageError
 
 
 class PhaseTable:
-    """Declared phases and the steps between them."""
+    """The declared phases and the transitions between them."""
 
     def __init__(self, owner: str, phases: Mapping[str, Iterable[str]]) -> None:
         self.owner = owner
@@ -18,7 +18,9 @@ class PhaseTable:
         self.steps: dict[str, tuple[str, ...]] = {}
         for phase, following in phases.items():
             if isinstance(following, str):
-                raise UsageError(f"{owner}: {phase!r} leads to a text, not a list", remedy=f"write [{following!r}]")
+                raise UsageError(
+                    f"{owner}: {phase!r} must lead to a list of phases, not to a str", remedy=f"write [{following!r}]"
+                )
             self.steps[phase] = tuple(following)
         self.start = next(iter(self.steps))
         for phase, following in self.steps.items():
@@ -48,5 +50,5 @@ class PhaseTable:
                 raise UsageError(f"{self.owner} has no phase {phase!r}", remedy=f"use one of {', '.join(self.steps)}")
 
     def allows(self, phase: str, then: str) -> bool:
-        """May `then` follow? After itself, too, only if the table has that step."""
+        """Whether `then` may follow `now`; a phase may follow itself only if the table says so."""
         return then in self.steps[phase]

@@ -1,6 +1,6 @@
-"""Questions of a server to its client in mid-call: sampling, elicitation, roots.
+"""Requests of a server to its client during a call: sampling, elicitation, roots.
 
-It owns which capability a question needs of the client, and by what a retried request is known to be the same one.
+Here is which client capability each of them needs, and how a retried request is recognised as the same one.
 """
 
 import hashlib
@@ -21,19 +21,21 @@ ASKING = frozenset({"tools/call", "prompts/get", "resources/read"})
 """Methods during which a server may ask: those that 2026 answers with `input_required`."""
 
 URL_NEEDED = -32042
-"""The error by which a 2025 server says that a person has to visit URLs before the call can be made. 2026 has none."""
+"""The error by which a 2025 server says that a person must visit URLs before the call can be made.
+2026 has no such error.
+"""
 
 _OF_A_RETRY = frozenset({"_meta", "inputResponses", "requestState"})
 """Parameters that differ between a request and its retry."""
 
 
 def may_be_asked(declared: Mapping[str, Any]) -> bool:
-    """Does a client with these capabilities answer questions of any kind?"""
+    """Whether a client with these capabilities answers questions of any kind."""
     return any(name in declared for name in CAPABILITY.values())
 
 
 def required(method: str, params: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The capabilities that a client needs to be asked this; None if it is no question that clients know."""
+    """The capabilities that a client needs for this question; None if it is not one of the protocol's questions."""
     name = CAPABILITY.get(method)
     if name is None:
         return None
@@ -46,7 +48,7 @@ def required(method: str, params: Mapping[str, Any] | None) -> dict[str, Any] | 
 
 
 def has(declared: Mapping[str, Any], needed: Mapping[str, Any]) -> bool:
-    """Does a client that declares these capabilities have what is needed? `elicitation: {}` alone means forms."""
+    """Whether the declared capabilities include the needed ones. `elicitation: {}` alone means forms."""
     for name, details in needed.items():
         if not isinstance(declared.get(name), Mapping):
             return False
@@ -59,8 +61,9 @@ def has(declared: Mapping[str, Any], needed: Mapping[str, Any]) -> bool:
 
 
 def asked_by_error(code: int | None, data: object) -> dict[str, Any] | None:
-    """What a 2025 server asks by the error `URL_NEEDED`, as `inputRequests`; None for other errors. The call was not
-    executed, so its retry is a new call."""
+    """The requests in a 2025 server's error `URL_NEEDED`, as `inputRequests`;
+    None for other errors. The call was not executed, so its retry is a new call.
+    """
     listed: object = members(data).get("elicitations")
     if code != URL_NEEDED or not isinstance(listed, list):
         return None
@@ -73,7 +76,8 @@ def asked_by_error(code: int | None, data: object) -> dict[str, Any] | None:
 
 
 def request_digest(method: str, params: Mapping[str, Any]) -> str:
-    """Equal for a request and its retry, whatever the order of their members, and for no other request."""
+    """A digest that is equal for a request and its retry, whatever the order of their members, and differs for other
+    requests."""
     kept = {key: value for key, value in params.items() if key not in _OF_A_RETRY}
     return hashlib.sha256(exact.encode({"method": method, "params": _in_order(kept)})).hexdigest()
 

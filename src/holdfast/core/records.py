@@ -1,7 +1,7 @@
-"""The rules of a store, pure. It owns who may write what, when a record lives, and who holds a claim.
+"""The rules of a store as pure functions: who may write what, when a record expires, and who holds a claim.
 
-Every store uses these functions: the memory and SQLite stores before they write, the others when their one atomic
-statement wrote nothing, to find out why. Bodies are bytes here; nothing reads them.
+The memory and SQLite stores call them before they write; the others call them to find out why their one atomic
+statement wrote nothing. Bodies are opaque bytes here.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,9 @@ State: TypeAlias = Literal["live", "expired", "ended"]
 
 
 class Row(NamedTuple):
-    """A record as it is kept: the body as bytes, the number of its last log entry, the nonce of its last write.
+    """A record as it is stored: the body as bytes, the number of its last log entry, the nonce of its last write.
 
-    A tuple, because one is made for every read, and a frozen dataclass takes five times as long to make.
+    A tuple, because one is created for every read, and creating a frozen dataclass takes five times as long.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """The log entries of one commit as they are kept; the last of them has the number `last`."""
+    """The log entries of one commit as they are stored; the last of them has the number `last`."""
 
     last: int
     rev: int
@@ -56,7 +56,7 @@ class LogRow:
 
 
 class Write(NamedTuple):
-    """A commit as a store receives it: checked, encoded and sealed; `entries` is the body of `added` log entries."""
+    """A commit as a store receives it: checked, encoded and encrypted; `entries` is the body of `added` log entries."""
 
     kind: str
     id: str
@@ -71,7 +71,7 @@ class Write(NamedTuple):
     fence: int | None
     nonce: str
     plain: bytes
-    """The body before it was sealed."""
+    """The body before encryption."""
 
     @property
     def rev(self) -> int:
@@ -79,7 +79,9 @@ class Write(NamedTuple):
 
 
 def decide_commit(now: float, row: Row | None, claim: Claim | None, write: Write) -> Row:
-    """The row to write, or the reason why not. A row with `rev` 1 begins a life: older log entries go."""
+    """The row to write; raises if the commit is not allowed.
+    A row with `rev` 1 is a new record: older log entries are deleted.
+    """
     refuse_commit(now, row, claim, write)
     begins = write.expect == 0
     return Row(
@@ -99,10 +101,10 @@ def decide_commit(now: float, row: Row | None, claim: Claim | None, write: Write
 
 
 def refuse_commit(now: float, row: Row | None, claim: Claim | None, write: Write) -> None:
-    """Raise what stands against this commit; return if nothing does.
+    """Raise if this commit is not allowed.
 
-    An end wins over everything. An expired record no longer counts, so its id may be created again; `created`
-    distinguishes the two records, so that a writer who read the first can't write into the second.
+    An ended record accepts no write. An expired record is treated as absent, so its id may be created again; `created`
+    distinguishes the two records, so that a writer that read the first can't write into the second.
     """
     kind, id = write.kind, write.id
     state = None if row is None else row.state(now)
@@ -122,25 +124,25 @@ def refuse_commit(now: float, row: Row | None, claim: Claim | None, write: Write
         raise Forbidden(f"{kind}/{id} belongs to another principal", kind=kind, id=id)
     if row.rev != write.expect or write.created not in (0.0, row.created):
         raise Conflict(
-            f"{kind}/{id} is at rev {row.rev}, not {write.expect}: another writer was first",
+            f"{kind}/{id} is at rev {row.rev}, not {write.expect}: another writer changed it",
             expect=write.expect,
             actual=row.rev,
             kind=kind,
             id=id,
-            remedy="read it again and decide again",
+            remedy="read it again, then decide again",
         )
 
 
 def refuse_fence(now: float, claim: Claim | None, kind: str, id: str, fence: int) -> None:
-    """A fencing token is valid while its claim is held, and no longer, even if no other owner took the claim."""
+    """Raise unless the claim of this fencing token is still held, even if no other owner has taken it since."""
     if claim is None or claim.token != fence:
-        raise Conflict(f"claim {fence} on {kind}/{id} is no longer held: another owner took it", kind=kind, id=id)
+        raise Conflict(f"claim {fence} on {kind}/{id} is no longer held: another owner has it", kind=kind, id=id)
     if claim.expires <= now:
-        raise Conflict(f"claim {fence} on {kind}/{id} has run out", kind=kind, id=id)
+        raise Conflict(f"claim {fence} on {kind}/{id} has expired", kind=kind, id=id)
 
 
 def decide_touch(now: float, row: Row | None, claim: Claim | None, kind: str, id: str, fence: int | None = None) -> Row:
-    """The row with its idle time starting over."""
+    """The row with its idle time restarted."""
     if row is None:
         raise absent(kind, id)
     state = row.state(now)
@@ -156,9 +158,9 @@ def decide_touch(now: float, row: Row | None, claim: Claim | None, kind: str, id
 def decide_end(
     now: float, row: Row | None, claim: Claim | None, *, created: float | None = None, fence: int | None = None
 ) -> Row | None:
-    """The tombstone to write, or None if there is nothing left to end. What was expired may be ended too.
+    """The tombstone to write, or None if the record has ended already. An expired record may be ended too.
 
-    `created` names the life that is meant: a reaper that read the old one must not end the new one.
+    `created` identifies the record under a reused id: a reaper that read the old one must not end the new one.
     """
     if row is None or row.ended is not None:
         return None
@@ -172,7 +174,7 @@ def decide_end(
 def decide_claim(
     now: float, held: Claim | None, kind: str, id: str, owner: str, ttl: float, token: Callable[[], int]
 ) -> Claim:
-    """A new claim with a new token. The same owner may claim again; its older token is worth nothing then."""
+    """A new claim with a new token. The same owner may claim again, which invalidates its older token."""
     if held is not None and held.expires > now and held.owner != owner:
         wait = held.expires - now
         raise Busy(
@@ -184,12 +186,12 @@ def decide_claim(
 def decide_renew(now: float, held: Claim | None, claim: Claim, ttl: float) -> Claim:
     """The claim with a later end, under the same token."""
     refuse_fence(now, held, claim.kind, claim.id, claim.token)
-    assert held is not None  # or refuse_fence had raised
+    assert held is not None  # else refuse_fence has raised
     return replace(held, expires=now + ttl)
 
 
 def reapable(now: float, row: Row, expired_for: float, ended_for: float) -> State | None:
-    """Why a row may be removed for good, or None."""
+    """Why a row may be deleted, or None if it may not."""
     if row.ended is not None:
         return "ended" if row.ended + ended_for <= now else None
     expires = row.expires
@@ -197,9 +199,9 @@ def reapable(now: float, row: Row, expired_for: float, ended_for: float) -> Stat
 
 
 def settle(row: Row | None, write: Write) -> bool | None:
-    """Did a commit whose answer was lost happen? None if the row can't tell any more.
+    """Whether a commit whose answer was lost was executed; None if the row no longer shows it.
 
-    Only for a row that the lost write can no longer reach: its sender is known to be gone.
+    To be called only when the lost write can no longer be executed, because its sender is known to be gone.
     """
     brief = write.expect == 0 and (write.idle is not None or write.max_age is not None)
     if row is None:
@@ -210,12 +212,12 @@ def settle(row: Row | None, write: Write) -> bool | None:
         return None
     if brief:
         return None  # it may have been created, have expired, and been created again by another writer
-    # At the rev that it would have made stands another's write; below it, nothing was written.
+    # Its rev is another writer's; below it, nothing was written.
     return False if row.rev <= write.rev else None
 
 
 def record_of(row: Row, now: float, data: JSON) -> Record:
-    """The record that a reader sees. A dead one has `ended` set and no data."""
+    """The record that a reader gets. An ended one has `ended` set and no data."""
     state = row.state(now)
     return Record(
         row.kind,
@@ -232,7 +234,7 @@ def record_of(row: Row, now: float, data: JSON) -> Record:
 
 
 def absent(kind: str, id: str) -> NotFound:
-    return NotFound(f"there is no {kind}/{id}", kind=kind, id=id)
+    return NotFound(f"{kind}/{id} does not exist", kind=kind, id=id)
 
 
 def ended(kind: str, id: str) -> Ended:

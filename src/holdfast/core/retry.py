@@ -1,7 +1,7 @@
-"""May this call be repeated, and what has to happen first? A pure function from verdict and circumstances to a step.
+"""Whether a call may be repeated, and what must happen first: a pure function from verdict and circumstances to a step.
 
-An unsafe call that may have been executed is not repeated, and no unsafe call runs in a session that lost what earlier
-calls had put there, unless the caller allowed it.
+An unsafe call that may have been executed is not repeated. An unsafe call does not run in a session that lost the state
+of earlier calls, unless the caller allowed it.
 """
 
 from dataclasses import dataclass
@@ -26,14 +26,16 @@ SAFE_METHODS = frozenset(
         "tasks/get",
     }
 )
-"""Methods that the protocol itself makes repeatable. `tools/call` is as safe as its tool says, and the caller knows.
-`subscriptions/listen` is not one of them: what was missed in between must be reported, so a watch repeats it itself."""
+"""Methods that may be repeated by definition of the protocol.
+For `tools/call` the caller decides, by the tool's annotations. `subscriptions/listen` is not listed: what was missed in
+between must be reported, so a watch repeats it itself.
+"""
 
-REPLAYS = 2  # per call: one for a fault, one for a fault on the way back up
-BACKOFF = 0.1  # seconds before the second try: longer than a socket's restart, shorter than a person notices
-BACKOFF_CAP = 5.0  # seconds: longer waits gain nothing
-HINT_SECONDS = 3_600.0  # that a listing's hints count: a server may be redeployed with other tools and report nothing
-LONGEST_WAIT = 30.0  # seconds of Retry-After that a call waits; a longer Retry-After is raised to the caller
+REPLAYS = 2  # per call: one for a fault, one for a fault while reconnecting
+BACKOFF = 0.1  # seconds before the second try: longer than a socket takes to restart, too short for a person to notice
+BACKOFF_CAP = 5.0  # seconds: a longer wait brings no benefit
+HINT_SECONDS = 3_600.0  # seconds a listing's hints are used: a server may get other tools and not report it
+LONGEST_WAIT = 30.0  # seconds of Retry-After that a call waits for; a longer one is raised to the caller
 
 
 class RetryStep(Enum):
@@ -47,7 +49,7 @@ class RetryStep(Enum):
 
 
 class AfterReplacement(Enum):
-    """What a call may do once a new session stands."""
+    """What a call may do once a new session has begun."""
 
     REPLAY = "send it again"
     RAISE = "raise `SessionReplaced`"
@@ -55,7 +57,7 @@ class AfterReplacement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What the decision depends on, besides the verdict."""
+    """The inputs of the decision besides the verdict."""
 
     safe: bool
     attempts: int
@@ -71,10 +73,10 @@ def decide(verdict: Verdict, at: Circumstances) -> RetryStep:
     if verdict is Verdict.ANSWER:
         return RetryStep.RETURN
     if verdict is Verdict.AUTH_NEEDED:
-        # Not counted as a replay: nothing was executed, and credentials are renewed once per call.
+        # This does not count as a replay: nothing was executed, and credentials are renewed once per call.
         return RetryStep.RENEW if at.renewable and not at.renewed else RetryStep.RAISE
     if verdict is Verdict.SESSION_LOST:
-        # The next call needs a new session, even when this one has used up its tries.
+        # The next call needs a new session even if this call has no tries left.
         return RetryStep.REPLACE
     if at.attempts > at.replays or verdict is Verdict.REJECTED:
         return RetryStep.RAISE
@@ -90,10 +92,11 @@ def decide(verdict: Verdict, at: Circumstances) -> RetryStep:
 def decide_replacement(
     *, safe: bool, kept_state: bool, stateful: bool, reseeded: bool, tries_left: bool
 ) -> AfterReplacement:
-    """May a call that met a lost session run in the new one? It was not executed; the question is what it relies on.
+    """Whether a call that failed with a lost session may run in the new one.
+    It was not executed, but may rely on lost state.
 
     `kept_state`: the lost session had answered an unsafe call. `stateful`: the server is not declared stateless.
-    `reseeded`: the hook put back what was lost.
+    `reseeded`: the hook restored what was lost.
     """
     if not tries_left:
         return AfterReplacement.RAISE
@@ -103,12 +106,12 @@ def decide_replacement(
 
 
 def is_safe(method: str, declared: bool | None) -> bool:
-    """May a call be repeated? As the caller declared, else as the protocol has it."""
+    """Whether a call may be repeated: as the caller declared, else as the protocol defines."""
     return method in SAFE_METHODS if declared is None else declared
 
 
 def backoff(attempt: int, jitter: float, *, base: float = BACKOFF, cap: float = BACKOFF_CAP) -> float:
-    """Seconds to wait before try `attempt + 1`; `jitter` in 0…1 spreads callers over the upper half of the span."""
+    """Seconds to wait before try `attempt + 1`; `jitter` in 0…1 spreads callers over the upper half of the interval."""
     span = min(cap, base * 2 ** min(attempt - 1, 16))
     return span * (0.5 + 0.5 * jitter)
 

@@ -1,22 +1,24 @@
-"""Server-sent events out of chunks. It owns the framing of a stream and its cap.
+"""An incremental parser of server-sent events, with a limit on the size of one event.
 
-It takes chunks, not lines: one event may be many megabytes on one line, and arrives in pieces of any size.
+It takes chunks, not lines: an event may be one line of many megabytes, and arrives in pieces of any size.
 """
 
 from dataclasses import dataclass
 
-LONGEST_RETRY = 60.0  # seconds: longer, and what the server sends meanwhile would be missed
-LONGEST_ID = 4096  # bytes: it comes back as a header, and servers take eight kilobytes of those
+LONGEST_RETRY = 60.0  # seconds: with a longer delay, too much of what the server sends would be missed
+LONGEST_ID = 4096  # bytes: it is sent back as a header, and servers accept eight kilobytes of headers
 
 
 class EventTooLarge(Exception):
-    """One event is over the cap."""
+    """One event is larger than the limit."""
 
 
 @dataclass(slots=True)
 class ServerSentEvent:
-    """One dispatched event. `id` and `retry` as they stood in this event, else None. The id's bytes are characters of
-    Latin-1, so that a header carries them back as they came."""
+    """One dispatched event.
+    `id` and `retry` are None where this event has none. The id's bytes are decoded as Latin-1, so that a header sends
+    them back unchanged.
+    """
 
     data: bytes
     event: bytes
@@ -25,20 +27,20 @@ class ServerSentEvent:
 
     @property
     def is_message(self) -> bool:
-        """Has it anything to say to us? Servers send keep-alives of other types."""
+        """Whether it is of the type for messages. Servers send keep-alives with other types."""
         return bool(self.data) and self.event in (b"", b"message")
 
 
 class Parser:
-    """Feed it chunks, get events. `last_id` is the id to resume from."""
+    """Turns chunks into events. `last_id` is the id to resume from."""
 
     def __init__(self, cap: int) -> None:
         self._cap = cap
         self._rest = bytearray()
-        self._scanned = 0  # so much of the rest is known to hold no line end
+        self._scanned = 0  # this many bytes of the rest are known to contain no line end
         self._skip_newline = False
         self._begins = True
-        self._data = bytearray()  # lines in one piece: a list of short ones takes many times their bytes
+        self._data = bytearray()  # lines joined into one value: a list of short ones would take many times their bytes
         self._lines = 0
         self._event = b""
         self._id: str | None = None
@@ -48,7 +50,7 @@ class Parser:
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         events: list[ServerSentEvent] = []
         if self._skip_newline and chunk:
-            # The previous chunk ended in a carriage return that may have been half of a line end.
+            # The previous chunk ended in a carriage return that may be the first half of a line end.
             chunk = chunk[1:] if chunk[:1] == b"\n" else chunk
             self._skip_newline = False
         self._rest += chunk
@@ -107,8 +109,8 @@ class Parser:
         if not self._lines and self._id is None and self._retry is None and not self._event:
             return None
         if self._id is not None:
-            # Only now: an event that was cut in the middle must be asked for again. One that no header takes ends
-            # resumption: an earlier one would bring again what was delivered already.
+            # Set only now: an event that was interrupted must be requested again. An id that no header
+            # can carry ends resumption, because an earlier id would deliver events twice.
             self.last_id = self._id if 0 < len(self._id) <= LONGEST_ID else None
         event = ServerSentEvent(bytes(self._data), self._event, self._id, self._retry)
         self._data, self._lines, self._event, self._id, self._retry = bytearray(), 0, b"", None, None

@@ -1,6 +1,6 @@
-"""JSON that survives the round trip through a store. Anything else is refused with its path.
+"""JSON that survives the round trip through a store. Anything else is rejected with its path.
 
-Refused is what would come back as something else: tuples, subclasses, dates, NaN, keys that are not text.
+Rejected are values that would come back as something else: tuples, subclasses, dates, NaN, keys that are not text.
 """
 
 import json
@@ -23,23 +23,25 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-# Made once: json.dumps and json.loads with settings make a new one a call.
+# Created once: json.dumps and json.loads with settings create a new one for each call.
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False)
 
 
 def encode(value: object, path: str = "data") -> bytes:
-    """The value as UTF-8 JSON; `UnstorableValue` with the path of the first part that would not come back equal."""
+    """Encode a value as UTF-8 JSON.
+    Raises `UnstorableValue` with the path of the first part that would not come back equal.
+    """
     if not _is_plain(value, MAX_DEPTH):
         _refuse(value, path)
     try:
         return _ENCODER.encode(value).encode()
-    except UnicodeEncodeError:  # a lone surrogate, which no UTF-8 store can keep
+    except UnicodeEncodeError:  # a lone surrogate, which UTF-8 can't encode
         _refuse(value, path)
 
 
 def decode(body: bytes) -> JSON:
-    """The value that `encode` was given; ValueError for anything that `encode` could not have written."""
+    """Decode what `encode` returned. Raises ValueError for anything that `encode` could not have written."""
     text = body.decode()
     value, end = _DECODER.raw_decode(text)
     if end != len(text):
@@ -48,7 +50,7 @@ def decode(body: bytes) -> JSON:
 
 
 def _is_plain(value: object, depth: int) -> bool:
-    """The quick check of every write; leaves of containers are checked without a call."""
+    """The fast check of every write; scalars in containers are checked without a call."""
     kind = type(value)
     if kind is dict and depth:
         for key, item in cast("dict[object, object]", value).items():
@@ -68,7 +70,7 @@ def _is_plain(value: object, depth: int) -> bool:
 
 
 def _refuse(value: object, path: str) -> NoReturn:
-    """Walk again, to name the place and the reason."""
+    """Walk the value again to find the place and the reason."""
     where, why = next(_faults(value, path, MAX_DEPTH))
     raise UnstorableValue(f"{where}: {why}", path=where, remedy="store plain JSON values only")
 
@@ -97,11 +99,11 @@ def _faults(value: object, path: str, depth: int) -> Iterator[tuple[str, str]]:
         for index, item in enumerate(cast("list[object]", value)):
             yield from _faults(item, f"{path}[{index}]", depth - 1)
     elif kind is Number:
-        yield path, f"the number {value!r:.40} can't be kept exactly"
+        yield path, f"the number {value!r:.40} can't be stored exactly"
     elif kind not in _LEAVES:
         yield path, kind.__name__
 
 
 def members(value: object) -> dict[str, Any]:
-    """The value, if it is a JSON object; else an empty one. For data that others wrote."""
+    """The value if it is a JSON object, else an empty one. For data from outside."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

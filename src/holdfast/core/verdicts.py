@@ -1,6 +1,6 @@
-"""What an answer means: one table from what was seen of an exchange to a verdict.
+"""What an answer means: one table that maps what was observed of an exchange to a verdict.
 
-It reads statuses, JSON-RPC codes, error texts and broken exchanges; `core/retry.py` decides what follows, and
+Its input is statuses, JSON-RPC codes, error texts and broken exchanges; `core/retry.py` decides what follows, and
 `core/lost_session.py` has the error texts of a lost session. A timeout, a 401 or a 5xx never means a lost session or
 another era.
 """
@@ -34,15 +34,17 @@ class Broke(Enum):
     AFTER_SEND = "after sending, before the answer"
     IN_ANSWER = "in the middle of the answer"
     NO_ANSWER_IN_TIME = "no answer in time"
-    NOT_AN_ANSWER = "something came that is not an answer"
-    TOO_LARGE = "the answer is over the cap"
+    NOT_AN_ANSWER = "what came is not an answer"
+    TOO_LARGE = "the answer is over the size limit"
     REDIRECTED = "redirected elsewhere"
     CHILD_DIED = "the server's process ended"
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen of one exchange. `text` is the JSON-RPC error's message, or the beginning of a foreign body."""
+    """What was observed of one exchange.
+    `text` is the JSON-RPC error's message, or the beginning of a body that is not JSON-RPC.
+    """
 
     era: Era | None = None
     session_sent: bool = False
@@ -57,7 +59,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class VerdictRule:
-    """One shape of an answer, and its verdict. A field that is None matches everything."""
+    """A pattern of an answer, and its verdict. A field that is None matches everything."""
 
     name: str
     verdict: Verdict
@@ -72,7 +74,7 @@ class VerdictRule:
     step_up: bool | None = None
 
     def matches(self, seen: Seen) -> bool:
-        """Whether the rule applies to what was seen."""
+        """Whether the rule applies to what was observed."""
         return (
             self.broke is seen.broke
             and self.era in (None, seen.era)
@@ -90,22 +92,22 @@ _Y2025, _Y2026 = Era.Y2025, Era.Y2026
 _V, _B = Verdict, Broke
 
 VERDICT_RULES: tuple[VerdictRule, ...] = (
-    # Where the exchange itself broke, nothing that came before the break is a verdict on anything else.
+    # Where the exchange itself broke, what came before the break decides nothing else.
     VerdictRule("connection refused, unresolved or timed out; or the pooled socket had ended", _V.NOT_SENT, _B.CONNECT),
     VerdictRule("reset or ended after the request was written", _V.UNKNOWN, _B.AFTER_SEND),
     VerdictRule("ended in the middle of the answer, and not resumed", _V.UNKNOWN, _B.IN_ANSWER),
     VerdictRule("no answer in time", _V.UNKNOWN, _B.NO_ANSWER_IN_TIME),
     VerdictRule("the server's process ended with the call under way", _V.UNKNOWN, _B.CHILD_DIED),
     VerdictRule("a 200 whose body is not the answer: HTML, broken JSON, another id", _V.UNKNOWN, _B.NOT_AN_ANSWER),
-    VerdictRule("an answer over the cap", _V.REJECTED, _B.TOO_LARGE),
+    VerdictRule("an answer over the size limit", _V.REJECTED, _B.TOO_LARGE),
     VerdictRule("a redirect that was not followed", _V.REJECTED, _B.REDIRECTED),
-    # Credentials and load come before anything about the session.
+    # Credentials and load are checked before anything about the session.
     VerdictRule("401", _V.AUTH_NEEDED, status=(401,)),
     VerdictRule("403 with an `insufficient_scope` challenge", _V.AUTH_NEEDED, status=(403,), step_up=True),
     VerdictRule("429", _V.BUSY, status=(429,)),
     VerdictRule("503 with Retry-After", _V.BUSY, status=(503,), retry_after=True),
     VerdictRule("any other 5xx, with or without a JSON-RPC body", _V.UNKNOWN, status=range(500, 600)),
-    # 2025: the session is gone. With an id on the request a 404 means that, whatever its body is.
+    # 2025: the session is gone. A 404 to a request with an id means that, whatever its body is.
     VerdictRule("404 to a request with an id: Python, TypeScript, Go or empty body", _V.SESSION_LOST, era=_Y2025, session_sent=True, status=(404,)),  # noqa: E501
     VerdictRule("410 to a request with an id", _V.SESSION_LOST, era=_Y2025, session_sent=True, status=(410,)),
     VerdictRule("400 whose text names the session: TypeScript's example after a restart", _V.SESSION_LOST, era=_Y2025, session_sent=True, status=(400,), codes=TRANSPORT_CODES, text=NO_SUCH_SESSION),  # noqa: E501
@@ -129,12 +131,12 @@ _NO_RULE = VerdictRule("nothing in the table", Verdict.UNKNOWN)
 
 
 def judge(seen: Seen, more: Sequence[VerdictRule] = ()) -> Verdict:
-    """The verdict of the first rule that matches; `more`, of a server's declaration, come first."""
+    """The verdict of the first rule that matches; the rules in `more`, from a server's declaration, are tried first."""
     return rule_of(seen, more).verdict
 
 
 def rule_of(seen: Seen, more: Sequence[VerdictRule] = ()) -> VerdictRule:
-    """The rule that decided, for a message that names it."""
+    """The rule that decided, for messages that name it."""
     for rules in (more, VERDICT_RULES):
         for rule in rules:
             if rule.matches(seen):
@@ -143,12 +145,13 @@ def rule_of(seen: Seen, more: Sequence[VerdictRule] = ()) -> VerdictRule:
 
 
 _UNREACHABLE = (502, 503, 504)
-"""Statuses of a proxy that could not reach the server, or of a server that takes no work."""
+"""Statuses of a proxy that could not reach the server, or of a server that accepts no work."""
 
 
 def is_transport_fault(seen: Seen, answered_others: bool) -> bool:
-    """Is a failed exchange a fault of the server or the way to it, rather than of the one request? A 500 comes from a
-    server that works; an answer that never came is one, unless the server answered others meanwhile."""
+    """Whether a failed exchange is a fault of the server or of the connection to it, not of the one request.
+    A 500 comes from a working server; a missing answer is a fault unless the server answered other calls meanwhile.
+    """
     if seen.broke is Broke.NO_ANSWER_IN_TIME:
         return not answered_others
     if seen.broke is Broke.NOWHERE and seen.status is not None:

@@ -1,10 +1,10 @@
-"""Adapters to agent frameworks: LangChain, FastMCP. They translate, and decide nothing."""
+"""Adapters to agent frameworks: LangChain, FastMCP. They convert types and contain no logic of their own."""
 
 
 def missing(module: str, extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """The error for an adapter whose framework is not installed: which extra brings it."""
+    """The error for an adapter whose framework is not installed, naming the extra to install."""
     package = (error.name or "").partition(".")[0]
     return ModuleNotFoundError(
-        f"{module} needs the package {package!r}, which the extra {extra!r} brings: pip install 'holdfast[{extra}]'",
+        f"{module} needs the package {package!r}, installed by the extra {extra!r}: pip install 'holdfast[{extra}]'",
         name=error.name,
     )

@@ -1,7 +1,7 @@
-"""A link as a FastMCP client transport: `fastmcp.Client(holdfast_transport("https://…/mcp"))` heals.
+"""A link as a FastMCP client transport: `fastmcp.Client(holdfast_transport("https://…/mcp"))` recovers from faults.
 
-A transport keeps its link, and so its session, for as long as FastMCP keeps the
-transport open; FastMCP's own handshake is answered from what the link knows.
+A transport keeps its link, and so its session, for as long as FastMCP keeps the transport open; FastMCP's own handshake
+is answered from what the link knows.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ except ModuleNotFoundError as error:
 
 
 class LinkClientTransport(ClientTransport):
-    """Carries one client's sessions over one link. Leaving the client closes the link, unless it was given."""
+    """A transport for one client's sessions over one link. Leaving the client closes the link unless it was given."""
 
     def __init__(self, link: Link, *, close: bool) -> None:
         self.link = link
@@ -54,7 +54,8 @@ class LinkClientTransport(ClientTransport):
 
 
 def holdfast_transport(target: Any, options: Options | None = None) -> LinkClientTransport:
-    """A transport to a URL, an `HttpTarget`, a `CommandTarget`, a server object; or over a `Link` that stays yours."""
+    """A transport to a URL, an `HttpTarget`, a `CommandTarget` or a server object, or over an existing `Link`, which is
+    not closed."""
     if isinstance(target, Link):
         return LinkClientTransport(target, close=False)
     return LinkClientTransport(Link(target, options), close=True)

@@ -1,6 +1,6 @@
-"""Servers' tools as LangChain tools: `await tools([server, …])`. Calls go through the current run, so sessions hold.
+"""Servers' tools as LangChain tools: `await tools([server, …])`. Calls use the current run and its sessions.
 
-It translates definitions, results and errors. With saved definitions nothing connects before the first call; the
+Definitions, results and errors are converted. With saved definitions there is no connection before the first call; the
 metadata of each tool names its server and the tool there.
 """
 
@@ -47,13 +47,13 @@ async def tools(
     names = public_names((server.name, tool.name) for server, tool in found)
     built = [_tool(server, tool, names[server.name, tool.name], errors) for server, tool in found]
     if definitions is None:
-        for tool in built:  # the hints of a live listing are kept with it, and end with it
+        for tool in built:  # hints of a live listing are stored with it and dropped with it
             tool.definition = tool.definition.model_copy(update={"annotations": None})
     return [*built]
 
 
 async def definitions(servers: Sequence[Server]) -> dict[str, list[dict[str, Any]]]:
-    """What `tools(definitions=…)` takes, as plain JSON to keep."""
+    """The definitions for `tools(definitions=…)`, as plain JSON to be saved."""
     return {
         server.name: [
             tool.model_dump(by_alias=True, mode="json", exclude_none=True) for tool in await server.list_tools()
@@ -64,7 +64,7 @@ async def definitions(servers: Sequence[Server]) -> dict[str, list[dict[str, Any
 
 
 class McpTool(BaseTool):
-    """One tool of one server. Arguments reach it as they are, whatever they are called."""
+    """One tool of one server. Arguments are passed unchanged, whatever their names."""
 
     server: Any
     original: str
@@ -78,7 +78,7 @@ class McpTool(BaseTool):
         return ({"arguments": given if isinstance(given, dict) else {}},), {}
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError("MCP tools are async; use ainvoke")
+        raise NotImplementedError("MCP tools are async only; use ainvoke")
 
     async def _arun(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         try:
@@ -121,7 +121,7 @@ def _text(result: types.CallToolResult) -> str:
 
 
 def _content(result: types.CallToolResult) -> Any:
-    """Text as text; images and audio as LangChain's content blocks."""
+    """Convert content: text as text, images and audio as LangChain's content blocks."""
     blocks: list[Any] = []
     for content in result.content:
         if isinstance(content, types.TextContent):

@@ -1,6 +1,6 @@
-"""A connection to one server, over HTTP, to a program or to an object, that recovers by itself.
+"""A connection to one server, over HTTP, to a program or to an object, that recovers from faults automatically.
 
-It owns recovery. Tools are known to the packages above only.
+It carries JSON-RPC. Tools are handled by the packages above.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The SDK takes half a second to import, and most who use a link never need its client side."""
+    """Import what needs the SDK's client side when it is used: that import takes half a second."""
     if name in ("LinkDispatcher", "LinkTransport"):
         from holdfast.links import sdk
 

@@ -1,7 +1,7 @@
-"""The tasks that a link has started, each in an empty context; all of them end in bounded time.
+"""The background tasks of a link, each in an empty context; all of them end in bounded time.
 
-No task of a caller opens or closes anything for others, so no caller's cancellation reaches them. A task that fails
-is reported to `on_failure`.
+Shared resources are opened and closed in these tasks, never in a caller's, so that a caller's cancellation does not
+affect others. A task that fails is reported to `on_failure`.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-FINISH_SECONDS = 1.0  # at most, for what should still reach a server before its link closes
+FINISH_SECONDS = 1.0  # at most, for messages that should still reach a server before its link closes
 
 
 def cancelling() -> bool:
-    """Is this very task being cancelled? Else a CancelledError is something else's that it waited for."""
+    """Whether the current task is being cancelled. If not, a CancelledError came from something that it waited for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -32,8 +32,9 @@ class BackgroundTasks:
         return len(self._tasks)
 
     def start(self, coroutine: Coroutine[Any, Any, T], name: str, *, finish: bool = False) -> asyncio.Task[T]:
-        """Run it in a context of its own: a caller's context variables end with the caller. `finish`: closing waits for
-        it a moment, instead of cancelling it."""
+        """Run a coroutine in a task with an empty context, so that it keeps no caller's context variables.
+        With `finish`, closing waits a moment for the task instead of cancelling it.
+        """
         task = asyncio.get_running_loop().create_task(coroutine, name=name, context=Context())
         self._tasks.add(task)
         if finish:
@@ -48,12 +49,12 @@ class BackgroundTasks:
             self._on_failure(task.get_name(), error)
 
     def abandon(self) -> None:
-        """Forget the tasks: their event loop is closed, so they will never end."""
+        """Drop the tasks without waiting: their event loop is closed."""
         self._tasks.clear()
         self._to_finish.clear()
 
     async def close(self, seconds: float, keep: asyncio.Task[Any] | None = None) -> int:
-        """Cancel all and wait for them. Returns how many did not end in time."""
+        """Cancel all tasks and wait for them. Returns how many did not end in time."""
         if self._to_finish:
             await asyncio.wait(tuple(self._to_finish), timeout=min(FINISH_SECONDS, seconds))
         tasks = [task for task in self._tasks if task is not keep and task is not asyncio.current_task()]

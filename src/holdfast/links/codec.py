@@ -1,7 +1,7 @@
-"""Messages to bytes and back, without loss: big integers stay integers, and what is not JSON raises.
+"""Encoding and decoding of messages without loss: big integers stay integers, and what is not JSON raises.
 
-Why not orjson: it turns big integers into floats and NaN into null, silently. What is only passed on is read by
-`decode_exactly`, digit for digit.
+orjson is not used because it silently turns big integers into floats and NaN into null. Messages that are only passed
+on are decoded by `decode_exactly`, digit for digit.
 """
 
 import math
@@ -22,7 +22,7 @@ _ESCAPE = re.compile(
 
 
 def encode(message: Mapping[str, Any], server: str) -> bytes:
-    """The message as UTF-8 JSON, or `UsageError` that says which value is not JSON."""
+    """Encode a message as UTF-8 JSON. Raises a `UsageError` that says which value is not JSON."""
     try:
         return exact.encode(message)
     except (TypeError, ValueError, RecursionError) as error:
@@ -34,7 +34,7 @@ def encode(message: Mapping[str, Any], server: str) -> bytes:
 
 
 def encode_known(message: Mapping[str, Any], server: str = "the other side") -> bytes:
-    """The same, five times as fast, for what was decoded here or made by us: it must be JSON already."""
+    """The same, five times as fast, for values that are known to be JSON because they were decoded or created here."""
     try:
         return to_json(message)
     except PydanticSerializationError:  # an exact number, a lone surrogate, very deep nesting
@@ -42,8 +42,8 @@ def encode_known(message: Mapping[str, Any], server: str = "the other side") -> 
 
 
 def decode(data: bytes | bytearray) -> Any:
-    """The value; ValueError if it is not JSON, has a number that no float holds (`1e400`), or is nested deeper than
-    `exact.NESTING`, which is pydantic's limit. A lone surrogate, half a character, becomes U+FFFD."""
+    """Decode a value. Raises ValueError if it is not JSON, has a number that no float can represent (`1e400`), or is
+    nested deeper than `exact.NESTING`, which is pydantic's limit. A lone surrogate becomes U+FFFD."""
     try:
         return _from_json(data)
     except ValueError:
@@ -61,12 +61,12 @@ def _from_json(data: bytes | bytearray) -> Any:
             raise ValueError(exact.TOO_DEEP) from None
         raise
     if _holds_infinity(value):
-        raise ValueError("it has a number that no float holds, like 1e400")
+        raise ValueError("it has a number that no float can represent, such as 1e400")
     return value
 
 
 def _holds_infinity(value: object) -> bool:
-    """The parser refuses the names, and still makes infinity of `1e400`."""
+    """The parser rejects NaN and Infinity, but decodes `1e400` as infinity."""
     waiting: list[Iterable[Any]] = [(value,)]
     while waiting:
         for each in waiting.pop():
@@ -85,7 +85,7 @@ def _whole(escape: re.Match[bytes]) -> bytes:
 
 
 def weight(value: Any) -> int:
-    """About how many bytes a decoded value takes, in a time that goes with it."""
+    """An estimate of the bytes that a decoded value takes, in time proportional to it."""
     total, waiting = 0, [value]
     while waiting:
         each = waiting.pop()
@@ -102,4 +102,4 @@ def weight(value: Any) -> int:
 
 
 decode_exactly: Decode = exact.decode
-"""The value of a message that is passed on: numbers keep their text, strings their lone surrogates."""
+"""Decode a message that is only passed on: numbers keep their text, strings their lone surrogates."""

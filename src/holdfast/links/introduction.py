@@ -1,6 +1,6 @@
-"""What a link states about its user at a handshake, and which era it takes there.
+"""What a link declares about its user at a handshake, and which era it prefers there.
 
-For code that wraps a link, and learns of its user only after the link was made.
+For code that wraps a link and knows its user only after the link was created.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from holdfast.links.settings import CurrentSettings
 
 
 class Introduction:
-    """One link's."""
+    """The introduction of one link's user."""
 
     def __init__(self, server: str, settings: CurrentSettings, lifecycle: LinkLifecycle) -> None:
         self._server = server
@@ -24,11 +24,13 @@ class Introduction:
 
     @property
     def ours(self) -> Ours:
-        """Client info and capabilities, as they are stated at a handshake."""
+        """Client info and capabilities, as declared at a handshake."""
         return self._settings.now.ours
 
     def introduce(self, info: Mapping[str, Any], capabilities: Mapping[str, Any]) -> None:
-        """Set client info and add capabilities, before the handshake: a 2025 server learns of them only there."""
+        """Set client info and add capabilities.
+        Must be called before the handshake, the only place where a 2025 server gets them.
+        """
         generation = self._lifecycle.generation
         if (
             generation is not None
@@ -44,14 +46,14 @@ class Introduction:
         self._settings.change(self._settings.now.introduced(info, capabilities))
 
     def prefer(self, era: Era) -> None:
-        """Which era to take where the server offers both, whether it holds a session there or not; without effect
+        """Set the era to use where the server offers both, whether it holds a session there or not. Without effect
         after the first handshake."""
         if not self._lifecycle.bring_up.numbers:
             self._settings.change(replace(self._settings.now, prefers=era, asked=True))
 
     def assume(self, version: str) -> None:
-        """The server speaks this version of 2026, as far as the user knows: over HTTP, the first use needs no
-        handshake. If it turns out not to, one is made. Without effect after the first handshake, and where 2025 is
+        """Assume that the server speaks this version of 2026: over HTTP, the first use then needs no handshake. If
+        the assumption is wrong, a handshake is made. Without effect after the first handshake, and where 2025 is
         pinned."""
         if self._settings.now.pinned is Era.Y2025:
             return

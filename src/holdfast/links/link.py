@@ -1,8 +1,9 @@
-"""One connection to one MCP server that recovers by itself. Any task may use or close it; a closed one starts over.
+"""One connection to one MCP server that recovers automatically.
+Any task may use or close it; a closed link can be used again.
 
-For users: `open`, `request`, `notify`, `watch`, `close`. It carries JSON-RPC, nothing of tools. Code that wraps
-a link finds its parts as attributes: `inbound` (what answers the server), `stream` (the server's own stream), `losses`,
-`introduction`, `saved`, `lifecycle`, `background`.
+For users: `open`, `request`, `notify`, `watch`, `close`. It carries JSON-RPC and knows nothing of tools. Code that
+wraps a link finds its parts as attributes: `inbound` (what answers the server), `stream` (the server's own stream),
+`losses`, `introduction`, `saved`, `lifecycle`, `background`.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ class Link:
         where = target_of(target)
         self.name = name or where.name
         self.principal = options.principal
-        """On whose behalf it calls."""
+        """The principal on whose behalf it calls."""
         self.clock = options.clock
         self._options = options
         self._settings = CurrentSettings(
@@ -98,7 +99,7 @@ class Link:
 
     @property
     def log_level(self) -> str | None:
-        """The level of the log messages that the server is asked to send; can be set before the first use."""
+        """The minimum level of log messages requested from the server; can be set before the first use."""
         return self._settings.now.log_level
 
     @log_level.setter
@@ -107,7 +108,7 @@ class Link:
 
     @property
     def phase(self) -> LinkState:
-        """Where the link is between closed and ready."""
+        """The state of the link, from closed to ready."""
         return self.lifecycle.phase.state
 
     @property
@@ -124,18 +125,20 @@ class Link:
 
     @property
     def generation(self) -> int:
-        """How many handshakes there were, adopted ones included."""
+        """The number of handshakes so far, including adopted sessions."""
         return self.lifecycle.bring_up.numbers
 
     @property
     def handshake(self) -> Handshake | None:
-        """What both sides said at the latest handshake; None before the first."""
+        """What both sides declared at the latest handshake; None before the first."""
         generation = self.lifecycle.generation
         return generation.handshake if generation is not None else None
 
     @property
     def keeps_state(self) -> bool:
-        """Can the server remember something for this link alone? It gave a session id, or is a 2025 program of ours."""
+        """Whether the server can keep state for this link alone:
+        it gave a session id, or is a 2025 program of this link.
+        """
         generation = self.lifecycle.generation
         if generation is None or generation.era is Era.Y2026:
             return False
@@ -143,7 +146,7 @@ class Link:
 
     @property
     def keeps_child(self) -> bool:
-        """Is the server a program, or object, that ends with this link?"""
+        """Whether the server is a program or object that ends with this link."""
         generation = self.lifecycle.generation
         return generation is not None and generation.wire.owns_server
 
@@ -168,7 +171,7 @@ class Link:
         await self.close()
 
     async def open(self, *, timeout: float | None = None) -> Handshake:
-        """Connect now instead of at the first call."""
+        """Connect now instead of with the first call."""
         self._enter_loop()
         if self.lifecycle.generation is None:
             pass_circuit(self._calls.peer, self._reporter, "open")
@@ -204,12 +207,14 @@ class Link:
         resume: str | None = None,
         on_resume_token: OnResumeToken | None = None,
     ) -> dict[str, Any]:
-        """Send a request and return its result. `safe`: it may be repeated (else the method decides; a tool call may
-        not). `timeout` is a total, replays included; `silence` is the longest span without a sign of life, by default
-        `Limits.silence`. `handlers` take what the server sends on this call's own stream. `sharer`: which of the
-        link's `sharers` calls. `on_resume_token` gets ids of events of the answer's stream, and the call can then be
-        given up without being cancelled at the server; `resume` takes the last of them, and gets the rest of the answer
-        without a new execution. 2025 over HTTP only: elsewhere both are without effect."""
+        """Send a request and return its result.
+        `safe` says whether it may be repeated (by default the method decides; a tool call may not). `timeout` is the
+        total in seconds, including replays; `silence` is the longest time without a sign of life, by default
+        `Limits.silence`. `handlers` handle messages on this call's own stream. `sharer` is the one of the link's
+        `sharers` that calls. `on_resume_token` is called with the ids of events of the answer's stream; the call can
+        then be abandoned without being cancelled at the server, and `resume`, given the last id, gets the rest of the
+        answer without another execution. Both have an effect only in 2025 over HTTP.
+        """
         self._enter_loop()
         _check(method, params, headers, self.name)
         if resume is not None:
@@ -220,7 +225,7 @@ class Link:
                 f"{method}: {in_flight} of {limit} calls to {self.name!r} are in flight",
                 server=self.name,
                 phase="call",
-                remedy="wait for some to end, or in Python raise Limits(in_flight=…)",
+                remedy="wait for some of them to finish, or in Python raise Limits(in_flight=…)",
             )
         self._reporter.call_began()
         try:
@@ -250,7 +255,9 @@ class Link:
         return result
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send a notification; it arrives at most once. In 2026, HTTP has none from clients: there nothing is sent."""
+        """Send a notification; it arrives at most once.
+        In 2026 over HTTP clients send no notifications: nothing is sent.
+        """
         self._enter_loop()
         _check(method, params, None, self.name)
         message: Message = {"jsonrpc": "2.0", "method": method}
@@ -264,7 +271,7 @@ class Link:
             reply = await self._exchanger.deliver(generation, message)
             if reply.seen is None:
                 return
-            # It was refused, so sending it again in the new session delivers it once.
+            # It was refused, so sending it again in the new session delivers it only once.
             verdict = judge(reply.seen, self._options.verdict_rules)
             if recovered or not self.lifecycle.recover_from(generation, reply.seen, verdict):
                 raise error_for(self.name, method, "notify", verdict, reply, 1)
@@ -279,9 +286,11 @@ class Link:
         uris: Sequence[str] = (),
         partial: bool = False,
     ) -> Watch:
-        """Get notifications of changes, by `on_notification`, in either era and after every reconnect. Returns once the
-        server has agreed. A 2025 server notifies of list changes unasked; URIs are subscribed to there.
-        `partial`: some URIs may be refused, as long as one is not; `Watch.agreed` names the others."""
+        """Receive change notifications through `on_notification`, in either era and after every reconnect.
+        Returns once the server has agreed. A 2025 server reports list changes without a subscription; URIs are
+        subscribed to. With `partial`, some of the URIs may be refused, but not all; `Watch.agreed` has the accepted
+        ones.
+        """
         self._enter_loop()
         kinds = [
             name
@@ -315,8 +324,9 @@ class Link:
         return watch
 
     async def close(self, *, end: bool | None = None) -> None:
-        """Close, in bounded time. `end=False` leaves the server's session alive, to be adopted; the default ends it,
-        unless a memory keeps it."""
+        """Close in bounded time.
+        `end=False` leaves the server's session alive, to be adopted; by default it is ended unless a memory stores it.
+        """
         self._enter_loop()
         await self.lifecycle.close(self.saved.memory is None if end is None else end)
 
@@ -359,7 +369,7 @@ def _check(method: object, params: object, headers: Mapping[str, str] | None, se
     """Raise for a caller's mistake, before anything is sent."""
     what = None
     if not isinstance(method, str) or not method:
-        what = f"method={method!r:.80} is not a method's name"
+        what = f"method={method!r:.80} is not the name of a method"
     elif params is not None:
         if not isinstance(params, Mapping):
             what = f"the parameters of {method!r:.80} are a {type(params).__name__}, not a mapping"

@@ -1,4 +1,4 @@
-"""The options of a link, and what it counts. Frozen; a wrong value raises at once."""
+"""The options and statistics of a link. Options are frozen; a wrong value raises at once."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from holdfast.links.wires.http.pool import SharedPool
 
 Reseed: TypeAlias = Callable[[ReseedContext], Awaitable[bool | None]]
-"""Awaited when a session was replaced, before any replay. True: what was lost is back, calls may go on."""
+"""Awaited when a session was replaced, before any replay.
+Returns True if it restored what was lost, so that calls may continue.
+"""
 EraChoice: TypeAlias = Literal["auto", "2025", "2026"]
 
 CLIENT_INFO: Mapping[str, str] = {"name": "holdfast", "version": __version__}
@@ -33,39 +35,43 @@ def _nothing() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a link behaves."""
+    """The options of a link."""
 
     era: EraChoice = "auto"
     prefer: Literal["2025", "2026"] | None = None
-    """Which era to take where the server offers both. None: 2025, which holds a session; with `stateful=False` 2026."""
+    """The era to use where the server offers both. None: 2025, which has sessions; with `stateful=False` 2026."""
     stateful: bool = True
-    """False: the server keeps nothing that a call relies on, so nothing is lost with a session."""
+    """False: no call relies on state in the server, so nothing is lost with a session."""
     capabilities: Mapping[str, Any] = field(default_factory=_nothing)
     """What the server may request of us; goes with `on_request`."""
     client_info: Mapping[str, Any] = field(default_factory=lambda: CLIENT_INFO)
     principal: Principal = ANONYMOUS
     own_circuit: bool = False
-    """Share the circuit only with links of the same principal: what the server gets of one principal may be what makes
-    it fail."""
+    """Share the circuit only with links of the same principal, because requests of one principal may be what makes the
+    server fail."""
     memory: Memory | None = None
     limits: Limits = field(default_factory=Limits)
     verdict_rules: Sequence[VerdictRule] = ()
-    """More shapes for the verdict table, looked at first."""
+    """Additional rules for the verdict table, tried first."""
     stream: bool = True
-    """Open the server's own stream in 2025; else `Link.listen()` does, when it is wanted."""
+    """Open the server's own stream in 2025; otherwise `Link.listen()` opens it when needed."""
     pool: "SharedPool | None" = None
     """Connections that this link shares with others; None: it has its own."""
     known_json: bool = False
-    """Messages are passed on, a gateway's case: what is sent was JSON before and need not be checked, and what comes
-    keeps every digit (numbers that Python would change are `core.exact.Number`)."""
+    """For gateways, which pass messages on:
+    what is sent is known to be JSON and is not checked, and received numbers keep every digit (those that Python would
+    change are `core.exact.Number`).
+    """
     log_level: str | None = None
     on_request: OnRequest | None = None
     on_notification: OnNotification | None = None
     on_event: Sink | None = None
     reseed: Reseed | None = None
     confirm_losses: bool = False
-    """True: a loss stays to be reported until `Losses.reported()` says that a caller has read of it. A gateway's
-    case, whose answer has still to reach the client; else raising `SessionReplaced` is the report."""
+    """For gateways, whose error must still reach the client:
+    a loss stays pending until `Losses.reported()` confirms it. Otherwise raising `SessionReplaced` counts as the
+    report.
+    """
     clock: Clock = SYSTEM
 
     def __post_init__(self) -> None:
@@ -80,18 +86,18 @@ class Options:
 
     @property
     def pinned(self) -> Era | None:
-        """The era that must be used; None with era='auto'."""
+        """The pinned era; None with era='auto'."""
         return None if self.era == "auto" else Era(self.era)
 
     @property
     def prefers(self) -> Era:
-        """The era to take where the server offers both."""
+        """The era to use where the server offers both."""
         return Era(self.prefer or ("2025" if self.stateful else "2026"))
 
 
 @dataclass(frozen=True, slots=True)
 class LinkStatistics:
-    """What a link did so far."""
+    """Counters of a link since it was created."""
 
     calls: int = 0
     opens: int = 0
@@ -104,6 +110,6 @@ class LinkStatistics:
     strays: int = 0
     in_flight: int = 0
     era: str | None = None
-    """The era that was taken at the last handshake."""
+    """The era of the latest handshake."""
     why: str | None = None
     """Why that era."""

@@ -14,9 +14,9 @@ from holdfast.links.wires.base import Generation
 
 log = logging.getLogger("holdfast.links")
 
-SESSIONLESS = "is taken in 2026, where a server keeps nothing from one call to the next"
+SESSIONLESS = "is used in 2026, where a server keeps no session state between calls"
 SESSIONLESS_REMEDY = (
-    "pass the handles that its tools give, or serve it in 2025 with sessions; if it keeps nothing anyway, say so with "
+    "pass the handles that its tools return, or serve it in 2025 with sessions; if it keeps no state anyway, declare "
     "stateful=False"
 )
 
@@ -33,12 +33,12 @@ class LinkReporter:
         self._clock = clock
 
     def counted(self, what: str, number: int = 1) -> None:
-        """Add to a count of `LinkStatistics`."""
+        """Increase a counter of `LinkStatistics`."""
         self._count[what] += number
 
     @property
     def in_flight(self) -> int:
-        """Calls that are under way."""
+        """Calls in flight."""
         return self._count["in_flight"]
 
     def call_began(self) -> None:
@@ -49,7 +49,7 @@ class LinkReporter:
         self._count["in_flight"] -= 1
 
     def event(self, kind: type[Any], **fields: Any) -> None:
-        """Give an event to the sink; it is built only if there is one."""
+        """Pass an event to the sink; it is created only if there is a sink."""
         if self._sink is None:
             return
         event: Event = kind(at=self._clock.now(), server=self.server, **fields)
@@ -62,7 +62,7 @@ class LinkReporter:
         log.warning("%s: %s", self.server, what)
 
     def handshake_done(self, generation: Generation) -> None:
-        """A generation is ready."""
+        """Report that a generation is ready."""
         self._count["adoptions" if generation.adopted else "handshakes"] += 1
         self.era = (generation.era.value, generation.why.value)
         self.event(
@@ -76,7 +76,7 @@ class LinkReporter:
         )
 
     def no_session(self, why: Why) -> None:
-        """State was expected where the server's eras let it keep none."""
+        """Warn that state is expected of a server that offers no session."""
         what = f"{SESSIONLESS} ({why.value}); {SESSIONLESS_REMEDY}"
         self.warn(what)
         self.event(SessionNotOffered, what=what)
@@ -87,7 +87,7 @@ class LinkReporter:
         self.event(StrayMessage, what=what)
 
     def handler_failed(self, what: str, error: BaseException) -> None:
-        """A function of the application raised: only the traceback shows why."""
+        """Log the traceback of a function of the application that raised."""
         self._count["strays"] += 1
         log.error("%s: %s raised", self.server, what, exc_info=error)
         self.event(StrayMessage, what=f"{what} raised {error!r:.200}")
@@ -106,5 +106,5 @@ class LinkReporter:
 
 
 def shown_session(session: str | None) -> str:
-    """A session in a log: enough to tell two apart, not enough to use it."""
+    """The beginning of a session id for logs: enough to distinguish sessions, not enough to use one."""
     return "a session without an id" if session is None else f"session {session[:4]}…"

@@ -1,6 +1,6 @@
-"""The settings of a link's sessions: principal, era, and what each session begins with.
+"""The settings of a link's sessions: principal, era, and the requests with which each session begins.
 
-Frozen; the link replaces them as a whole, and its parts read the ones that `CurrentSettings` holds now.
+They are frozen and replaced as a whole; `CurrentSettings` holds the current ones.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,10 +12,10 @@ from holdfast.core.handshake import Handshake, Ours, Saved
 from holdfast.core.models import Principal
 
 Requests: TypeAlias = tuple[tuple[str, dict[str, Any]], ...]
-"""Method and parameters of each."""
+"""The method and parameters of each request."""
 
 REMEMBERED = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
-"""Requests whose effect a new session must be given again."""
+"""Requests that must be repeated in a new session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,26 +25,26 @@ class SessionSettings:
     ours: Ours
     principal: Principal
     pinned: Era | None = None
-    """The only era to take, or None."""
+    """The pinned era, or None."""
     prefers: Era = Era.Y2025
-    """Which era to take where the server offers both."""
+    """The era to use where the server offers both."""
     log_level: str | None = None
     subscriptions: tuple[str, ...] = ()
     assumed: str | None = None
-    """A version of 2026 that the user knows the server to speak: the first session needs no handshake."""
+    """A version of 2026 that the server is known to speak: the first session needs no handshake."""
     asked: bool = False
     """The user asked for the era in `prefers`: it is taken also where the server holds no session in it."""
 
     def fits(self, saved: Saved) -> bool:
-        """A saved session can be used for these."""
+        """Whether a saved session can be used with these settings."""
         return saved.fits(self.ours, self.principal, self.pinned)
 
     def introduced(self, info: Mapping[str, Any], capabilities: Mapping[str, Any]) -> "SessionSettings":
-        """With another name, and more capabilities."""
+        """A copy with another client info and more capabilities."""
         return replace(self, ours=Ours(info, {**self.ours.capabilities, **capabilities}))
 
     def after(self, method: str, params: Mapping[str, Any]) -> "SessionSettings":
-        """As they are once the server has answered this request."""
+        """The settings after the server has answered this request."""
         uri = params.get("uri")
         if method == "logging/setLevel":
             return replace(self, log_level=params.get("level"))
@@ -55,17 +55,17 @@ class SessionSettings:
         return self
 
     def joined(self, saved: Saved) -> "SessionSettings":
-        """With what links that share the session had set; our own log level stands."""
+        """The settings plus those of other links that share the session; this link's own log level is kept."""
         subscriptions = tuple(dict.fromkeys((*self.subscriptions, *saved.subscriptions)))
         return replace(self, log_level=self.log_level or saved.log_level, subscriptions=subscriptions)
 
     def missing_in(self, saved: Saved) -> Requests:
-        """What to request in a saved session that was begun without these settings."""
+        """The requests to send in a saved session that was begun without these settings."""
         level = self.log_level if self.log_level != saved.log_level else None
         return _requests(level, (uri for uri in self.subscriptions if uri not in saved.subscriptions))
 
     def for_new(self, handshake: Handshake) -> Requests:
-        """What to request in a new session."""
+        """The requests to send in a new session."""
         return _requests(self.log_level if "logging" in handshake.capabilities else None, self.subscriptions)
 
 
@@ -75,7 +75,7 @@ def _requests(level: str | None, uris: Iterable[str]) -> Requests:
 
 
 class CurrentSettings:
-    """Holds the settings that are valid now."""
+    """Holds the current settings."""
 
     __slots__ = ("now",)
 

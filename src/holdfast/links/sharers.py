@@ -1,6 +1,6 @@
-"""The users of a link at the same time, such as runs that share one: a loss is reported to each of them.
+"""The concurrent users of a link, such as runs that share one: a loss is reported to each of them.
 
-References are weak, so nothing is kept alive by sharing.
+References are weak, so sharing keeps nothing alive.
 """
 
 from weakref import WeakKeyDictionary, WeakSet
@@ -9,7 +9,7 @@ from holdfast.links.wires.base import Loss
 
 
 class Sharers:
-    """The sharers of one link, and the losses that each has still to learn of."""
+    """The sharers of one link, and the losses that are still to be reported to each."""
 
     def __init__(self) -> None:
         self._now: WeakSet[object] = WeakSet()
@@ -30,11 +30,11 @@ class Sharers:
             self._losses[sharer] = loss
 
     def restored(self) -> None:
-        """Nothing is missing any more."""
+        """Clear all losses: the state was restored."""
         self._losses.clear()
 
     def loss_of(self, sharer: object | None) -> Loss | None:
-        """The loss to report to this one's next unsafe call, or None."""
+        """The loss to report to this sharer's next unsafe call, or None."""
         return None if sharer is None else self._losses.get(sharer)
 
     def reported(self, sharer: object | None) -> None:

@@ -1,6 +1,6 @@
-"""Where a link leads: a URL, a program, an object. Declarations, not connections: frozen and comparable.
+"""The target of a link: a URL, a program or an object. Targets are declarations, frozen and comparable.
 
-It checks URLs, headers and TLS settings, and shows no secret in `repr`.
+They check URLs, headers and TLS settings, and show no secrets in `repr`.
 """
 
 import os
@@ -18,24 +18,24 @@ from holdfast.links.wires.stdio.command import masked
 
 Headers: TypeAlias = Mapping[str, str]
 Resolvable: TypeAlias = Callable[[], Awaitable[Headers]]
-"""Called on first use, and again after a 401."""
+"""A callable that is called on first use, and again after a 401."""
 
 
 def _check_text(arg: str, command: str) -> None:
-    """Half of a character pair has no bytes that a program could be given; a file's odd name has."""
+    """Check for lone surrogates that can't be passed to a program; those that stand for bytes of a file name can."""
     try:
         os.fsencode(arg)
     except UnicodeEncodeError as error:
         raise ConfigError(
-            f"the argument {arg!r:.80} of {command!r:.80} has half of a character at position {error.start}",
+            f"the argument {arg!r:.80} of {command!r:.80} has a lone surrogate at position {error.start}",
             phase="resolve",
-            remedy="give whole characters",
+            remedy="give text without lone surrogates",
         ) from None
 
 
 @dataclass(frozen=True, slots=True)
 class TLS:
-    """What to trust, and how to prove who we are. Paths of PEM files."""
+    """TLS settings: the CA to trust, and a client certificate. Paths of PEM files."""
 
     ca: str | None = None
     cert: str | None = None
@@ -43,10 +43,12 @@ class TLS:
     verify: bool = True
 
     def context(self, server: str) -> ssl.SSLContext:
-        """The context, or `ConfigError` that names the file."""
+        """Create the SSL context. Raises a `ConfigError` that names the file."""
         for name, path in (("ca", self.ca), ("cert", self.cert), ("key", self.key)):
             if path is not None and not Path(path).is_file():
-                raise ConfigError(f"tls {name} of {server!r}: there is no file {path}", server=server, phase="resolve")
+                raise ConfigError(
+                    f"tls {name} of {server!r}: the file {path} does not exist", server=server, phase="resolve"
+                )
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if not self.verify:
@@ -68,9 +70,9 @@ class TLS:
 class HttpTarget:
     """A server at a URL.
 
-    `url` and `headers` may be async callables: they are resolved on first use, headers again after a 401. `auth` is
-    one of the SDK's OAuth providers (an httpx2 auth flow). `proxy` is a URL; None takes the environment's proxy
-    variables, and "" none at all.
+    `url` and `headers` may be async callables: they are resolved on first use, headers again after a 401. `auth` is one
+    of the SDK's OAuth providers (an httpx2 auth flow). `proxy` is a URL; None means the environment's proxy variables,
+    and "" no proxy.
     """
 
     url: str | Callable[[], Awaitable[str]]
@@ -84,7 +86,7 @@ class HttpTarget:
             check_url(self.url)
         if isinstance(self.headers, Mapping):
             headers = cast("Headers", self.headers)
-            # A mapping that changes later must not change a declaration that others compare with.
+            # A copy, because the declaration must not change with the caller's mapping.
             object.__setattr__(self, "headers", dict(check_headers(headers)))
 
     def __repr__(self) -> str:
@@ -116,8 +118,8 @@ EnvValue: TypeAlias = str | Callable[[], Awaitable[str]]
 class CommandTarget:
     """A program to start, without a shell.
 
-    `env` is added to a small safe part of our own environment; its values, or the whole of it, may be async callables,
-    resolved whenever the program is started.
+    `env` is added to a small safe part of this process's environment; its values, or the whole mapping, may be async
+    callables, resolved at every start of the program.
     """
 
     command: str
@@ -153,7 +155,7 @@ Target: TypeAlias = HttpTarget | ObjectTarget | CommandTarget
 
 
 def target_of(target: object) -> Target:
-    """A target as given, or made from a URL or a server object."""
+    """The given target, or one made from a URL or a server object."""
     if isinstance(target, HttpTarget | ObjectTarget | CommandTarget):
         return target
     if isinstance(target, str):
@@ -167,9 +169,9 @@ def target_of(target: object) -> Target:
 
 
 def shown_url(url: object) -> str:
-    """A URL as `repr` shows it: a query is there, and is not shown."""
+    """A URL for `repr`, with its query hidden."""
     if not isinstance(url, str):
-        return "<found out at first use>"
+        return "<resolved at first use>"
     return repr(public_url(url) + ("?•••" if "?" in url else ""))
 
 
@@ -177,35 +179,35 @@ _TOKEN = re.compile(r"(?=[^/]*\d)(?=[^/]*[A-Za-z])([A-Za-z0-9_~.-]{4})[A-Za-z0-9
 
 
 def public_url(url: str) -> str:
-    """The URL without user, password, query, fragment and keys in its path: what may stand in a log."""
+    """The URL for logs: without user, password, query, fragment, and keys in its path."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
         port = f":{parts.port}" if parts.port else ""
-        # Hosted servers hand out URLs with a key as part of the path.
+        # Hosted servers use URLs with a key in the path.
         path = "/".join(_public_part(part) for part in parts.path.split("/"))
     except ValueError:
         return "a malformed URL"
     if not host or "@" in path:
-        # Not a URL as it was meant: a user and password may stand anywhere in it.
+        # A malformed URL: user and password may be anywhere in it.
         return f"{parts.scheme if parts.scheme in ('http', 'https') else ''}://…"
     scheme = f"{parts.scheme}:" if parts.scheme else ""
     return f"{scheme}//{f'[{host}]' if ':' in host else host}{port}{path}"
 
 
 _BARE = re.compile(r"(?P<host>localhost|\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+)(?::\d+)?(?:[/?#].*)?")
-"""A host without a scheme, as people copy it."""
+"""Whether it is a host without a scheme, as people often copy it."""
 
 
 def _public_part(part: str) -> str:
-    """A part of a path without its parameters, which some servers take a key by."""
+    """A part of a path without its parameters, which may contain a key."""
     name, semicolon, _ = part.partition(";")
     shown = _TOKEN.sub(r"\1…", name) if _TOKEN.fullmatch(name) else name
     return f"{shown};…" if semicolon else shown
 
 
 def check_url(url: str) -> str:
-    """The URL as given, or `ConfigError` that says what is wrong with it."""
+    """Return the URL unchanged, or raise a `ConfigError` that says what is wrong with it."""
 
     def wrong(what: str, remedy: str = "write it like https://example.com/mcp") -> ConfigError:
         return ConfigError(f"the URL {public_url(url)[:200]!r} {what}", phase="resolve", remedy=remedy)
@@ -227,7 +229,7 @@ def check_url(url: str) -> str:
         raise wrong("is malformed") from None
     try:
         port = parts.port
-    except ValueError:  # whose words repeat what stands there, a password perhaps
+    except ValueError:  # whose text repeats the input, perhaps with a password
         raise wrong("has a port that is not a number from 1 to 65535") from None
     if parts.scheme not in ("http", "https"):
         raise wrong("does not begin with http:// or https://")
@@ -242,18 +244,16 @@ def check_url(url: str) -> str:
 
 _HEADER_VALUE = re.compile(r"[\x20-\x7e\x80-\xff]+").fullmatch
 RESERVED = frozenset({"mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name", "content-length", "host"})
-"""Headers that are the link's own word."""
+"""Headers that only the link itself sets."""
 
 
 def check_headers(headers: Headers) -> Headers:
-    """Headers as given, or `ConfigError` that names the header, never its value."""
+    """Return the headers unchanged, or raise a `ConfigError` that names the header, never its value."""
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"header {str(name)[:80]!r}: name and value must be str", phase="resolve")
         if name.lower() in RESERVED:
-            raise ConfigError(
-                f"header {name!r} is the link's own to set", phase="resolve", remedy="leave it out of headers="
-            )
+            raise ConfigError(f"header {name!r} is set by the link", phase="resolve", remedy="leave it out of headers=")
         if not name or not name.isascii() or any(c <= " " or c in '()<>@,;:\\"/[]?={}\x7f' for c in name):
             raise ConfigError(f"header {name[:80]!r} is not a header name", phase="resolve")
         if any(c in "\r\n\0" for c in value):
@@ -262,18 +262,18 @@ def check_headers(headers: Headers) -> Headers:
 
 
 def check_resume_token(token: object, server: str) -> None:
-    """Raise unless it may stand in a header."""
+    """Raise if the token can't be sent in a header."""
     if not isinstance(token, str) or not 0 < len(token) <= LONGEST_ID or not _HEADER_VALUE(token):
         raise UsageError(
             f"the resume token for {server!r} is not 1 to {LONGEST_ID} characters that a header can carry",
             server=server,
             phase="call",
-            remedy="give what on_resume_token= got",
+            remedy="give a token that on_resume_token= was called with",
         )
 
 
 def check_env(env: object, command: str) -> dict[str, str]:
-    """Environment variables as the system takes them, or `ConfigError` that names one, never its value."""
+    """Return the environment variables unchanged, or raise a `ConfigError` that names one, never its value."""
     if not isinstance(env, Mapping):
         raise ConfigError(f"env of {command!r} is {type(env).__name__}, not a mapping", phase="resolve")
     checked: dict[str, str] = {}

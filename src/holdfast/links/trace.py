@@ -1,4 +1,4 @@
-"""W3C trace context on requests, if a span is active. The door to OpenTelemetry's API; no span, no cost."""
+"""W3C trace context on requests, if a span is active. The only use of OpenTelemetry's API in links."""
 
 import sys
 from functools import cache
@@ -6,8 +6,8 @@ from typing import Any, cast
 
 
 def traced(params: dict[str, Any]) -> dict[str, Any]:
-    """The parameters with the active span's context in `_meta`, or as they are."""
-    if "opentelemetry.trace" not in sys.modules:  # then no span can be active, and the import can be saved
+    """The parameters with the active span's context in `_meta`; unchanged without a span."""
+    if "opentelemetry.trace" not in sys.modules:  # not imported: no span can be active
         return params
     get_current_span, inject = _api()
     if not get_current_span().get_span_context().is_valid:

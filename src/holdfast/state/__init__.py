@@ -47,7 +47,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """What needs the SDK is imported when it is used."""
+    """Import names that need the SDK when they are used."""
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

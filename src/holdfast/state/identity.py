@@ -1,7 +1,7 @@
-"""Whose session a call means: a chain of places to look, in the order that the author gave.
+"""Which session a call belongs to: a chain of places where the call may name it, in the author's order.
 
-A raw header is never an identity: an id that a client sends is looked up among the sessions of the principal that the
-server authenticated. A chain that can never find anything is refused.
+A raw header is never an identity: an id sent by a client is looked up among the sessions of the authenticated
+principal. A chain that can never find a session is rejected.
 """
 
 import hashlib
@@ -15,30 +15,32 @@ from holdfast.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What is known of a call: who makes it, what it was given, and the connection that the server itself opened."""
+    """What is known about a call: its principal, its arguments and its connection."""
 
     principal: Principal = ANONYMOUS
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
     meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
     session_2025: str | None = None
-    """The id that the server gave a 2025 client and has checked; never the header of a stateless or 2026 request."""
+    """The session id that the server gave a 2025 client and has verified;
+    never the header of a stateless or 2026 request.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The caller names a session that must exist."""
+    """A handle given by the caller, of a session that must exist."""
 
     handle: str
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The session that stands for something else; it begins with the first call."""
+    """A key for which a session begins with the first call: a principal, a connection or everyone."""
 
     digest: str
     principal: Principal
     shared: bool = False
-    """By several callers."""
+    """Whether several callers share the session."""
 
 
 Found: TypeAlias = Named | Key
@@ -46,49 +48,49 @@ Found: TypeAlias = Named | Key
 
 @dataclass(frozen=True, slots=True)
 class FromArgument:
-    """The handle in an argument of the tool, as the model passes it on. Works with every client, in both eras."""
+    """The handle in an argument of the tool, passed by the model. Works with every client, in both eras."""
 
     name: str = "session_id"
 
     def find(self, caller: Identity, kind: str) -> Found | None:
-        """How the call of `caller` names a session of this `kind`; None if it names none."""
+        """How the call of `caller` names a session of this `kind`; None if it does not."""
         return _handle(caller.arguments.get(self.name), f"the argument {self.name!r}")
 
     @property
     def hint(self) -> str:
-        """What the caller has to do to name a session this way."""
+        """What a caller must do to name a session this way."""
         return f"pass the argument {self.name!r}"
 
 
 @dataclass(frozen=True, slots=True)
 class FromMeta:
-    """The handle in the request's `_meta`, from clients that keep it out of the model's sight."""
+    """The handle in the request's `_meta`, from clients that hide it from the model."""
 
     key: str
 
     def find(self, caller: Identity, kind: str) -> Found | None:
-        """How the call of `caller` names a session of this `kind`; None if it names none."""
+        """How the call of `caller` names a session of this `kind`; None if it does not."""
         return _handle(caller.meta.get(self.key), f"_meta[{self.key!r}]")
 
     @property
     def hint(self) -> str:
-        """What the caller has to do to name a session this way."""
+        """What a caller must do to name a session this way."""
         return f"send _meta[{self.key!r}]"
 
 
 @dataclass(frozen=True, slots=True)
 class From2025Session:
-    """The connection of a client that speaks 2025: over HTTP its session, on stdio its process."""
+    """The connection of a 2025 client: over HTTP its session, on stdio its process."""
 
     def find(self, caller: Identity, kind: str) -> Found | None:
-        """How the call of `caller` names a session of this `kind`; None if it names none."""
+        """How the call of `caller` names a session of this `kind`; None if it does not."""
         if caller.session_2025 is None:
             return None
         return Key(_digest("2025", kind, caller.principal, caller.session_2025), caller.principal)
 
     @property
     def hint(self) -> str:
-        """What the caller has to do to name a session this way."""
+        """What a caller must do to name a session this way."""
         return "connect with a session of 2025"
 
 
@@ -97,30 +99,30 @@ class FromPrincipal:
     """One session for each authenticated caller."""
 
     def find(self, caller: Identity, kind: str) -> Found | None:
-        """How the call of `caller` names a session of this `kind`; None if it names none."""
+        """How the call of `caller` names a session of this `kind`; None if it does not."""
         if caller.principal == ANONYMOUS:
             return None
         return Key(_digest("principal", kind, caller.principal), caller.principal)
 
     @property
     def hint(self) -> str:
-        """What the caller has to do to name a session this way."""
+        """What a caller must do to name a session this way."""
         return "authenticate"
 
 
 @dataclass(frozen=True, slots=True)
 class ForEveryone:
-    """One session for all callers: the persistent scope of a server."""
+    """One session shared by all callers: the persistent scope of a server."""
 
     name: str = "everyone"
 
     def find(self, caller: Identity, kind: str) -> Found | None:
-        """How the call of `caller` names a session of this `kind`; None if it names none."""
+        """How the call of `caller` names a session of this `kind`; None if it does not."""
         return Key(_digest("everyone", kind, self.name), ANONYMOUS, shared=True)
 
     @property
     def hint(self) -> str:
-        """What the caller has to do to name a session this way."""
+        """What a caller must do to name a session this way."""
         return ""
 
 
@@ -129,7 +131,7 @@ DEFAULT: tuple[IdentitySource, ...] = (FromArgument(), From2025Session(), FromPr
 
 
 class Chain:
-    """The places in order; the first that names a session decides."""
+    """The places in order; the first one that names a session decides."""
 
     def __init__(self, places: Sequence[IdentitySource]) -> None:
         self.places = tuple(places)
@@ -149,7 +151,7 @@ class Chain:
                 )
             name = getattr(place, "name", getattr(place, "key", "x"))
             if not isinstance(name, str) or not name:
-                raise UsageError(f"identity[{number}] has no name", remedy="give the name of the argument or key")
+                raise UsageError(f"identity[{number}] has an empty name", remedy="give the name of the argument or key")
 
     def find(self, caller: Identity, kind: str) -> Found | None:
         for place in self.places:
@@ -160,23 +162,23 @@ class Chain:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """All arguments that may name a session."""
+        """The names of all arguments that may name a session."""
         return tuple(dict.fromkeys(place.name for place in self.places if isinstance(place, FromArgument)))
 
     @property
     def argument(self) -> str | None:
-        """The argument without which nothing can be found, if that is the only place to look."""
+        """The name of the required argument, if that is the only place to look."""
         only = self.places[0]
         return only.name if len(self.places) == 1 and isinstance(only, FromArgument) else None
 
     @property
     def needs_authentication(self) -> bool:
-        """Can only an authenticated caller be found?"""
+        """Whether only authenticated callers can have a session."""
         return all(isinstance(place, FromPrincipal) for place in self.places)
 
     @property
     def hint(self) -> str:
-        """What a caller can do to be found."""
+        """What a caller can do to name a session."""
         named = [place for place in self.places if isinstance(place, FromArgument | FromMeta)] or self.places
         return " or ".join(place.hint for place in named if place.hint)
 
@@ -185,7 +187,7 @@ def _handle(value: object, where: str) -> Named | None:
     if value is None or value == "":
         return None
     if not isinstance(value, str):
-        raise UsageError(f"{where} is a {type(value).__name__}, and a session's handle is text")
+        raise UsageError(f"{where} must be a session's handle, a str, not {type(value).__name__}")
     return Named(value)
 
 

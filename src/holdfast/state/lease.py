@@ -1,4 +1,4 @@
-"""The sole right to a long turn on one session: claimed, renewed while it lasts, and given back."""
+"""A lease: the exclusive right to a long turn on one session, claimed, renewed while it lasts, and released."""
 
 import asyncio
 import secrets
@@ -19,7 +19,7 @@ from holdfast.stores.contract import CLOSE_SECONDS, Store
 async def long_turn(
     session: SessionInCall[Any], ttl: float, on_renewal: Callable[[], Awaitable[None]] | None = None
 ) -> AsyncGenerator[int]:
-    """The sole right to a long turn, renewed while the block lasts; yields the fence that a write must carry."""
+    """Hold a lease during the block, with renewal; yields the fence that a write must carry."""
     lease = Lease(session.record, ttl, on_renewal)
     with session.showing():
         fence = await lease.take()
@@ -32,7 +32,9 @@ async def long_turn(
 
 
 class Lease:
-    """`fence = await lease.take()`, then `await lease.give_back()`. A process that dies leaves it after `ttl` s."""
+    """`fence = await lease.take()`, then `await lease.give_back()`.
+    If the process dies, the lease expires after `ttl` s.
+    """
 
     def __init__(
         self, record: SessionRecord[Any], ttl: float, on_renewal: Callable[[], Awaitable[None]] | None = None
@@ -43,7 +45,7 @@ class Lease:
         self._held: tuple[Store, Claim, asyncio.Task[None]] | None = None
 
     async def take(self) -> int:
-        """The fence that a write must carry. A caller cancelled while the store makes the claim leaves none behind."""
+        """Claim the lease; returns the fence that a write must carry. If cancelled meanwhile, the claim is released."""
         store = await self._record.table.store.open()
         owner = f"lease-{secrets.token_hex(8)}"
         claiming = asyncio.ensure_future(store.claim(KIND, self._record.handle, owner=owner, ttl=self._ttl))
@@ -52,12 +54,12 @@ class Lease:
         except asyncio.CancelledError:
             await to_the_end(_released(store, claiming))
             raise
-        except Busy as error:  # its text names the holder, which is none of the caller's business
+        except Busy as error:  # its text names the holder, which the caller must not see
             raise Busy(
-                "another long turn on this session is under way",
+                "another long turn on this session is in progress",
                 id=self._record.handle,
                 retry_after=error.retry_after or 0.0,
-                remedy="wait for its end, then do it again",
+                remedy="wait until it ends, then try again",
             ) from error
         renewing = asyncio.get_running_loop().create_task(self._renew(store, claim), name="renew lease")
         self._held = store, claim, renewing
@@ -75,16 +77,16 @@ class Lease:
             await asyncio.sleep(self._ttl / 3)
             try:
                 claim = await store.renew(claim, ttl=self._ttl)
-                await self._record.slide(now=True)  # a long turn is use
+                await self._record.slide(now=True)  # a long turn counts as use
                 if self._on_renewal is not None:
                     await self._on_renewal()
             except HoldfastError:
-                return  # the commit will be refused, and says so
+                return  # the commit will fail and report that
 
 
 async def _released(store: Store, pending: "asyncio.Future[Any]", claim: Claim | None = None) -> None:
-    """Release a claim once what is pending is done: the making of it, or its renewal."""
-    with suppress(HoldfastError, TimeoutError):  # then it runs out by itself
+    """Release a claim after a pending claim or renewal has finished."""
+    with suppress(HoldfastError, TimeoutError):  # then it expires
         async with asyncio.timeout(CLOSE_SECONDS):
             made = await pending
             await store.release(claim or made)

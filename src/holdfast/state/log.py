@@ -1,6 +1,6 @@
-"""The log of a session: what was done, in order, append-only.
+"""The log of a session: its changes and notes in order, append-only.
 
-Entries are never rewritten: a correction is another entry.
+Entries are never changed: a correction is another entry.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -17,7 +17,7 @@ from holdfast.state.storage.entries import KIND, PAGE
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One step: `label` says what was done, `data` what was noted with it, `rev` the revision that it made."""
+    """One entry: `label` says what was done, `data` what was noted with it, `rev` the revision that it created."""
 
     seq: int
     rev: int
@@ -57,7 +57,7 @@ class Log:
     async def add(self, label: str, data: JSON = None) -> None:
         """Add an entry that changes no state."""
         session = self._session
-        if session.draft is not None:  # goes with what is saved after the call, or not at all
+        if session.draft is not None:  # written with the save after the call
             session.draft.note(label, data)
             return
         with session.showing():
@@ -65,7 +65,7 @@ class Log:
             await session.record.retried(lambda: session.record.note(label, data))
 
     async def newest_first(self) -> AsyncGenerator[HistoryEntry]:
-        """The entries from the newest to the oldest, read a page at a time."""
+        """Iterate over the entries from the newest to the oldest, reading a page at a time."""
         session = self._session
         with session.showing():
             session.check_unchanged("the log")

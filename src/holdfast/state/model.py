@@ -1,6 +1,6 @@
-"""What a session keeps, typed: a Pydantic model with a version, and the way from older versions to this one.
+"""The typed state of a session: a Pydantic model with a version, and migrations from older versions.
 
-A record of a newer version than the code, and one without a migration to this version, is `CorruptRecord`.
+A record of a newer version than the code, or one without a migration to this version, raises `CorruptRecord`.
 """
 
 import copy
@@ -18,7 +18,7 @@ _FROM = "__holdfast_from_version__"
 
 
 def migrate(*, from_version: int) -> Callable[[F], F]:
-    """Marks a function of a state class that makes the next version's data out of `from_version`'s."""
+    """A decorator for a method of a state class that converts data of `from_version` to the next version."""
 
     def mark(function: F) -> F:
         inner = function.__func__ if isinstance(function, staticmethod) else function
@@ -38,7 +38,7 @@ class SessionState(BaseModel):
 
     def __init_subclass__(cls, version: int | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if version is None:  # a class derived from a state, or a generic one filled in, is of the same version
+        if version is None:  # a class derived from a state, or a parametrised generic one, has the same version
             version = cls.version
         taken = [name for name in ("version", "migrations") if name in vars(cls).get("__annotations__", {})]
         if taken:
@@ -72,15 +72,15 @@ class SessionState(BaseModel):
 
     @classmethod
     def read(cls, data: JSON, id: str) -> "SessionState":
-        """The state in `data`, as the record `id` has it, brought up to this version."""
+        """Load the state in `data`, of the record `id`, migrated to this version."""
         if not isinstance(data, dict) or not isinstance(data.get("v"), int) or not isinstance(data.get("state"), dict):
-            raise CorruptRecord(f"the record {id!r} holds no state", id=id)
+            raise CorruptRecord(f"the record {id!r} has no state", id=id)
         version, state = cast("int", data["v"]), cast("dict[str, Any]", data["state"])
         if version > cls.version:
             raise CorruptRecord(
-                f"the state of {id!r} has version {version}, and this code knows {cls.version}",
+                f"the state of {id!r} has version {version}, newer than this code's {cls.version}",
                 id=id,
-                remedy="run the newer code everywhere before it writes",
+                remedy="deploy the newer code everywhere before it writes",
             )
         if version < cls.version:
             state = copy.deepcopy(state)  # a migration may change it in place
@@ -88,7 +88,7 @@ class SessionState(BaseModel):
             step = cls.migrations.get(version)
             if step is None:
                 raise CorruptRecord(
-                    f"there is no migration of {cls.__name__} from version {version}",
+                    f"{cls.__name__} has no migration from version {version}",
                     id=id,
                     remedy=f"add a function marked @migrate(from_version={version})",
                 )
@@ -106,11 +106,11 @@ class SessionState(BaseModel):
                 f"the state of {id!r} does not validate as {cls.__name__}: {_places(error)}",
                 id=id,
                 remedy="if the class has changed, raise its version= and add a migration; "
-                "if it is another kind of state, give each Sessions a name=",
+                "if it is another kind of state, give each Sessions its own name=",
             ) from error
 
     def to_data(self) -> dict[str, Any]:
-        """The plain JSON that a store keeps: by the fields' own names, without what is computed from them."""
+        """The state as plain JSON, by the fields' own names, without computed fields."""
         return self.model_dump(mode="json", round_trip=True, by_alias=False, warnings=False)
 
 
@@ -123,7 +123,7 @@ def _is_json(draft: SessionState, name: str) -> bool:
 
 
 def _places(error: ValidationError) -> str:
-    """Where and why, without the values: they are the caller's data."""
+    """The places and reasons of a validation error, without the values, which are the caller's data."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
     return "; ".join(f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in found)[:400]
 
@@ -132,8 +132,10 @@ M = TypeVar("M", bound=SessionState)
 
 
 def checked(draft: M, kind: type[M], label: str, id: str = "") -> tuple[M, dict[str, Any]]:
-    """The state as it will come back, and what is stored; or an error that names the field. Lists and dictionaries
-    inside may have been changed without a check, and not every type comes back from JSON as it went."""
+    """The state as it will be read back, and its stored form.
+    Raises an error that names the field: nested lists and dictionaries may have been changed without validation, and
+    not every type survives JSON.
+    """
     if type(draft) is not kind:
         raise UsageError(
             f"{label}: the state must be a {kind.__name__}, not a {type(draft).__name__}",
@@ -157,10 +159,10 @@ def checked(draft: M, kind: type[M], label: str, id: str = "") -> tuple[M, dict[
         mine, back = getattr(draft, name), getattr(again, name)
         if mine != back:
             raise UnstorableValue(
-                f"{label}: {name} = {mine!r:.80} would come back as {back!r:.80}",
+                f"{label}: {name} = {mine!r:.80} would be read back as {back!r:.80}",
                 path=f"state.{name}",
-                remedy="declare the field with its exact type",
+                remedy="declare the field with the exact type of its value",
             )
     raise UnstorableValue(
-        f"{label}: {kind.__name__} has something that is not in its fields", path="state", remedy="keep it in a field"
+        f"{label}: {kind.__name__} has data outside its declared fields", path="state", remedy="keep it in a field"
     )

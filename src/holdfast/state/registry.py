@@ -1,4 +1,4 @@
-"""The sessions of a server's callers: begun, found by a handle or by who calls, listed and ended."""
+"""The sessions of a server's callers: beginning, finding by handle or caller, listing and ending."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ REAP_SECONDS = 600.0
 
 
 class SessionRegistry(Generic[S]):
-    """All sessions of one kind of state, and how a call finds its own."""
+    """All sessions of one kind of state, and the lookup of a call's session."""
 
     def __init__(self, table: SessionTable[S], chain: Chain) -> None:
         self.table = table
@@ -47,26 +47,27 @@ class SessionRegistry(Generic[S]):
     # On a server
 
     def will_be_saved(self) -> None:
-        """Middleware saves these sessions after each call. Refused where they have companions, whose steps would stand
-        even if that save is refused."""
+        """Declare that middleware saves these sessions after each call.
+        Rejected if they have companions, whose steps are written even if that save is rejected.
+        """
         if self._companions:
             raise UsageError(
-                f"{self!r} has companions, whose steps are written at once and would stand if the save is refused",
+                f"{self!r} has companions, whose steps are written at once, even if the save is rejected",
                 remedy="install without save=True, and change the session in `async with session.edit()`",
             )
         self.is_saved = True
 
     def add_companions(self, kind: str, companion: type, at_end: Callable[[], Awaitable[None]]) -> None:
-        """Sessions get companions of this kind; `at_end` runs when the server stops."""
+        """Register a kind of companion; `at_end` runs when the server stops."""
         if self.is_saved:
             raise UsageError(
-                f"{self!r} is saved by middleware after each call; steps of a companion are written at once, and "
-                "would stand if the save is refused",
+                f"{self!r} is saved by middleware after each call; steps of a companion are written at once, "
+                "even if the save is rejected",
                 remedy="install without save=True, and change the session in `async with session.edit()`",
             )
         if self._companions.setdefault(kind, companion) is not companion:
             raise UsageError(
-                f"{self!r} has another kind of companion under the name {kind!r}",
+                f"{self!r} already has another companion of the kind {kind!r}",
                 remedy=f"give {companion.__name__} a kind of its own",
             )
         self._at_end.append(at_end)
@@ -83,8 +84,10 @@ class SessionRegistry(Generic[S]):
 
     @asynccontextmanager
     async def lifespan(self, _: object = None) -> AsyncGenerator[dict[str, Any]]:
-        """While a server runs: the store is opened now, so that a fault shows at the start; what is dead is removed
-        now and then; the store is closed at the end."""
+        """The context of a running server:
+        opens the store, so that a fault is noticed at the start, removes dead records periodically, and closes the
+        store at the end.
+        """
         await self.open()
         reaping = asyncio.get_running_loop().create_task(self._reap(), name=f"reap {self.table.name}")
         try:
@@ -107,7 +110,7 @@ class SessionRegistry(Generic[S]):
                 await store.reap(kind=COMPANIONS)
                 await store.reap(kind=POINTERS)
             except HoldfastError as error:
-                log.warning("%r: what is dead was not removed: %s", self, error.what)
+                log.warning("%r: dead records were not removed: %s", self, error.what)
 
     # Sessions
 
@@ -119,17 +122,20 @@ class SessionRegistry(Generic[S]):
         title: str = "",
         parent: dict[str, JSON] | None = None,
     ) -> Session[S]:
-        """A new session, with the defaults or the state given."""
+        """Begin a session, with the defaults or the given state."""
         return Session(SessionRecord(self.table, *await self.table.begin(principal, state, title=title, parent=parent)))
 
     async def find(self, handle: str, principal: Principal = ANONYMOUS) -> Session[S]:
-        """The caller's session. `NotFound` for one that never was, and exactly the same for another caller's; the owner
-        gets `SessionExpired` or `Ended`."""
+        """Find the caller's session.
+        Raises `NotFound` both for a session that never existed and for another caller's; the owner gets
+        `SessionExpired` or `Ended`.
+        """
         return Session(SessionRecord(self.table, *await self.table.load(handle, principal)))
 
     async def find_all(self, principal: Principal, limit: int = 100) -> list[Session[S]]:
-        """The live sessions of one caller, at most `limit`; none for anonymous callers, who are known by the handle
-        alone."""
+        """List the live sessions of one caller, at most `limit`;
+        none for anonymous callers, who are identified only by the handle.
+        """
         found: list[Session[S]] = []
         if principal == ANONYMOUS:
             return found
@@ -139,21 +145,21 @@ class SessionRegistry(Generic[S]):
                     break
                 try:
                     found.append(Session(SessionRecord(self.table, record, self.table.read(record))))
-                except CorruptRecord as error:  # one of a newer version hides no other
+                except CorruptRecord as error:  # one of a newer version must not prevent the list
                     log.warning("%r: left out of a list: %s", self, error.what)
         return found
 
     async def end(self, handle: str) -> bool:
-        """End a session, whoever owns it. True if it was alive."""
+        """End a session of any owner. Returns True if it was alive."""
         return await self.table.end(handle)
 
     async def find_for(self, caller: Identity, found: Found | None = None) -> Session[S]:
-        """The session that a call means; `found` if that was looked up already."""
+        """The session that a call names; `found` if it was looked up already."""
         found = found or self.chain.find(caller, self.table.name)
         match found:
             case None:
                 raise NotFound(
-                    "this needs a session, and the call names none",
+                    "this call needs a session and names none",
                     remedy=f"{self.table.begin_hint}, or {self.chain.hint}",
                 )
             case Named(handle):

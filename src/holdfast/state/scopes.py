@@ -2,13 +2,13 @@
 
 | scope | what it is | how a tool gets it |
 |---|---|---|
-| execution | one run of a function | Python's local variables |
-| request | one call, with everything that middleware and nested calls do in it | `RequestScope` |
+| execution | one execution of a function | Python's local variables |
+| request | one call, including middleware and nested calls | `RequestScope` |
 | session | one caller's session | `Sessions` |
 | server | one process | `ServerScope` |
-| persistent | everybody, for good | `Sessions(…, identity=[ForEveryone()], idle=None, max_age=None)` |
+| persistent | all callers, permanently | `Sessions(…, identity=[ForEveryone()], idle=None, max_age=None)` |
 
-A nested call cannot write into its caller's request. Nothing of the request's or server's scope is stored.
+A nested call can't write into its caller's request. Request and server scope are not stored.
 """
 
 import copy
@@ -35,21 +35,22 @@ SURVIVES: dict[str, dict[str, bool]] = {
 
 
 class RequestScope(Generic[T]):
-    """A typed value for the length of one request: `trace = RequestScope(Trace)`, then `trace.get()` in middleware and
-    tools. `make` makes the value. Needs `sessions.middleware()` on the server, which begins and ends the scope."""
+    """A typed value for the duration of one request: `trace = RequestScope(Trace)`, then `trace.get()` in middleware
+    and tools. `make` creates the value. Needs `sessions.middleware()` on the server, which begins and ends the scope.
+    """
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
 
     def get(self) -> T:
-        """This request's value, made when it is first asked for."""
+        """This request's value, created at its first use."""
         values = _scope().values
         if self not in values:
             values[self] = self._make()
         return cast("T", values[self])
 
     def set(self, value: T) -> None:
-        """Keep a value until the request ends."""
+        """Set the value until the request ends."""
         _scope().values[self] = value
 
     def __call__(self) -> T:
@@ -58,9 +59,9 @@ class RequestScope(Generic[T]):
 
 
 class ServerScope(Generic[T]):
-    """A typed value of this process: `figures = ServerScope(Figures)`. Tools in threads may use it, too.
+    """A typed value of this process: `figures = ServerScope(Figures)`. Tools in threads may use it as well.
 
-    `make` makes the value; `on_event` gets a `ServerCounted` with the scope's `name` for each `count`.
+    `make` creates the value; `on_event` gets a `ServerCounted` with the scope's `name` for each `count`.
     """
 
     def __init__(self, make: Callable[[], T], *, name: str = "server", on_event: Sink | None = None) -> None:
@@ -70,24 +71,24 @@ class ServerScope(Generic[T]):
         self._sink = on_event
 
     def get(self) -> T:
-        """A copy, as it is now."""
+        """A copy of the current value."""
         with self._lock:
             return copy.deepcopy(self._value)
 
     @contextmanager
     def edit(self) -> Generator[T]:
-        """Change it inside the block, one thread at a time; an error inside keeps nothing."""
+        """Change the value inside the block, one thread at a time; after an error inside, nothing is changed."""
         with self._lock:
             draft = copy.deepcopy(self._value)
             yield draft
             self._value = draft
 
     def count(self, name: str, by: int = 1) -> int:
-        """Add `by` to the field `name`, a whole number, and report the event. Returns the new number."""
+        """Add `by` to the integer field `name` and report the event. Returns the new number."""
         with self._lock:
             before: Any = getattr(self._value, name, None)
             if type(before) is not int:
-                raise UsageError(f"{name!r} is not a whole number of {type(self._value).__name__}")
+                raise UsageError(f"{name!r} is not an integer field of {type(self._value).__name__}")
             setattr(self._value, name, before + by)
             after = before + by
         if self._sink is not None:
@@ -101,8 +102,10 @@ class ServerScope(Generic[T]):
 
 @contextmanager
 def nested_scope(**arguments: Any) -> Generator[None]:
-    """A call within a request that should see the request's scope and leave nothing in it. FastMCP's nested calls get
-    it by the middleware; around `MCPServer.call_tool` write it yourself. `arguments` are the nested call's."""
+    """The context of a nested call, which gets a copy of the request's scope.
+    FastMCP's nested calls get it by the middleware; use it yourself around `MCPServer.call_tool`. `arguments` are the
+    nested call's.
+    """
     token = SCOPE.set(_scope().nested(arguments))
     try:
         yield
@@ -114,7 +117,7 @@ def _scope() -> Scope:
     scope = SCOPE.get()
     if scope is None:
         raise UsageError(
-            "there is no request under way that middleware has begun",
+            "no request scope was begun by middleware here",
             remedy="add sessions.middleware() to the server, or sessions.install(server)",
         )
     return scope

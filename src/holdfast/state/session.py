@@ -1,6 +1,6 @@
-"""One session of a server's caller: typed state that is read, changed without losing anybody's write, and ended.
+"""One session of a server's caller, with typed state that concurrent callers change without losing a write.
 
-A write never replaces another one in silence, a value that would not come back equal is refused, and what has ended
+A write never silently replaces another one, a value that would not come back equal is rejected, and an ended session
 stays ended.
 """
 
@@ -26,8 +26,8 @@ R = TypeVar("R")
 class Session(Generic[S]):
     """One caller's session. Change it in `edit()`, `update()`, `once()` or `lease()`; `state` is a copy.
 
-    `Sessions` makes them from a `record`. `shared_with` is the caller of a session that several callers share, and
-    errors are raised as the framework's class `also`. A `label` names a change in the log.
+    `Sessions` creates them from a `record`. `shared_with` is the caller of a session that several callers share, and
+    errors are also raised as the framework's class `also`. A `label` names a change in the log.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Session(Generic[S]):
     ) -> None:
         self.record = record
         self.in_call = SessionInCall(record, shared_with, also)
-        """What the call under way has changed; for middleware."""
+        """The changes of the current call; for middleware."""
         self.log = Log(self.in_call)
 
     def __repr__(self) -> str:
@@ -45,33 +45,34 @@ class Session(Generic[S]):
 
     @property
     def handle(self) -> Handle:
-        """The id that names the session: an argument that its owner passes to tools."""
+        """The id of the session, which its owner passes to tools as an argument."""
         return self.record.handle
 
     @property
     def principal(self) -> Principal:
-        """The authenticated caller that it belongs to."""
+        """The authenticated caller to which it belongs."""
         return self.record.base[0].principal
 
     @property
     def rev(self) -> int:
-        """The number of its writes, as of the last reading."""
+        """The number of its writes, as last read."""
         return self.record.base[0].rev
 
     @property
     def state(self) -> S:
-        """A copy of the state as it was read or written last; within a call that middleware saves, with what the call
-        has changed so far."""
+        """A copy of the state as last read or written;
+        in a call that middleware saves, with the changes of the call so far.
+        """
         return self.in_call.state
 
     @property
     def title(self) -> str:
-        """A few words to find it again."""
+        """A short title to find it by."""
         return str(self.record.data.get("title") or "")
 
     @property
     def parent(self) -> tuple[Handle, int] | None:
-        """The session and revision that this one was forked from."""
+        """The session and revision from which it was forked."""
         parent = members(self.record.data.get("parent"))
         return (Handle(str(parent["handle"])), int(cast("int", parent["rev"]))) if parent else None
 
@@ -82,13 +83,13 @@ class Session(Generic[S]):
 
     @property
     def expires(self) -> float | None:
-        """When it ends if nobody uses it before, in seconds since 1970 by the store's clock."""
+        """When it expires unless it is used before, in seconds since 1970 by the store's clock."""
         return self.record.base[0].expires
 
     # Reading and writing
 
     async def read(self) -> S:
-        """The state as it is now. Reading is use: the idle time starts over."""
+        """Read the current state. This counts as use and restarts the idle time."""
         with self.in_call.showing():
             await self.record.refresh()
             await self.record.slide()
@@ -96,7 +97,7 @@ class Session(Generic[S]):
 
     @property
     def draft(self) -> S:
-        """The state to change in place where middleware saves it after the call."""
+        """The state, to be changed in place where middleware saves it after the call."""
         draft = self.in_call.draft
         if draft is None:
             with self.in_call.showing():
@@ -108,8 +109,10 @@ class Session(Generic[S]):
 
     @asynccontextmanager
     async def edit(self, label: str = "edit") -> AsyncGenerator[S]:
-        """Change the state inside the block. It is written at the end of the block, or `Conflict` is raised if another
-        caller wrote meanwhile. After an error inside the block nothing is written."""
+        """Change the state inside the block.
+        It is written at the end of the block; if another caller wrote meanwhile, `Conflict` is raised. After an error
+        inside the block nothing is written.
+        """
         draft = self.in_call.draft
         if draft is not None:
             before, changed = draft.state, draft.copy()
@@ -126,8 +129,9 @@ class Session(Generic[S]):
             await self.record.commit(changed, label, base=base)
 
     async def update(self, change: Callable[[S], S | None], label: str = "update") -> S:
-        """Apply a pure function, again on a fresh reading if another writer was faster. It may change what it gets, or
-        return another state."""
+        """Apply a pure function to the state, and again to the new state if another caller wrote first.
+        It may change its argument or return another state.
+        """
 
         def changed(state: S) -> S:
             return _changed(state, change, self.record.table.kind, label)
@@ -144,10 +148,12 @@ class Session(Generic[S]):
         return self.state
 
     async def once(self, key: str, work: Callable[[S], R], label: str = "once") -> R:
-        """Like `update`, for a call that may be repeated: the result of `work`, plain JSON, is kept in the same write.
-        The same key again gives that result and writes nothing. The last 64 keys of a session are known."""
+        """Like `update`, for a call that may be repeated:
+        the result of `work`, plain JSON, is stored in the same write. A call with the same key returns that result and
+        writes nothing. The last 64 keys of a session are stored.
+        """
         if not isinstance(key, str) or not key:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError("an idempotency key is text of at least one character")
+            raise UsageError("an idempotency key must be a str of at least one character")
         result: list[R] = []
 
         async def attempt() -> None:
@@ -162,14 +168,15 @@ class Session(Generic[S]):
 
         with self.in_call.showing():
             self.in_call.check_no_draft("once()")
-            self.in_call.key_name(key)  # refused before anything is read
+            self.in_call.key_name(key)  # rejected before anything is read
             await self.record.retried(attempt)
         return result[0]
 
     @asynccontextmanager
     async def lease(self, label: str = "turn", ttl: float = 120.0) -> AsyncGenerator[S]:
-        """A long turn: other callers can't begin one until it ends (`Busy`), and its write is refused if the lease ran
-        out. The lease is renewed while the block lasts; if the process dies, it runs out after `ttl` seconds."""
+        """A long turn: other callers get `Busy` until it ends, and its write is rejected if the lease has expired.
+        The lease is renewed during the block; if the process dies, it expires after `ttl` seconds.
+        """
         with self.in_call.showing():
             self.in_call.check_no_draft("a lease")
         async with long_turn(self.in_call, ttl) as fence:
@@ -179,7 +186,7 @@ class Session(Generic[S]):
                 await self.record.commit(changed, label, base=base, fence=fence)
 
     async def end(self) -> bool:
-        """For good: no later write, from anywhere, brings it back."""
+        """End the session permanently: no later write can restore it."""
         with self.in_call.showing():
             return await self.record.table.end(self.handle)
 
@@ -192,8 +199,10 @@ class Session(Generic[S]):
             return await self.record.at(rev)
 
     async def undo(self, adjust: Callable[[S], None] | None = None) -> S:
-        """Go back to before the last change; that is a new revision, so another undo takes it back. Notes in the log do
-        not count as changes. `adjust` has the last word on the state."""
+        """Revert the last change.
+        This creates a new revision, so another undo reverts it. Notes in the log do not count as changes. `adjust` may
+        change the resulting state.
+        """
         with self.in_call.showing():
             self.in_call.check_no_draft("undo()")
             await self.record.refresh()
@@ -206,8 +215,9 @@ class Session(Generic[S]):
         return self.state
 
     async def fork(self, rev: int | None = None, title: str = "") -> "Session[S]":
-        """Another session that begins with this one's state, now or at revision `rev`, under this `title` or
-        its own. History is not copied."""
+        """Begin another session with this one's state, now or at revision `rev`, under this `title` or the same one.
+        The history is not copied.
+        """
         with self.in_call.showing():
             self.in_call.check_unchanged("fork()")
             await self.record.refresh()
@@ -216,7 +226,7 @@ class Session(Generic[S]):
 
 
 def _changed(state: S, change: Callable[[S], S | None], kind: type[S], label: str) -> S:
-    """The state that a function of `update` returned, or changed in place."""
+    """The state that the function given to `update` returned or changed in place."""
     result: object = change(state)
     if result is None:
         return state
@@ -225,7 +235,7 @@ def _changed(state: S, change: Callable[[S], S | None], kind: type[S], label: st
     if inspect.iscoroutine(result):
         result.close()
     raise UsageError(
-        f"{label}: the function returned {result!r:.60}",
+        f"{label}: the function must return None or a state, not {result!r:.60}",
         remedy="change the state in place and return None, or return another state; it is called again after a "
         "conflict, so it can't be async",
     )

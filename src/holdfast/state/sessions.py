@@ -1,4 +1,4 @@
-"""`Sessions`: what the author of a server declares, once for each kind of state."""
+"""`Sessions`, which the author of a server declares once for each kind of state."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -34,12 +34,11 @@ class Sessions(Injectable[S]):
         max_bytes: int = MAX_RECORD_BYTES,
         name: str | None = None,
     ) -> None:
-        """
-        `store` is a store or its URL, which is opened by the first call; `keys` then seal it, and `max_bytes` limits a
-        record. `identity` says where a call may name its session, in order. A session ends `idle` seconds after its
-        last use and `max_age` seconds after it began; None means never. `quota` limits the sessions of one
-        authenticated caller, `history` the revisions that can be gone back to. `name` distinguishes kinds of state in
-        one store; it is the class's name if left out.
+        """`store` is a store or a URL, which is opened by the first call; `keys` then encrypt it, and `max_bytes`
+        limits a record. `identity` says where a call may name its session, in order. A session ends `idle` seconds
+        after its last use and `max_age` seconds after it began; None means never. `quota` limits the sessions of one
+        authenticated caller, `history` the revisions that can be restored. `name` distinguishes kinds of state in one
+        store; it is the class's name if left out.
         """
         if not isinstance(kind, type) or not issubclass(kind, SessionState):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"{kind!r:.80} is not a class of state", remedy="derive it from holdfast.SessionState")
@@ -57,14 +56,15 @@ class Sessions(Injectable[S]):
         save: bool = False,
         tools: bool = True,
     ) -> None:
-        """Put the lifecycle tools, the request's scope and the closing of the store on a FastMCP or MCPServer `server`.
+        """Install the lifecycle tools, the request's scope and closing of the store on a FastMCP or MCPServer `server`.
 
-        `noun="basket"` names the tools create_basket, list_baskets, resume_basket, fork_basket and end_basket;
-        `create` are the fields of the state that create_… takes; `save=True` saves `session.draft` after each call.
+        `noun="basket"` names the tools create_basket, list_baskets, resume_basket, fork_basket and end_basket; `create`
+        are the fields of the state that create_… takes; `save=True` saves `session.draft` after each call.
         """
         install(server, self, noun, create, save, tools)
 
     def middleware(self, *, save: bool = True) -> StateMiddleware:
-        """For `FastMCP(middleware=[…])` and `MCPServer(middleware=[…])`: loads before a call and, with
-        `save`, saves after it."""
+        """Middleware for `FastMCP(middleware=[…])` and `MCPServer(middleware=[…])`:
+        begins the request's scope and, with `save`, saves sessions after a call.
+        """
         return StateMiddleware(self, save=save)

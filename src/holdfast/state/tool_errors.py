@@ -1,6 +1,7 @@
-"""Errors of ours as tool errors: raised as a framework's own class too, so that it shows the caller their text.
+"""Holdfast's errors as tool errors: instances of the framework's own class too, so that it shows their text to the
+caller.
 
-A caller never reads the name of a store, its address or the owner of a claim; that is logged.
+The name of a store, its address and the owner of a claim are logged and never shown to a caller.
 """
 
 import logging
@@ -13,19 +14,19 @@ log = logging.getLogger(__name__)
 
 
 def shown(error: HoldfastError, also: type[Exception] | None) -> HoldfastError:
-    """The same error, which is also one of the framework's: others are hidden from the caller, text and all."""
+    """The same error as an instance of the framework's class too; the text of others is hidden from the caller."""
     if also is not None and not isinstance(error, also):
         if _for_callers(error) is not None:
             log.error("a call failed on its store, and its caller gets a general text: %s", error)
         error.__class__ = _both(type(error), also)
-        for name, value in vars(also("")).items():  # what its own constructor would have set
+        for name, value in vars(also("")).items():  # set by its own constructor otherwise
             error.__dict__.setdefault(name, logging.INFO if name == "log_level" else value)
     return error
 
 
 @contextmanager
 def showing(also: type[Exception] | None) -> Generator[None]:
-    """Raise errors of ours inside the block as the framework's class, too."""
+    """Raise Holdfast's errors inside the block as the framework's class too."""
     try:
         yield
     except HoldfastError as error:
@@ -34,8 +35,9 @@ def showing(also: type[Exception] | None) -> Generator[None]:
 
 @contextmanager
 def showing_ours(also: type[Exception]) -> Generator[None]:
-    """Like `showing`, around code of ours alone: any other error, a foreign store's for instance, may name an address.
-    It is logged, and raised without its text."""
+    """Like `showing`, for blocks with only Holdfast's code:
+    any other error, such as a store's, may name an address, so it is logged and raised without its text.
+    """
     try:
         with showing(also):
             yield
@@ -43,7 +45,7 @@ def showing_ours(also: type[Exception]) -> Generator[None]:
         raise
     except Exception as error:
         log.exception("a call failed, and its caller gets a general text")
-        raise also("the server failed here, and its operator can read why in the log") from error
+        raise also("the server failed, and the reason is in its operator's log") from error
 
 
 _classes: dict[tuple[type, type], type] = {}
@@ -58,18 +60,18 @@ def _both(ours: type[HoldfastError], theirs: type[Exception]) -> type[HoldfastEr
 
 
 def _caller_text(error: HoldfastError) -> str:
-    """What a framework gives a caller: the error's own words, but none that name a store, its address or its owner."""
+    """The text for a caller: the error's own, unless it may name a store, its address or an owner."""
     return _for_callers(error) or HoldfastError.__str__(error)
 
 
 def _for_callers(error: HoldfastError) -> str | None:
     match error:
         case OutcomeUnknown():
-            return "the server's store did not confirm that this was kept: read it first, and do it again if it was not"
+            return "the server's store did not confirm that this was saved: read it first, and try again if it was not"
         case StoreDown():
-            return "the server's store does not answer, and this was not kept; do it again later"
+            return "the server's store does not answer, and this was not saved; try again later"
         case CorruptRecord():
-            return "what was kept here can't be read until the server's operator repairs it; begin another one"
+            return "what is stored here can't be read until the server's operator repairs it; begin another one"
         case HoldfastError(store=str()):
             return "the server can't use its store until its operator corrects that"
         case _:

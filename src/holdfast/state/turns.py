@@ -1,4 +1,4 @@
-"""Turns within one process: calls that write the same session wait for each other instead of meeting as `Conflict`."""
+"""Turns within one process: calls that write the same session wait for each other instead of raising `Conflict`."""
 
 import asyncio
 import weakref
@@ -9,7 +9,7 @@ from holdfast.errors import Busy
 
 
 class Turns:
-    """A lock for each name and event loop, kept as long as it is held or waited for."""
+    """A lock per name and event loop, which exists as long as it is held or waited for."""
 
     def __init__(self) -> None:
         self._locks: weakref.WeakValueDictionary[tuple[int, str], asyncio.Lock] = weakref.WeakValueDictionary()
@@ -21,7 +21,7 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, name: str, seconds: float) -> AsyncGenerator[bool]:
-        """Hold the lock for the block; yields whether it had to wait. `Busy` after so many seconds."""
+        """Hold the lock during the block; yields whether it had to wait. Raises `Busy` after `seconds`."""
         place = (id(asyncio.get_running_loop()), name)
         lock = self._locks.get(place)
         if lock is None:
@@ -34,7 +34,7 @@ class Turns:
                 async with asyncio.timeout(seconds):
                     await lock.acquire()
             except TimeoutError:
-                raise Busy(f"others were writing for {seconds:g} s", id=name, remedy="try again later") from None
+                raise Busy(f"other calls were writing for {seconds:g} s", id=name, remedy="try again later") from None
         try:
             yield waited
         finally:

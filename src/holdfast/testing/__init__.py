@@ -1,5 +1,5 @@
-"""For tests, ours and yours: the suite that every store passes, a doctor for servers with sessions, and MCP servers
-with planned faults, over HTTP and over stdio. The suite needs `pip install "holdfast[testing]"`.
+"""Tools for tests: the suite that every store must pass, checks for servers with sessions, and MCP servers with planned
+faults, over HTTP and stdio. The suite needs `pip install "holdfast[testing]"`.
 """
 
 from holdfast.testing.fault_exchange import Request

@@ -1,4 +1,4 @@
-"""One request to a `FaultServer`: answered in either era as MCP says, or as its test planned."""
+"""One request to a `FaultServer`, answered in either era by the specification, or by a planned fault."""
 
 import asyncio
 import socket
@@ -17,7 +17,7 @@ _JSON = {"content-type": "application/json"}
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as it came in."""
+    """A received request."""
 
     verb: str
     headers: Mapping[str, str]
@@ -31,7 +31,7 @@ class Request:
 
 @dataclass(eq=False, repr=False)
 class Behaviour:
-    """How a server answers, what is planned for it, and its open streams. All its exchanges share it."""
+    """The settings, planned faults and open streams of a server, shared by all its exchanges."""
 
     sessions: Sessions
     answers: Answers = "json"
@@ -61,7 +61,7 @@ class Exchange:
         self._writer = writer
 
     async def serve(self) -> bool:
-        """Answer the request, or do what was planned for it; False if the connection ends with it."""
+        """Answer the request or execute the planned fault. Returns False if the connection ends."""
         request = self._request
         planned = next((plan for plan in self._server.planned if plan.matches(request.method or request.verb)), None)
         if planned is None:
@@ -77,7 +77,7 @@ class Exchange:
         return self._write(refusal.status, refusal.headers, refusal.body)
 
     async def answer(self) -> bool:
-        """Answer the request as a server without faults does."""
+        """Answer the request without a fault."""
         request = self._request
         if self._server.bearer is not None and request.headers.get("authorization") != f"Bearer {self._server.bearer}":
             return self._write(401, {"www-authenticate": self._server.challenge})
@@ -92,7 +92,7 @@ class Exchange:
         return await self._post(request.message)
 
     async def _fail(self, planned: Planned) -> bool | None:
-        """Do what the fault says. None: go on and answer the request."""
+        """Execute the fault. Returns None if the request is to be answered normally."""
         message = self._request.message or {"id": None}
         match planned.fault:
             case Fault.HANG:
@@ -211,7 +211,7 @@ class Exchange:
         return await self._end_events()
 
     def _keep(self, message: Message) -> str:
-        """Finish an answer whose stream was cut, so that it can be resumed."""
+        """Continue an answer whose stream was interrupted."""
         self._server.events += 1
         event, kept = f"s{self._server.events}", list[tuple[str, Message]]()
         self._server.kept[event] = kept
@@ -327,7 +327,7 @@ def _event(message: Message, id: str | None = None) -> bytes:
 
 
 async def read_request(reader: asyncio.StreamReader) -> Request | None:
-    """The next request of a connection; None at its end."""
+    """Read the next request of a connection; None at its end."""
     try:
         raw = await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):

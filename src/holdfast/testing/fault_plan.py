@@ -1,6 +1,6 @@
-"""Faults that a test plans for a server, and the shapes of real servers' refusals.
+"""Faults that a test plans for a server, and refusals as sent by real servers.
 
-Nothing is random: a test plans a fault and knows which request meets it.
+Nothing is random: a test knows which request gets the fault.
 """
 
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ from json import dumps
 
 
 class Fault(Enum):
-    """A fault that one request meets."""
+    """A fault of one request."""
 
     HANG = "take the request and never answer"
     CLOSE = "close the connection before the answer's headers"
     RESET = "reset the connection before the answer's headers"
     CLOSE_IN_BODY = "close in the middle of the answer's body"
     CLOSE_IN_STREAM = "close an event stream before the answer's event"
-    CLOSE_AFTER = "answer, then close the idle connection without saying so"
+    CLOSE_AFTER = "answer, then close the idle connection without announcing it"
     STATUS = "answer with a status, headers and body"
     FORGET = "forget all sessions first"
     CHANGE_ERA = "come back in the other era first"
@@ -28,14 +28,16 @@ class Fault(Enum):
     STRAYS = "send answers to requests that were never made, then the right one"
     HTML = "answer with a web page"
     NOT_HTTP = "answer with bytes that are not HTTP"
-    ACCEPTED = "answer 202 and leave it at that"
+    ACCEPTED = "answer 202 and send no result"
     BAD_SESSION_ID = "give a session id with illegal characters"
     REDIRECT = "send the client to another origin"
 
 
 @dataclass(slots=True)
 class Planned:
-    """A fault for the next `times` requests of `method` (None: of any). `effect`: whether the call is executed."""
+    """A fault for the next `times` requests of `method` (None:
+    of any method). `effect`: whether the call is executed.
+    """
 
     fault: Fault
     method: str | None = None
@@ -75,7 +77,7 @@ LOST_SESSION: tuple[Refusal, ...] = (
     Refusal("404 as an unknown method", 404, error_body(-32601, "Method not found")),
     Refusal("410", 410),
 )
-"""The refusals by which 2025 servers say that they do not know a session."""
+"""The refusals of 2025 servers for an unknown session."""
 
 OTHER_REFUSALS: tuple[Refusal, ...] = (
     Refusal("401", 401, b"", {"www-authenticate": "Bearer"}),

@@ -1,7 +1,7 @@
-"""An HTTP server with planned faults, on a loopback port: either era, answers as JSON or as event streams.
+"""An HTTP server with planned faults on a loopback port, in either era, with answers as JSON or event streams.
 
-It counts effects by call id, so that a test can prove "executed exactly once". One request is `fault_exchange.py`, the
-answers are `fault_sessions.py`.
+It counts effects by call id, so that a test can prove "executed exactly once". `fault_exchange.py` handles one request,
+`fault_sessions.py` creates the answers.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class FaultServer(Behaviour):
 
     @property
     def url(self) -> str:
-        """Where it is served."""
+        """The URL of the endpoint."""
         return f"http://127.0.0.1:{self.port}{self.path}"
 
     @property
@@ -66,7 +66,7 @@ class FaultServer(Behaviour):
         self.port = self._listener.sockets[0].getsockname()[1]
 
     async def refuse(self) -> None:
-        """Refuse connections, and cut those that are open, until `listen`."""
+        """Refuse connections and abort open ones, until `listen`."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -81,13 +81,13 @@ class FaultServer(Behaviour):
             await asyncio.wait(tasks, timeout=5)
 
     async def restart(self) -> None:
-        """Restart without the sessions; the counts of effects are kept."""
+        """Simulate a restart that loses the sessions; the counts of effects are kept."""
         await self.refuse()
         self.sessions.sessions.clear()
         await self.listen()
 
     async def close(self) -> None:
-        """Stop serving; every connection is cut."""
+        """Stop serving and abort every connection."""
         self.sessions.release.set()
         await self.refuse()
 
@@ -103,7 +103,7 @@ class FaultServer(Behaviour):
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
     ) -> None:
-        """Plan a fault for the next `times` requests of `method`. Plans apply in the order they were made.
+        """Plan a fault for the next `times` requests of `method`. Plans apply in order.
 
         With `effect` the call is executed all the same. `Fault.STATUS` answers with `status`, `headers` and `body`, or
         with those of a `refusal`.
@@ -133,7 +133,7 @@ class FaultServer(Behaviour):
         return len(self.open_streams)
 
     async def intercept(self, request: Request) -> Refusal | None:
-        """Override it to hold a request back, to refuse it, or to plan a fault for it."""
+        """Called for each request. Override it to delay or refuse a request, or to plan a fault for it."""
         return None
 
     # One connection

@@ -1,6 +1,6 @@
-"""A small MCP server of either era without sockets: its answers, and what they change.
+"""A small MCP server of either era, without sockets: its answers and its state.
 
-Everything that it did can be counted.
+All its effects are counted.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class Session:
 
 
 class Sessions:
-    """The server's memory and behaviour. `effects` counts tool calls by their `call` argument."""
+    """The server's state and behaviour. `effects` counts tool calls by their `call` argument."""
 
     def __init__(self, era: str) -> None:
         self.era = era
@@ -40,10 +40,10 @@ class Sessions:
         self.tools: tuple[str, ...] = TOOLS
         self.bad_session_id: str | None = None
         self.gives_sessions = True
-        """False: it keeps no sessions in 2025 either."""
+        """Whether it has sessions in 2025."""
         self.release = asyncio.Event()
         self.read_only: set[str] = set()
-        """Tools that the listing calls read-only."""
+        """Tools that are annotated as read-only."""
         self.version = "1"
 
     def handshake(self, message: Message) -> tuple[Message, str | None]:
@@ -101,7 +101,7 @@ class Sessions:
             yield {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "Method not found"}}
 
     def happen(self, message: Message) -> None:
-        """Execute a tool call, for a fault that happens after it."""
+        """Execute a tool call, for a fault that follows it."""
         params = members(message.get("params"))
         call = members(params.get("arguments")).get("call")
         if message.get("method") == "tools/call" and call is not None:
@@ -141,7 +141,7 @@ class Sessions:
 
 
 def members(value: object) -> Message:
-    """An object of a message; an absent one is empty."""
+    """A member of a message that is an object; an empty one if it is absent."""
     return cast("Message", value) if isinstance(value, dict) else {}
 
 

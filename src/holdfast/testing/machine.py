@@ -1,6 +1,6 @@
-"""A Hypothesis machine that drives a store and the memory store side by side, and compares every answer.
+"""A Hypothesis state machine that runs a store and the memory store side by side and compares every answer.
 
-It does not know what is right, only that both must answer the same.
+It does not know the right answers, only that both must be equal.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
-"""A doctor for servers with sessions: `report = await server_doctor(ServerUnderTest(…)); report.raise_if_ill()`.
+"""Checks a server with sessions: `report = await server_doctor(ServerUnderTest(…)); report.raise_if_ill()`.
 
-It works over real HTTP with real processes, in both eras. What could not be checked is skipped, and the report says
-why.
+It uses real processes over HTTP, in both eras. Checks that can't be made are skipped, with the reason in the report.
 """
 
 import asyncio
@@ -29,9 +28,9 @@ from holdfast.testing.server_under_test import (
 )
 
 PARALLEL = 20
-SEEN_WIDTH = 78  # columns for what was seen
-RETRY_SECONDS = 0.2  # between two tries to write after a restart
-SHORT = 12  # characters: of two handles that are shorter, one may well be the other's neighbour
+SEEN_WIDTH = 78  # columns for observations
+RETRY_SECONDS = 0.2  # seconds between two tries to write after a restart
+SHORT = 12  # characters: a changed handle that is shorter may be another valid one
 ODD_HANDLES: dict[str, object] = {
     "control characters": "\x00\x01\n\r\t\x1b[31m\x7f",
     "10 KB": "x" * 10_240,
@@ -62,38 +61,38 @@ class Finding:
     era: str
     verdict: Verdict
     seen: str
-    """What was seen or, if it was skipped, why."""
+    """What was observed, or why the check was skipped."""
     remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All findings; `str` of it is a table."""
+    """All findings; `str(report)` is a table."""
 
     findings: tuple[Finding, ...]
 
     @property
     def ill(self) -> tuple[Finding, ...]:
-        """What is wrong with the server."""
+        """The findings of failed checks."""
         return self._with(Verdict.ILL)
 
     @property
     def skipped(self) -> tuple[Finding, ...]:
-        """What could not be checked, and why."""
+        """The findings of skipped checks."""
         return self._with(Verdict.SKIPPED)
 
     def _with(self, verdict: Verdict) -> tuple[Finding, ...]:
         return tuple(each for each in self.findings if each.verdict is verdict)
 
     def raise_if_ill(self) -> None:
-        """Raise `AssertionError` with the whole table if a check failed."""
+        """Raise `AssertionError` with the table if a check failed."""
         __tracebackhide__ = True
         if self.ill:
             names = ", ".join(dict.fromkeys(each.check for each in self.ill))
-            raise AssertionError(f"the server is ill: {names}\n\n{self}")
+            raise AssertionError(f"the server failed checks: {names}\n\n{self}")
 
     def __str__(self) -> str:
-        head = ("check", "era", "verdict", "what was seen, → what to do")
+        head = ("check", "era", "verdict", "observation, → what to do")
         rows = [(each.check, each.era, each.verdict.value) for each in self.findings]
         widths = [max(len(row[column]) for row in (head[:3], *rows)) for column in range(3)]
         lines = [_line(head[:3], widths, head[3]), _line(["-" * width for width in widths], widths, "-" * SEEN_WIDTH)]
@@ -112,15 +111,15 @@ def _line(cells: "tuple[str, ...] | list[str]", widths: list[int], last: str) ->
 
 
 class _Ill(Exception):
-    """A check failed; the text is what was seen."""
+    """A check failed; the text is the observation."""
 
 
 class _Skip(Exception):
-    """A check could not be made; the text is the reason."""
+    """A check was skipped; the text is the reason."""
 
 
 class _Patient:
-    """The server in one era: clients of its replicas."""
+    """Clients of the server's replicas in one era."""
 
     def __init__(self, server: ServerUnderTest, era: EraName, rest: AsyncExitStack) -> None:
         self.server = server
@@ -161,9 +160,9 @@ class _Patient:
             raise _Ill(f"{where}, read: {answer}")
         try:
             return self.server.count(answer.value)
-        except Exception as error:  # the author's own code, on what may be half a state
+        except Exception as error:  # the author's own code, called with a state that may be incomplete
             what = f"{type(error).__name__}: {error}"[:120]
-            raise _Ill(f"{where}, count could not make sense of what was read ({what}): {answer.words[:120]}") from None
+            raise _Ill(f"{where}, count raised an error for what was read ({what}): {answer.words[:120]}") from None
 
     def steps(self, number: int) -> list[tuple[str, "str | ToolCall"]]:
         """All operations on a session, by name."""
@@ -171,7 +170,7 @@ class _Patient:
         return [*found, ("end", self.server.end)] if self.server.end is not None else found
 
 
-# Checks: they return what was seen
+# Checks: they return the observation
 
 
 async def _one_session(patient: _Patient) -> str:
@@ -184,7 +183,7 @@ async def _one_session(patient: _Patient) -> str:
     counts = [await patient.shown(patient.here, each, "one replica") for each in (handle, other)]
     if counts != [2, 0]:
         raise _Ill(f"after two writes to one session and none to another, they show {counts[0]} and {counts[1]}")
-    return "two writes to one session are in it, and not in another"
+    return "two writes to one session are visible in it and not in another one"
 
 
 async def _two_replicas(patient: _Patient) -> str:
@@ -196,7 +195,7 @@ async def _two_replicas(patient: _Patient) -> str:
         if count != number:
             raise _Ill(f"{number} written so far, and {where} shows {count}")
         await patient.write(client, handle, number, where)
-    return "each replica goes on where the other stopped"
+    return "each replica continues the session of the other"
 
 
 async def _parallel(patient: _Patient, *clients: Client) -> str:
@@ -282,8 +281,8 @@ async def _expired(patient: _Patient) -> str:
         if not answer.refused:
             raise _Ill(f"the {name} of an expired session was {answer}")
         if answer.without(handle) == strange.without(unknown):
-            raise _Ill(f"its owner is told the same as for an unknown handle: {answer.words[:120]}")
-    return f"its owner is told: {words[:120]}"
+            raise _Ill(f"its owner gets the same answer as for an unknown handle: {answer.words[:120]}")
+    return f"its owner gets: {words[:120]}"
 
 
 async def _foreign(patient: _Patient) -> str:
@@ -335,38 +334,38 @@ async def _odd(patient: _Patient) -> str:
 
 async def _other_era(patients: list[_Patient]) -> str:
     if len(patients) != 2:
-        raise _Skip("the server is looked at in one era only (eras=…)")
+        raise _Skip("the server is checked in one era only (eras=…)")
     patient, later = patients
     if ONE in later.ill:
-        raise _Skip(f"one session alone is ill in {later.era}")
+        raise _Skip(f"a single session failed in {later.era}")
     handle = await patient.begin(patient.here)
     await patient.write(patient.here, handle, 0, patient.era)
     await patient.write(later.here, handle, 1, later.era)
     count = await patient.shown(patient.here, handle, patient.era)
     if count != 2:
         raise _Ill(f"written once in each era, and it shows {count}")
-    return "a client of either era goes on with the other's session"
+    return "clients of both eras can use the same session"
 
 
-# The restart: one kill for all eras, since a start takes seconds
+# The restart: one kill for all eras, because a start takes seconds
 
 
 @dataclass
 class _Turn:
-    """A session of one era whose server is killed while a call is under way."""
+    """A session of one era whose server is killed during a call."""
 
     patient: _Patient
     handle: str
     seconds: float
-    """Measure how long such a call takes."""
+    """Measure the duration of such a call."""
 
     async def cut(self) -> Answer:
-        """Make the call that is running at the kill."""
+        """Make the call during which the server is killed."""
         slow = self.patient.server.slow or self.patient.server.write
         return await self.patient.here.call(slow(2), self.handle)
 
     async def after(self, cut: Answer, replica: Replica) -> str:
-        """Check the session on the replica that replaces the killed one."""
+        """Check the session on the replacement of the killed replica."""
         client = self.patient.client(replica, (self.patient.server.credentials or (None,))[0])
         seen = f"killed half-way into a write that takes {self.seconds * 1000:.0f} ms, which got "
         seen += {Outcome.NO_ANSWER: "no answer", Outcome.DONE: "its answer before"}.get(cut.outcome, str(cut))
@@ -388,7 +387,7 @@ class _Turn:
             waited = time.monotonic() - began
             if answer.done:
                 return waited
-            # A turn that died may hold the session a little longer.
+            # An interrupted turn may hold the session a little longer.
             if waited > self.patient.server.recovery_seconds:
                 raise _Ill(f"{seen}; for {waited:.1f} s after the restart it could not be written: {answer}")
             await asyncio.sleep(RETRY_SECONDS)
@@ -415,18 +414,18 @@ RESTART = "restart in mid-turn"
 OTHER_ERA = "other era"
 EXPIRED = "expired handle"
 REMEDIES = {
-    ONE: "answer create with a new handle under the argument's name (or give handle=…), and keep what is written to it",
+    ONE: "answer create with a new handle under the argument's name (or give handle=…), and store all writes to it",
     "two replicas": "keep sessions in a store that all replicas share, not in the process: Sessions(State, store=…)",
     "parallel calls": "read, change and write in one step, as session.update(…) or a transaction does",
     "parallel calls on two replicas": "locks of one process are not enough: compare and swap in the store, "
     "as session.update(…) does",
-    RESTART: "keep a turn in the store, in one commit, before it is answered: session.edit() or session.update(…)",
-    "unknown handle": "refuse a handle that was never given out, and say how to begin a session; create nothing for it",
-    "foreign handle": "look handles up among the sessions of the authenticated principal, and say of another's what is "
-    "said of an unknown one; if it is, see that the two credentials belong to two principals",
-    "ended handle": "keep a mark of what has ended in the store, and refuse every later read and write",
-    EXPIRED: "keep what has expired for a while, refuse it, and tell its owner that its time ran out",
-    "odd handles": "look a handle up as data before it becomes a path, a query or a line of a log",
+    RESTART: "store a turn in one commit before answering it: session.edit() or session.update(…)",
+    "unknown handle": "refuse an unknown handle, say how to begin a session, and create nothing",
+    "foreign handle": "look handles up among the sessions of the authenticated principal, and answer as for an "
+    "unknown one; if it already does, check that the credentials are of two principals",
+    "ended handle": "mark ended sessions in the store, and refuse every later read and write",
+    EXPIRED: "keep expired sessions for a while, refuse their use, and answer to their owner that they expired",
+    "odd handles": "look a handle up before it is used in a path, a query or a log line",
     OTHER_ERA: "find a session by its handle, not by the connection",
 }
 _CHECKS: dict[str, _Run] = {
@@ -441,7 +440,9 @@ _CHECKS: dict[str, _Run] = {
 
 
 async def server_doctor(server: ServerUnderTest) -> Report:
-    """Start the server's replicas, check them in each era, kill one, and report. `StartTimeout` if none starts."""
+    """Start the server's replicas, check them in each era, kill one, and report.
+    Raises `StartTimeout` if none starts.
+    """
     one, other = Replica(server), Replica(server)
     brief = Replica(server, server.expiry.env) if isinstance(server.expiry, Expiry) else None
     replicas = (one, other) if brief is None else (one, other, brief)
@@ -457,7 +458,7 @@ async def server_doctor(server: ServerUnderTest) -> Report:
                 for name, check in _CHECKS.items():
                     await _look(findings, patient, name, check(patient))
                 for replica in replicas:
-                    if not await replica.listens():  # what killed it is in the findings; the rest gets its chance
+                    if not await replica.listens():  # the cause is in the findings; continue with the other checks
                         await replica.kill()
                         await replica.start()
                 for each in patients:
@@ -496,7 +497,7 @@ async def _look(
     try:
         if ONE in patient.ill:
             looking.close()
-            raise _Skip("one session alone is ill already")
+            raise _Skip("a single session failed already")
         seen = await looking
         if seen:
             findings.append(Finding(check, where, Verdict.WELL, seen))
@@ -508,7 +509,7 @@ async def _look(
 
 
 def like(handle: str) -> str:
-    """A handle of the same shape that was never given out: its second half is another."""
+    """An unknown handle of the same form, with a different second half."""
     odds = random.SystemRandom()
     kinds = [string.digits, string.ascii_lowercase, string.ascii_uppercase]
     kinds = [kind[:6] if not kind.isdigit() and not set(kind[6:]) & set(handle) else kind for kind in kinds]

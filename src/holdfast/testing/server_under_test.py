@@ -1,6 +1,6 @@
-"""A server with sessions, as its author declares it for `server_doctor`: how it starts, its tools, and its clients.
+"""The declaration of a server for `server_doctor`: how to start it, and its tools; and its processes and clients.
 
-Its processes never outlive the test. An answer is done, refused or missing; `server_doctor.py` judges it.
+Its processes never outlive the test. `server_doctor.py` decides what an answer means.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ from holdfast.links import HttpTarget, Limits, Link, Options
 from holdfast.links.wires.stdio.warden import warden
 
 ToolCall: TypeAlias = tuple[str, Mapping[str, Any]]
-"""A tool and its arguments; the doctor adds the session's handle."""
+"""A tool and its arguments; the session's handle is added to them."""
 Credential: TypeAlias = str | Mapping[str, str]
 """A bearer token, or headers."""
 EraName: TypeAlias = Literal["2025", "2026"]
 ERAS: tuple[EraName, ...] = ("2025", "2026")
-POLL_SECONDS = 0.01  # between two looks whether a server is up
-TAIL_BYTES = 4_000  # of a server's stderr, for an error of ours
+POLL_SECONDS = 0.01  # seconds between two checks whether a server is up
+TAIL_BYTES = 4_000  # bytes of a server's stderr that are shown in an error
 CLOSE_SECONDS = 2.0  # to end a session of 2025 on a server that may be dead
 
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """A way to see a session expire: one more replica gets this environment, and there a session that nobody used for
-    `seconds` has expired."""
+    """How to test expiry: one more replica is started with this environment, in which a session expires after `seconds`
+    without use."""
 
     env: Mapping[str, str]
     seconds: float
@@ -47,32 +47,34 @@ def _nothing() -> Mapping[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerUnderTest:
-    """What the doctor must know of a server. Sessions are named by a handle in an argument of its tools."""
+    """What the checks need to know about a server. Sessions are named by a handle in an argument of its tools."""
 
     command: Sequence[str]
     """Serves MCP over HTTP in the foreground; "{port}" stands for the port, here or in `env`."""
     create: str | ToolCall
-    """The tool that begins a session and answers with its handle."""
+    """The tool that begins a session and returns its handle."""
     write: Callable[[int], ToolCall]
-    """The n-th write to a session, from 0: one that the state shows for good."""
+    """The n-th write to a session, from 0, which must be permanently visible in the state."""
     read: str | ToolCall
     count: Callable[[Any], int]
-    """How many writes the answer to `read` shows, 0 at first. Raise if it shows half a write. It gets the structured
-    content of the answer, else the JSON in its text, else the text."""
+    """Returns how many writes the answer to `read` shows, at first 0.
+    Must raise if it shows an incomplete write. It is called with the structured content of the answer, else the JSON in
+    its text, else the text.
+    """
     end: str | None = None
     """The tool that ends a session."""
     argument: str = "session_id"
-    """The argument that carries the handle."""
+    """The name of the argument with the handle."""
     handle: Callable[[Any], str] | None = None
-    """The handle in the answer to `create`, where it is neither the text nor a member named like the argument."""
+    """Returns the handle in the answer to `create`, if it is neither the text nor a member with the argument's name."""
     slow: Callable[[int], ToolCall] | None = None
-    """A write that takes a moment, for the restart to interrupt; by default `write`."""
+    """A slow write, which the restart interrupts; by default `write`."""
     credentials: tuple[Credential, Credential] | None = field(default=None, repr=False)
     """Credentials of two principals."""
     expiry: Expiry | Callable[[str], Awaitable[object]] | None = None
-    """A replica on which sessions expire quickly, or a function that makes the session of a handle expire."""
+    """A replica on which sessions expire quickly, or a function that expires the session of a handle."""
     env: Mapping[str, str] = field(default_factory=_nothing, repr=False)
-    """Added to the test's own environment, for all replicas: it names the store that they share."""
+    """Added to the test's environment for all replicas, for example to name the store that they share."""
     cwd: str | Path | None = None
     path: str = "/mcp"
     eras: Sequence[EraName] = ERAS
@@ -80,7 +82,9 @@ class ServerUnderTest:
     answer_seconds: float = 30.0
     """Seconds after which a call counts as unanswered."""
     recovery_seconds: float = 10.0
-    """After a restart, a session can be written again within this time: a dead turn may hold it a little longer."""
+    """Seconds after a restart within which a session must be writable again:
+    an interrupted turn may hold it for a while.
+    """
 
     def __post_init__(self) -> None:
         if isinstance(self.command, str) or not self.command:
@@ -121,7 +125,7 @@ class Replica:
         return f"http://127.0.0.1:{self.port}{self._server.path}"
 
     async def start(self) -> None:
-        """Start it on a port of its own, and wait until it takes connections."""
+        """Start it on a free port, and wait until it accepts connections."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = int(free.getsockname()[1])
@@ -153,7 +157,7 @@ class Replica:
                 code = self._process.returncode
                 await self.kill()
                 output.seek(max(0, output.seek(0, os.SEEK_END) - TAIL_BYTES))
-                what = f"ended with {code}" if code is not None else "took no connection in time"
+                what = f"ended with {code}" if code is not None else "accepted no connection in time"
                 raise StartTimeout(
                     f"the server under test {what}: {' '.join(command)[:300]}",
                     exit_code=code if code is not None else 0,
@@ -162,7 +166,7 @@ class Replica:
                 ) from None
 
     async def listens(self) -> bool:
-        """Whether it takes connections. Known at once, while the end of a process may be reported later."""
+        """Whether it accepts connections. This is known at once, while the end of a process may be reported later."""
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", self.port)
         except OSError:
@@ -173,7 +177,7 @@ class Replica:
         return True
 
     async def kill(self) -> None:
-        """SIGKILL to all of it, as a crash of the machine would be."""
+        """Send SIGKILL to its whole process group, like a crash of the machine."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -188,7 +192,7 @@ class Replica:
 
 @asynccontextmanager
 async def running(*replicas: Replica) -> AsyncGenerator[None]:
-    """Run all of them until the end of the block."""
+    """Run all processes until the end of the block."""
     try:
         started = await asyncio.gather(*(each.start() for each in replicas), return_exceptions=True)
         for failure in started:
@@ -212,7 +216,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer: its value, its text for people, and the whole of it."""
+    """An answer: its value, its text, and the complete result."""
 
     outcome: Outcome
     words: str
@@ -228,7 +232,7 @@ class Answer:
         return self.outcome is Outcome.REFUSED
 
     def without(self, handle: str) -> str:
-        """The answer without the handle, to compare two answers that must be equal."""
+        """The answer without the handle, for comparing two answers that must be equal."""
         return json.dumps(self.whole, sort_keys=True).replace(handle, "…")
 
     def __str__(self) -> str:

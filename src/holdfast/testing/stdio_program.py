@@ -1,7 +1,8 @@
 """The program behind `stdio_target`: an MCP server on stdin and stdout with faults by name.
 
-It runs as a plain script, `python -I -S stdio_program.py --fault exit-in-call`, so that it starts in milliseconds. What
-it would answer stands in `fault_sessions.py`. Effects are appended to a file: a program that has ended can't be asked.
+It runs as a plain script, `python -I -S stdio_program.py --fault exit-in-call`, so that it starts in milliseconds. Its
+answers are created by `fault_sessions.py`. Effects are appended to a file, which can be read after the program has
+ended.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from typing import Any
 
 
 def _sessions() -> Any:
-    """The module next to this one, without the package around it."""
+    """Import the module next to this one without its package."""
     spec = importlib.util.spec_from_file_location("fault_sessions", Path(__file__).with_name("fault_sessions.py"))
     assert spec is not None
     assert spec.loader is not None
@@ -98,7 +99,7 @@ class Program:
         self.write({"jsonrpc": "2.0", "id": message["id"], "error": {"code": code, "message": text}})
 
     async def strike(self, message: dict[str, Any]) -> None:
-        """Do the fault of a call; the effect of the call, if any, is recorded."""
+        """Execute the fault of a call, and record the call's effect if there is one."""
         fault, self_kill = self.fault, signal.SIGKILL
         if fault in ("exit-in-call", "killed-in-call", "hang-in-call"):
             if fault == "exit-in-call":
@@ -126,7 +127,7 @@ class Program:
             asyncio.get_running_loop().remove_reader(0)
 
     def begin(self) -> None:
-        """Do the faults that happen before the first message."""
+        """Execute the faults that happen before the first message."""
         match self.fault:
             case "exit-at-start":
                 sys.exit(3)
@@ -138,7 +139,7 @@ class Program:
                 sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
                 child = subprocess.Popen(sleeper, start_new_session=detached, stdin=subprocess.DEVNULL)
                 print(f"grandchild {child.pid}", file=sys.stderr, flush=True)
-            case "bare-grandchild":  # neither its group, nor its session, nor its environment, nor its parent is left
+            case "bare-grandchild":  # with another group, session, environment and parent
                 hidden = "setsid env -i sleep 600 </dev/null >/dev/null 2>&1 & echo grandchild $! >&2"
                 subprocess.run(["sh", "-c", hidden], check=True, stdin=subprocess.DEVNULL)
             case "garbage":

@@ -31,7 +31,9 @@ StdioFault = Literal[
     "close-stdout",
     "deaf",
 ]
-"""What goes wrong. Faults "in-call" strike every tools/call, unless `once` names a file to remember the first by."""
+"""A fault of the program.
+Faults "in-call" affect every tools/call; with `once`, only the first, which is recorded in that file.
+"""
 
 
 def stdio_target(
@@ -43,10 +45,10 @@ def stdio_target(
     say: str = "",
     env: Any = None,
 ) -> CommandTarget:
-    """A target for `Link`: a program that speaks one `era` and has one `fault`.
+    """A target for `Link`: a program of one `era` with one `fault`.
 
     `effects` is a file that gets a line for each executed call. With `once` the fault happens only while that file does
-    not exist. `say` is written to stderr, and `env` is the program's environment.
+    not exist. `say` is written to stderr; `env` is the program's environment.
     """
     program = str(Path(__file__).with_name("stdio_program.py"))
     args = ["-I", "-S", program, "--fault", fault, "--era", era]

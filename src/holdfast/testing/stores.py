@@ -1,11 +1,10 @@
-"""`StoreSuite`: the whole contract of a store as one pytest class. Subclass it, say how to open your store, run pytest.
+"""`StoreSuite`: the contract of a store as one pytest class. Subclass it, define how to open your store, run pytest.
 
     class TestMyStore(StoreSuite):
         def open(self, clock):
             return MyStore(…, clock=clock)
 
-Every test gets a store of its own kinds and ids, so a shared database need not be emptied in between. There are
-no optional parts: a store passes whole.
+Every test uses kinds and ids of its own, so a shared database need not be emptied in between. No part is optional.
 """
 
 from holdfast.testing.contracts.claims import ClaimContract
@@ -28,4 +27,4 @@ class StoreSuite(
     NoticeContract,
     RaceContract,
 ):
-    """Everything that `Store` promises. Override `open`."""
+    """All tests of the contract of `Store`. Override `open`."""

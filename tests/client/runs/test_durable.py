@@ -77,7 +77,7 @@ async def test_a_store_that_fails_at_the_end_keeps_no_run_from_releasing_its_lin
             before = runs.pool.statistics().open_links
             monkeypatch.setattr(RunRecord, "touch", touch)
         assert (before, runs.pool.statistics().open_links) == (2, 0)
-    assert "run talk could not be written down" in caplog.text
+    assert "run talk could not be recorded" in caplog.text
 
 
 @pytest.mark.promise("run.durable-loss")
@@ -206,7 +206,7 @@ async def test_a_record_of_an_ended_run_tells_its_end_to_its_principal_alone() -
     async with holdfast.open_store("memory:") as store:
         async with holdfast.run("talk", store=store, principal="alice") as run:
             await run.end()
-        with pytest.raises(holdfast.UsageError, match="of this principal"):
+        with pytest.raises(holdfast.UsageError, match="this principal has no run"):
             async with holdfast.run("talk", store=store, principal="mallory"):
                 raise AssertionError("not reached")
 

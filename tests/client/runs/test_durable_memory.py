@@ -69,7 +69,7 @@ async def test_a_program_with_an_authors_memory_is_reported_as_replaced(
                         await count(server)
                 assert [await count(server) for _ in range(2)] == [1, 2]
             assert len(replacements(seen)) == (1 if time else 0)
-    assert "keeps session ids" not in caplog.text
+    assert "stores session ids" not in caplog.text
 
 
 @pytest.mark.promise("run.durable-loss")
@@ -96,6 +96,6 @@ async def test_a_program_with_an_id_memory_and_no_record_is_warned_of_once(
                         assert await count(server) == 1
                 else:
                     assert await count(server) == 1
-        told = [record.getMessage() for record in caplog.records if "keeps session ids" in record.getMessage()]
+        told = [record.getMessage() for record in caplog.records if "stores session ids" in record.getMessage()]
         assert len(told) == 1
         assert "store=" in told[0]

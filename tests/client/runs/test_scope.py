@@ -377,7 +377,7 @@ async def test_a_store_may_be_a_url_that_the_run_opens_and_closes(tmp_path: Any)
                 assert run is again
                 assert run.continued == (expected == 2)
                 assert await count(server) == expected
-        with pytest.raises(holdfast.UsageError, match="of this principal"):
+        with pytest.raises(holdfast.UsageError, match="this principal has no run"):
             async with holdfast.run("talk", store=url, principal="mallory"):
                 raise AssertionError("not reached")
         async with holdfast.run("talk", store=url) as run:
@@ -390,7 +390,7 @@ async def test_a_store_may_be_a_url_that_the_run_opens_and_closes(tmp_path: Any)
 
 @pytest.mark.promise("run.bad-input")
 async def test_an_id_without_a_place_to_keep_it_is_refused() -> None:
-    with pytest.raises(holdfast.UsageError, match="no store to keep it in"):
+    with pytest.raises(holdfast.UsageError, match="has an id, but no store"):
         holdfast.run("talk")
     with pytest.raises(holdfast.UsageError, match="forgotten when the run ends"):
         holdfast.run("talk", store="memory:")

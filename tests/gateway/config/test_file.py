@@ -159,7 +159,7 @@ def test_all_mistakes_are_told_at_once_and_no_secret(tmp_path: Path) -> None:
     ("text", "line", "words"),
     [
         ("mcpServers:\n  a:\n    command: no-such-program", 3, "not found in PATH"),
-        ("mcpServers:\n  a:\n    command: ./no/such\n", 3, "no file"),
+        ("mcpServers:\n  a:\n    command: ./no/such\n", 3, "does not exist"),
         (f"mcpServers:\n  a:\n    command: {sys.executable}\n    cwd: /no/such/folder", 4, "not a folder"),
         ("listen:\n  host: 0.0.0.0\nmcpServers: {}", 2, "not loopback"),
     ],

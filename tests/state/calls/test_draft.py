@@ -153,7 +153,7 @@ async def test_a_saving_call_reads_what_it_has_written_itself() -> None:
         seen = [len(basket.state.items), len((await basket.read()).items)]
         await basket.log.add("note")
         for hidden in (basket.fork, basket.log.last):
-            with pytest.raises(holdfast.UsageError, match="writes that after the call"):
+            with pytest.raises(holdfast.UsageError, match="writes them after the call"):
                 await hidden()
         return seen
 

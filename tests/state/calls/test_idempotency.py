@@ -70,7 +70,7 @@ async def test_kept_answers_leave_room_and_a_huge_one_is_refused() -> None:
     for number in range(20):
         assert len(await session.once(f"k{number}", lambda _: "x" * 30_000)) == 30_000
     await session.update(lambda state: setattr(state, "note", "y" * 500_000))
-    with pytest.raises(holdfast.errors.LimitReached, match="too large to be kept"):
+    with pytest.raises(holdfast.errors.LimitReached, match="too large to be stored"):
         await session.once("big", lambda state: (state.items.append("?"), "x" * 300_000)[1])
     assert (await session.read()).items == []
 

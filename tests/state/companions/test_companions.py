@@ -117,11 +117,11 @@ def test_phases_that_make_no_sense_are_refused_with_the_class() -> None:
         ({}, "no phases"),
         ({"a": ["b"]}, "'b', which is not declared"),
         ({"a": [], "b": ["a"]}, "nothing leads from 'a' to 'b'"),
-        ({"a": "b", "b": []}, "leads to a text"),
+        ({"a": "b", "b": []}, "must lead to a list"),
     ):
         with pytest.raises(holdfast.UsageError, match=said):
             _make(phases)
-    with pytest.raises(holdfast.UsageError, match="does not say what it keeps"):
+    with pytest.raises(holdfast.UsageError, match="does not declare its state and options"):
 
         class Bare(holdfast.Companion):  # type: ignore[type-arg]
             phases = {"a": []}
@@ -166,7 +166,7 @@ async def test_phases_of_another_release_and_classes_of_one_name_are_told() -> N
         with pytest.raises(holdfast.errors.WrongPhase, match="'b', which its class does not know"):
             async with helper.step("go", to="c"):
                 pass
-        with pytest.raises(holdfast.UsageError, match="another kind of companion"):
+        with pytest.raises(holdfast.UsageError, match="another companion of the kind"):
             holdfast.Companions(Old, later)
     with pytest.raises(holdfast.UsageError, match="is async"):
 

@@ -45,7 +45,7 @@ except holdfast.UsageError as error:
 def test_without_fastmcp_sessions_work_on_the_sdk_and_the_extra_is_named() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_FASTMCP], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    assert "neither a FastMCP nor an MCPServer" in done.stdout
+    assert "must be a FastMCP or an MCPServer" in done.stdout
     assert 'pip install "holdfast[fastmcp]"' in done.stdout
 
 
@@ -54,5 +54,5 @@ def test_a_server_of_another_framework_is_refused_with_a_way_out() -> None:
     class State(holdfast.SessionState):
         items: list[str] = []
 
-    with pytest.raises(holdfast.UsageError, match="object is neither a FastMCP nor an MCPServer; on another server"):
+    with pytest.raises(holdfast.UsageError, match="must be a FastMCP or an MCPServer, not a object; on another server"):
         holdfast.Sessions(State).install(object())

@@ -153,7 +153,7 @@ async def test_two_calls_at_once_lose_nothing_in_silence(framework: str, url: st
             gate.set()
             failed, said, _ = await slow
             assert failed
-            assert "another call was faster, and nothing of this one was written; do it again" in said
+            assert "another call wrote first, and nothing of this one was written; try again" in said
             assert (await begun.read()).items == ["fast"]
             parallel = [call("add", item=str(number), session_id=begun.handle) for number in range(20)]
             assert not any(answer[0] for answer in await asyncio.gather(*parallel))  # in one process they take turns
@@ -360,7 +360,7 @@ async def test_a_key_is_refused_where_it_would_not_be_kept() -> None:
         assert tool is not None
         tool.task_config = TaskConfig(mode="optional")  # what `task=True` declares
         for name, arguments, why in (
-            ("later", {}, "'later' runs in the background, where no idempotency key is kept"),
+            ("later", {}, "'later' runs in the background, where no idempotency key is stored"),
             ("elsewhere", both, "covers the session that the call names"),
         ):
             answer = await client.call_tool(name, arguments, meta={IDEMPOTENCY_KEY: "k"}, raise_on_error=False)

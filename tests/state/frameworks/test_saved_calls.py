@@ -159,7 +159,7 @@ async def test_what_is_changed_after_another_kind_was_saved_is_refused() -> None
         assert ((await basket.read()).items, (await purse.read()).items) == ([], [])
         failed, said = await call("pay", session_id=basket.handle, first=False)
         assert failed
-        assert "was saved before" in said  # which stands, and is told
+        assert "was already saved during this call" in said
         assert ((await basket.read()).items, (await purse.read()).items) == ([], ["x"])
 
 
@@ -189,7 +189,7 @@ async def test_a_key_is_refused_by_a_call_whose_answer_is_not_kept(framework: st
     async with calling(server) as call:
         failed, said = await call("charge", "k", session_id=begun.handle)
         assert failed
-        assert "took no session, so its answer was not kept under the idempotency key; it was executed" in said
+        assert "used no session, so its answer was not stored under the idempotency key; it was executed" in said
         assert runs == ["charge"]  # nobody can know before, and the caller is told
         failed, said = await call("put", "k", session_id=begun.handle)
         assert failed
@@ -292,7 +292,7 @@ async def test_a_refused_save_says_what_stands() -> None:
         for way, stands in (("begin", "a session that it began"), ("write", "a change of a session of another kind")):
             failed, said = await call("go", session_id=mine.handle, way=way)
             assert failed
-            assert f"nothing of this one was written; what may stand of it: {stands}; do it again" in said
+            assert f"nothing of this one was written; what may have been written: {stands}; try again" in said
         assert "may stand" not in (await call("go", session_id=mine.handle, way=""))[1]
 
 

@@ -1,1 +1,1 @@
-"""What a `Server` method does: one typed call over the link of its run."""
+"""The implementation of `Server`'s methods: each is one typed call over the link of its run."""

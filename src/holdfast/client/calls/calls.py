@@ -1,7 +1,7 @@
-"""Typed calls to a server, with the SDK's result types, over the run's link. One request a call.
+"""Typed calls to a server over the run's link, with the SDK's result types. One request per call.
 
-It owns the checks of what is given, pages, and the parsing of results. It makes no hidden requests but one: a tool that
-wants parameters in headers is listed once and called again.
+Here arguments are checked, pages collected and results parsed. There is one hidden request: if a tool requires
+parameters in headers, the tools are listed once and the call is repeated.
 """
 
 import time
@@ -23,7 +23,7 @@ from holdfast.links.calls.handlers import OnProgress
 from holdfast.links.calls.watch import Watch
 from holdfast.links.link import Link
 
-PAGES = 1_000  # of one listing: a correct server's cursor ends before
+PAGES = 1_000  # of one listing: a correct server has fewer
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -56,7 +56,7 @@ async def call_tool(
 ) -> types.CallToolResult:
     if arguments is not None and not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(
-            f"the arguments of {name!r:.80} are a {type(arguments).__name__}, not a mapping",
+            f"the arguments of {name!r:.80} must be a mapping, not a {type(arguments).__name__}",
             server=server.name,
             remedy="give a dict of argument names to values",
         )
@@ -91,13 +91,13 @@ async def call_tool(
 
 
 async def _sign_of_life(done: float, total: float | None, message: str | None) -> None:
-    """Does nothing: asking for progress is what extends a call's `silence`."""
+    """Does nothing: requesting progress is enough to extend a call's `silence`."""
 
 
 def _checked_meta(server: ServerDeclaration, name: str, meta: object) -> dict[str, Any]:
     if not isinstance(meta, Mapping):
         raise UsageError(
-            f"the meta of {name!r:.80} is a {type(meta).__name__}, not a mapping",
+            f"the meta of {name!r:.80} must be a mapping, not a {type(meta).__name__}",
             server=server.name,
             remedy="give a dict of names to values, e.g. {'example.com/trace': …}",
         )
@@ -155,7 +155,7 @@ async def _call_tool(
                 raise ours from error
             if error.code != HEADER_MISMATCH or listed:
                 raise
-            # The tool requires parameters in headers, and what was listed did not say which: list once and repeat.
+            # The tool requires parameters in headers, and the known listing does not say which: list once and repeat.
             await _list_tools(server, link)
             tool, listed = ListedTools.for_link(link).get(name), True
     return check_result(server, tool, _parsed(server, "tools/call", types.CallToolResult, result))
@@ -254,7 +254,7 @@ async def watch(
     run = run_of(server)
     if run is None:
         raise UsageError(
-            f"{server.name!r} can be watched inside a run only",
+            f"{server.name!r} can be watched only inside a run",
             server=server.name,
             remedy="watch inside `async with holdfast.run():`",
         )

@@ -1,6 +1,7 @@
-"""Requests with input rounds: a 2026 server may ask for input inside its answer, and gets the request again with it.
+"""Requests with input rounds: a 2026 server may ask for input in its answer, and the request is repeated with the
+input.
 
-It owns the number of rounds, the time that they share, and whose callbacks answer.
+It limits the number of rounds and their total time, and chooses the callbacks that answer.
 """
 
 import asyncio
@@ -33,12 +34,12 @@ async def request_with_input(
     silence: float | None = None,
     on_progress: OnProgress | None = None,
 ) -> dict[str, Any]:
-    """A request, and again with answers for as long as the server asks for input inside its answer."""
+    """Send a request, and repeat it with answers as long as the server asks for input."""
     end = None if timeout is None else time.monotonic() + timeout
     nested = nested_callbacks(server, link)
     handlers = None if nested is None else call_handlers_of(server, link, nested)
     sharer = run_of(server) if link.losses.sharers else None
-    if nested is not None:  # in 2026 each call states what the server may ask, and which logs it gets
+    if nested is not None:  # in 2026 each call declares what the server may request, and its log level
         meta: dict[str, Any] = {CLIENT_CAPABILITIES: nested.capabilities}
         if nested.wanted_level is not None:
             meta[LOG_LEVEL] = nested.wanted_level

@@ -1,6 +1,6 @@
-"""The link for one call: its run's, or one that lives as long as the call.
+"""The link for one call: its run's, or one that exists only during the call.
 
-A run that has ended is not used, nor one of another event loop.
+A run that has ended or belongs to another event loop is not used.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _warned: set[str] = set()
 
 
 def run_of(server: ServerDeclaration) -> Run | None:
-    """The run of a call to this server: the one that it is bound to, or the current one."""
+    """The run of a call to this server: the one that the server is bound to, or the current one."""
     bound = server.bound_to
     if not isinstance(bound, Run):
         return run_of_call()
@@ -40,7 +40,7 @@ def run_of(server: ServerDeclaration) -> Run | None:
 
 
 def link_at_hand(server: ServerDeclaration, reuse: Reuse | None) -> Link | None:
-    """The run's link, if it is there already: what nearly every call finds."""
+    """The run's link, if it exists already, which is the usual case."""
     wanted = reuse or server.reuse
     if wanted == "call":
         return None
@@ -55,7 +55,9 @@ def link_at_hand(server: ServerDeclaration, reuse: Reuse | None) -> Link | None:
 
 
 class leased:  # noqa: N801 - `async with leased(server) as (link, …)`
-    """A link for one call: the run's, or a single one. `timeout`: seconds to wait where links are capped."""
+    """A link for one call: the run's, or one for this call only.
+    `timeout`: seconds to wait where the number of links is limited.
+    """
 
     def __init__(self, server: ServerDeclaration, reuse: Reuse | None, timeout: float | None = None) -> None:
         self._server = server
@@ -97,7 +99,7 @@ def _run_of_scope(server: ServerDeclaration) -> Run | None:
     if not scope.run.closed:
         return scope.run
     if scope.task is asyncio.current_task() and not scope.open:
-        return None  # left behind by an abandoned generator in the task that it ran in
+        return None  # left by an abandoned generator in the task in which it ran
     raise LeaseClosed(
         f"{server.name!r} was called in a task that outlived its run {scope.run.id}",
         server=server.name,
@@ -109,18 +111,18 @@ def _warn_once(server: ServerDeclaration) -> None:
     if server.name not in _warned:
         _warned.add(server.name)
         log.warning(
-            "%s is used outside a run: a session is opened for this one call, and its state is lost; "
+            "%s is used outside a run: a session is opened for this one call only, and its state is lost; "
             "put the work inside `async with holdfast.run():`, or call through `run.bind(server)` where the run's "
             "context does not reach",
             server.name,
         )
 
 
-# What nested runs add
+# Callbacks of nested runs
 
 
 def callbacks_of(server: ServerDeclaration) -> Callbacks:
-    """The callbacks that answer what a server asks inside its answer to a call of this task."""
+    """The callbacks that answer input requests in a server's answer to a call of this task."""
     if server.bound_to is None:
         scope = current_scope()
         ours = scope.callbacks if scope is not None and not scope.run.closed and scope.run.here else Callbacks()
@@ -131,8 +133,9 @@ def callbacks_of(server: ServerDeclaration) -> Callbacks:
 
 
 def nested_callbacks(server: ServerDeclaration, link: Link) -> Callbacks | None:
-    """The callbacks of this call, if a nested run brought some: a call that it makes is answered by it, not by another
-    nested run that is open at the same time."""
+    """The callbacks of the nested run that makes this call, if it has any:
+    they answer for it, not those of another nested run that is open at the same time.
+    """
     if server.bound_to is not None:
         return None
     scope = current_scope()
@@ -144,14 +147,16 @@ def nested_callbacks(server: ServerDeclaration, link: Link) -> Callbacks | None:
 
 
 def call_handlers_of(server: ServerDeclaration, link: Link, callbacks: Callbacks) -> CallHandlers:
-    """These callbacks, for what comes on one call's own stream."""
+    """Handlers that call these callbacks for messages on one call's own stream."""
     return CallHandlers(
         partial(callbacks.answer, server=server.name), forgetting_hints(server, link.principal, callbacks.notify)
     )
 
 
 def _state_capabilities(scope: Scope, server: ServerDeclaration, link: Link, callbacks: Callbacks) -> None:
-    """What a server may ask is stated once for a 2025 session, when it begins, and by every call in 2026."""
+    """Warn if a 2025 server does not know of a nested run's callbacks:
+    a session declares capabilities once, when it begins; in 2026 every call declares them.
+    """
     wanted = callbacks.capabilities
     if link.era is Era.Y2026 or includes(link.introduction.ours.capabilities, wanted):
         return

@@ -1,7 +1,7 @@
-"""What the server of a link has listed of its tools, for as long as the link's session stands.
+"""The tools that the server of a link has listed, as long as the link's session is valid.
 
-It owns what follows from a definition: may the call be repeated, which parameters go into headers, does the result fit
-its schema. Nothing is requested here: a listing counts once a caller has made it.
+From a tool's definition it derives whether a call may be repeated, which parameters are sent in headers, and whether
+the result matches its schema. It makes no requests: a listing is known only after a caller has made it.
 """
 
 import weakref
@@ -32,7 +32,7 @@ class ListedTools:
 
     @classmethod
     def for_link(cls, link: Link) -> "ListedTools":
-        """What is known now; nothing of an earlier session."""
+        """The tools that are known now, without those of an earlier session."""
         known = _of_link.get(link)
         if known is None or known.generation != link.generation:
             known = _of_link[link] = cls(link.generation)
@@ -42,14 +42,15 @@ class ListedTools:
         return self._tools.get(name)
 
     def learn(self, server: ServerDeclaration, link: Link, tools: Iterable[types.Tool]) -> None:
-        """Keep a complete listing."""
+        """Record a complete listing."""
         self._tools = {tool.name: tool for tool in tools}
         listed = ((tool.name, _is_repeatable(tool)) for tool in self._tools.values())
         now = pool.clock.monotonic()
         self._hints = hints.learn(server.plain, link.principal, _version(link), listed, now)
 
     def may_repeat(self, server: ServerDeclaration, link: Link, name: str, definition: types.Tool | None) -> bool:
-        """By the listing of this session, else by an earlier one, else by a saved definition, while it counts."""
+        """Whether a tool is idempotent, by the listing of this session, else by an earlier one, else by a saved
+        definition if it is still valid."""
         known = self._hints
         now = pool.clock.monotonic()
         if known is None or known.revoked or now - known.listed > hints.HINT_SECONDS:
@@ -64,18 +65,18 @@ _of_link: "weakref.WeakKeyDictionary[Link, ListedTools]" = weakref.WeakKeyDictio
 
 
 def _version(link: Link) -> object:
-    """What the server calls itself; None before the handshake."""
+    """The server's name and version; None before the handshake."""
     return None if link.handshake is None else (link.handshake.server_info or {})
 
 
 def _is_repeatable(tool: types.Tool | None) -> bool:
-    """May a call be repeated, by the tool's own annotations?"""
+    """Whether a call may be repeated, by the tool's annotations."""
     annotations = tool.annotations if tool is not None else None
     return annotations is not None and (annotations.read_only_hint is True or annotations.idempotent_hint is True)
 
 
 def param_headers(link: Link, tool: types.Tool | None, arguments: Mapping[str, Any]) -> dict[str, str]:
-    """The arguments that a 2026 tool requires in headers, too."""
+    """The arguments that a 2026 tool requires in headers as well."""
     if tool is None or link.era is not Era.Y2026:
         return {}
     return mcp_param_headers(x_mcp_header_map(tool.input_schema), arguments)
@@ -84,22 +85,22 @@ def param_headers(link: Link, tool: types.Tool | None, arguments: Mapping[str, A
 def check_result(
     server: ServerDeclaration, tool: types.Tool | None, result: types.CallToolResult
 ) -> types.CallToolResult:
-    """The result, or `BadAnswer` if it does not fit the tool's output schema, where that is known."""
+    """Return the result. Raises `BadAnswer` if it does not match the tool's output schema, where that is known."""
     if tool is None or tool.output_schema is None or result.is_error or result.structured_content is None:
         return result
     from jsonschema.validators import validator_for
     from referencing import Registry
 
     try:
-        # An empty registry: a schema is a server's data, and must not make us fetch what it names.
+        # An empty registry: a schema comes from a server and must not make us fetch URLs.
         nothing = cast("Any", Registry)()
         kind: Any = validator_for(tool.output_schema)
         kind.check_schema(tool.output_schema)
         kind(tool.output_schema, registry=nothing).validate(result.structured_content)
-    except Exception as error:  # a mismatch, an invalid schema, a reference that leads nowhere
+    except Exception as error:  # a mismatch, an invalid schema, an unresolvable reference
         why = getattr(error, "message", None) or str(error)
         raise BadAnswer(
-            f"tools/call: {server.name!r} {tool.name!r}: the result does not fit its schema: {why}"[:400],
+            f"tools/call: {server.name!r} {tool.name!r}: the result does not match its schema: {why}"[:400],
             server=server.name,
             phase="call",
             remedy="this is a fault of the server; the tool was executed",

@@ -1,4 +1,4 @@
-"""The SDK's `ClientSession` over a run's link: opened once a link, in a task of the link's own, and ended with it."""
+"""The SDK's `ClientSession` over a run's link: opened once per link, in a task of the link, and closed with it."""
 
 import anyio
 import anyio.abc
@@ -13,11 +13,11 @@ from holdfast.errors import UsageError
 from holdfast.links.sdk import LinkDispatcher
 
 _sessions: dict[int, ClientSession] = {}
-"""By the id of their link, for as long as that is open: a session holds its link."""
+"""Open sessions by the id of their link. A session references its link."""
 
 
 class _Quiet(LinkDispatcher):
-    """A dispatcher that leaves the server's requests to the run's callbacks."""
+    """A dispatcher that lets the run's callbacks answer the server's requests."""
 
     async def run(
         self,
@@ -32,7 +32,7 @@ class _Quiet(LinkDispatcher):
 
 
 async def session(server: ServerDeclaration) -> ClientSession:
-    """Opened once per link, in a task of the link's own, and ended with it."""
+    """Return the session over a link, opened once per link in a task of the link, and closed with it."""
     run = run_of(server)
     if run is None:
         raise UsageError(

@@ -1,1 +1,1 @@
-"""Runs: the links that an agent's calls share, who leases them, and which run a call belongs to."""
+"""Runs: the links shared by an agent's calls, their leases, and which run a call belongs to."""

@@ -1,7 +1,7 @@
-"""A durable run's record: who may continue it, which servers it used, until when. One row in a store.
+"""The record of a durable run in a store: who may continue it, until when, and which servers it used.
 
 A run that was ended can't be continued; one of another principal is treated as unknown. The sessions of its servers are
-kept under it.
+stored under its id.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from holdfast.links.options import Options
 from holdfast.stores.contract import Store
 
 KIND = "run"  # the kind of a durable run's record
-IDLE = 7 * 86_400.0  # seconds after its last use that a run may be continued: a conversation rests over a holiday
-TRIES = 20  # to add to a list that other processes add to
+IDLE = 7 * 86_400.0  # seconds unused until a run can't be continued: a conversation may pause over a holiday
+TRIES = 20  # to add to a list that other processes change as well
 
 log = logging.getLogger("holdfast.client")
 
 
 class RunRecord:
-    """The row of one run."""
+    """The record of one run."""
 
     def __init__(
         self, store: Store, id: RunId, principal: Principal, idle: float | None = None, max_age: float | None = None
@@ -39,15 +39,15 @@ class RunRecord:
         self.idle = IDLE if idle is None else idle
         self.max_age = max_age
         self.servers: frozenset[str] = frozenset()
-        """Names of the servers that the run had used before it was opened here."""
+        """The names of the servers that the run had used before it was opened here."""
         self.continued = False
         self.life = ""
-        """Distinguishes a run from an earlier one of the same id that has expired: their sessions are not the same."""
+        """Distinguishes a run from an expired one of the same id, which had other sessions."""
         self._written: set[str] = set()
         self._unwritten: set[str] = set()
 
     async def open(self) -> None:
-        """Begin the run, or continue it. An expired one begins again with new sessions, reaped or not."""
+        """Begin the run, or continue it. An expired run begins again with new sessions."""
         record = await self.store.get(KIND, self.id, dead=True)
         if record is not None and record.expired:
             log.warning("run %s was not continued in time; it begins again, with new sessions", self.id)
@@ -58,10 +58,10 @@ class RunRecord:
             fresh = Record(KIND, self.id, self.principal, data, idle=self.idle, max_age=self.max_age)
             try:
                 record = await self.store.commit(fresh, expect=0)
-            except Conflict:  # another process began it this moment
+            except Conflict:  # another process has just begun it
                 record = await self.store.get(KIND, self.id, dead=True)
         if record is not None and record.principal != self.principal:
-            raise UsageError(f"there is no run {self.id} of this principal", id=self.id, kind=KIND)
+            raise UsageError(f"this principal has no run {self.id}", id=self.id, kind=KIND)
         if record is None or record.ended is not None:
             remedy = "begin a new one under another id"
             raise Ended(f"run {self.id} was ended", kind=KIND, id=self.id, remedy=remedy)
@@ -75,14 +75,14 @@ class RunRecord:
         self.life = life_of(record)
 
     async def touch(self) -> None:
-        """Restart its idle time. If it was ended meanwhile, the next call that writes raises that."""
+        """Restart its idle time. If it was ended meanwhile, the next write raises that."""
         try:
             await self.store.touch(KIND, self.id)
         except (Ended, NotFound, SessionExpired):
             return
 
     async def use(self, name: str) -> None:
-        """Write down that the run uses a server; two processes on one run add to each other's lists."""
+        """Record that the run uses a server. Two processes with the same run add to the same list."""
         if name in self._written:
             return
         self._unwritten.add(name)
@@ -108,20 +108,20 @@ class RunRecord:
         raise Conflict(f"run {self.id}: {TRIES} writes were overtaken by others", kind=KIND, id=self.id)
 
     async def flush(self) -> None:
-        """Write what could not be written before."""
+        """Retry writes that failed."""
         for name in tuple(self._unwritten):
             await self.use(name)
 
     def link_id(self, server: str) -> str:
-        """The id of the record in which the session of one server is kept."""
+        """The id of the record that stores the session of one server."""
         return f"{self.id}/{server}@{self.life}"
 
     def memory(self, server: str) -> "RunMemory":
-        """Where the session of one server is kept."""
+        """The memory for the session of one server."""
         return RunMemory(self, server)
 
     async def end(self, names: Iterable[str] = ()) -> bool:
-        """End the run for every process. True if it was alive."""
+        """End the run for every process. Returns True if it was alive."""
         record = await self.store.get(KIND, self.id)
         known = _names(record) if record is not None else set[str]()
         for name in self.servers | known | self._written | self._unwritten | set(names):
@@ -130,7 +130,9 @@ class RunRecord:
 
 
 class RunMemory(StoreMemory):
-    """The session of one server in a durable run: it lives as long as the run, and its use keeps the run alive."""
+    """The memory of one server's session in a durable run:
+    it lives as long as the run, and its use keeps the run alive.
+    """
 
     def __init__(self, run: RunRecord, server: str) -> None:
         super().__init__(run.store, run.link_id(server), principal=run.principal, idle=run.idle)
@@ -142,13 +144,13 @@ class RunMemory(StoreMemory):
         try:
             kept = await super().load()
         except StoreDown as error:
-            # What is there is not known; if it can be saved to again, that is found out by the save's conflict.
+            # The stored session is unknown; a conflict when saving will show it.
             return MemoryEntry(None, 0, lost=known, unreadable=str(error))
         return kept._replace(lost=True) if kept.token == 0 and known else kept
 
     async def save(self, saved: Saved, token: object) -> object:
         token = await super().save(saved, token)
-        # Only now: a server that the run is known to use has a saved session, or has lost it.
+        # Only after that: a server that the run is recorded to use either has a saved session or has lost it.
         await self._run.use(self._server)
         return token
 
@@ -158,8 +160,9 @@ class RunMemory(StoreMemory):
 
 
 class RecordedMemory:
-    """The author's memory of a program or object in a durable run. The run's record knows what that one may not: that
-    there was one, which ended with its process."""
+    """The author's memory for a program or object in a durable run.
+    The run's record adds what that memory may not store: that there was a session, which ended with its process.
+    """
 
     def __init__(self, inner: Memory, run: RunRecord, server: str) -> None:
         self._inner = inner
@@ -191,7 +194,7 @@ def _names(record: Record) -> set[str]:
 
 
 def server_of(link_id: str, run: str, life: str) -> str | None:
-    """The server whose session a record keeps, if it is one of this run."""
+    """The server whose session is in a record, if it belongs to this run."""
     head, tail = f"{run}/", f"@{life}"
     return link_id[len(head) : -len(tail)] if link_id.startswith(head) and link_id.endswith(tail) else None
 
@@ -202,7 +205,7 @@ def life_of(record: Record) -> str:
 
 
 async def end_sessions(servers: Sequence[ServerDeclaration], record: RunRecord) -> None:
-    """End what an earlier process left at these servers: adopted by id, without a handshake, then ended."""
+    """End the sessions that an earlier process left at these servers: they are adopted by id, without a handshake."""
 
     async def end(server: ServerDeclaration) -> None:
         saved = (await record.memory(server.name).load()).saved

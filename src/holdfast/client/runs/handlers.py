@@ -1,4 +1,4 @@
-"""Who answers servers and takes events in a run: those of the run itself, and of nested runs while they are open."""
+"""The callbacks and event sinks of a run: its own, and those of nested runs while they are open."""
 
 import logging
 from collections.abc import Callable
@@ -14,7 +14,7 @@ log = logging.getLogger("holdfast.client")
 
 @dataclass(frozen=True)
 class Replacement:
-    """A server had lost a session of the run; a new one stands, and what the old one kept is gone."""
+    """A server lost a session of the run and began a new one; the state of the old one is gone."""
 
     server: ServerDeclaration
     old: str | None
@@ -26,7 +26,7 @@ OnReplaced: TypeAlias = Callable[[Replacement], None]
 
 @dataclass(frozen=True, eq=False)
 class Handlers:
-    """What one `run()` brings: who answers servers, and who takes events."""
+    """The callbacks and event sinks given to one `run()`."""
 
     callbacks: Callbacks
     on_replaced: OnReplaced | None = None
@@ -34,15 +34,15 @@ class Handlers:
 
 
 class RunHandlers:
-    """The handlers of a run."""
+    """All handlers of a run."""
 
     def __init__(self, first: Handlers) -> None:
         self._all = (first,)
         self.callbacks = first.callbacks
-        """Of all that are open now: those of nested runs first, the newest of them before the others."""
+        """The callbacks of all that are open: those of nested runs first, the newest before the others."""
 
     def add(self, handlers: Handlers) -> None:
-        """A nested run's callbacks and sinks, beside those that are there."""
+        """Add a nested run's callbacks and sinks."""
         self._replace((*self._all, handlers))
 
     def remove(self, handlers: Handlers) -> None:
@@ -56,7 +56,7 @@ class RunHandlers:
         self.callbacks = merged
 
     def on_event(self, server: ServerDeclaration, event: Event) -> None:
-        """An event of a link that the run leases. Every sink gets it, whatever another one raises."""
+        """Pass on an event of a link that the run leases. Every sink gets it, even if another one raises."""
         for handlers in self._all:
             try:
                 if handlers.on_replaced is not None and isinstance(event, LinkSessionReplaced):

@@ -1,7 +1,6 @@
-"""The leases of one run: one for each server and reuse, however many calls want it at once.
+"""The leases of one run: one for each server and reuse, shared by concurrent calls.
 
-It owns what is leased and what is being leased, and the figures of what was given back. How a link is made is not known
-here.
+It also keeps the statistics of released links. Links are created elsewhere.
 """
 
 import asyncio
@@ -22,14 +21,14 @@ Key: TypeAlias = tuple[ServerDeclaration, Reuse]
 
 @dataclass(eq=False)
 class _Leasing:
-    """A lease on its way, and how many calls wait for it."""
+    """A pending lease, and the number of calls that wait for it."""
 
     task: asyncio.Task[Lease]
     waiting: int = 0
 
 
 class RunLeases:
-    """What one run leases."""
+    """The leases of one run."""
 
     def __init__(self, run: RunId, take: Callable[[ServerDeclaration, Reuse], Awaitable[Lease]]) -> None:
         self._run = run
@@ -42,14 +41,14 @@ class RunLeases:
 
     @property
     def names(self) -> set[str]:
-        """Of the servers that are leased now."""
+        """The names of the servers that are leased now."""
         return {server.name for server, _ in self._leases}
 
     def statistics(self) -> dict[str, LinkStatistics]:
         return {**self._given_back, **_statistics(self._leases)}
 
     def at_hand(self, server: ServerDeclaration, reuse: Reuse) -> Link | None:
-        """The link that is leased already, if it was used a moment ago."""
+        """The leased link, if it was used recently."""
         lease = self._leases.get((server, reuse))
         return lease.link if lease is not None and lease.fresh() else None
 
@@ -57,7 +56,9 @@ class RunLeases:
         return self._leases.get((server, reuse))
 
     async def take(self, server: ServerDeclaration, reuse: Reuse, seconds: float) -> Lease:
-        """Lease the link, or wait for the lease that another call began. A caller that is cancelled stops no other."""
+        """Lease the link, or wait for the lease that another call began.
+        Cancelling one caller does not affect others.
+        """
         leasing = self._join(server, reuse)
         try:
             await asyncio.wait((leasing.task,), timeout=seconds)
@@ -97,7 +98,7 @@ class RunLeases:
     def _leave(self, key: Key, leasing: _Leasing) -> None:
         leasing.waiting -= 1
         if not leasing.waiting and not leasing.task.done():
-            leasing.task.cancel()  # no call waits for it any more
+            leasing.task.cancel()  # no call waits for it any longer
             self._forget(key, leasing)
 
     def _forget(self, key: Key, leasing: _Leasing) -> None:
@@ -109,7 +110,7 @@ class RunLeases:
         return lease
 
     async def close(self, seconds: float) -> None:
-        """No new leases; give up what is on its way. What is leased stays so until `give_up`."""
+        """Refuse new leases and cancel pending ones. Leased links stay leased until `give_up`."""
         self.closed = True
         tasks = [leasing.task for leasing in self._leasing.values()]
         for task in tasks:
@@ -118,7 +119,7 @@ class RunLeases:
             await asyncio.wait(tasks, timeout=seconds)
 
     def give_up(self) -> list[Lease]:
-        """All leases, for the caller to release; what their links did stays known."""
+        """Return all leases for the caller to release; the statistics of their links are kept."""
         leases, self._leases = self._leases, {}
         self._given_back |= _statistics(leases)
         return list(leases.values())

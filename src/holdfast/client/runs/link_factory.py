@@ -1,4 +1,4 @@
-"""Links made from declarations: options, handlers and memory put together. Nothing here keeps or closes a link."""
+"""Creates links from declarations, with options, handlers and memory. It does not keep or close them."""
 
 import logging
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def make_link(
     on_notification: OnNotification,
     on_event: Sink | None,
 ) -> Link:
-    """A link as the server's declaration has it. `callbacks` says what the server may ask for."""
+    """A link according to the server's declaration. `callbacks` determine what the server may request."""
     options = Options(
         era=server.era,
         stateful=server.stateful,
@@ -52,14 +52,14 @@ def make_link(
 def make_single_link(
     server: ServerDeclaration, principal: Principal, callbacks: Callbacks, memory: Memory | None, sink: Sink | None
 ) -> Link:
-    """A link for one call, that nothing else uses."""
+    """A link for one call only."""
     merged = server.callbacks.over(callbacks) if server.callbacks is not None else callbacks
     answer = partial(merged.answer, server=server.name)
     return make_link(server, principal, memory, merged, answer, merged.notify, sink)
 
 
 def make_link_outside_runs(server: ServerDeclaration, principal: Principal = ANONYMOUS) -> Link:
-    """A link for one call outside any run; a server with a memory of its own goes on with what that has."""
+    """A link for one call outside any run; a server with a memory of its own continues the session stored there."""
     return make_single_link(server, principal, Callbacks(), make_memory(server, None, None, principal, None), None)
 
 
@@ -72,8 +72,10 @@ def make_memory(
     *,
     recorded: bool = False,
 ) -> Memory | None:
-    """What a factory makes. If it raises, the call goes on without a memory. `recorded`: a run's record says that there
-    was a program, which an id can't."""
+    """The memory that a factory returns.
+    If it raises, the call continues without a memory. `recorded`: a run's record says that there was a program, which
+    an id can't.
+    """
     make = server.memory or factory
     if make is None:
         return None
@@ -93,14 +95,14 @@ def _warn_of_ids(server: ServerDeclaration) -> None:
     if server not in _warned_of_ids:
         _warned_of_ids.add(server)
         log.warning(
-            "%s: its memory keeps session ids, and a program or object has none: each time it begins again without a "
-            "report of what is lost; use `holdfast.run(id, store=…)`, which writes down that there was one",
+            "%s: its memory stores session ids, and a program or object has none: each time it begins again without a "
+            "report of what is lost; use `holdfast.run(id, store=…)`, which records that there was one",
             server.name,
         )
 
 
 def forgetting_hints(server: ServerDeclaration, principal: Principal, then: OnNotification) -> OnNotification:
-    """A handler of notifications that first forgets the hints about tools that changed."""
+    """A handler of notifications that first drops the hints about changed tools."""
 
     def on_notification(method: str, params: Mapping[str, Any] | None) -> None:
         if method == "notifications/tools/list_changed":

@@ -1,4 +1,4 @@
-"""The runs that use a link now: the newest one answers the server's questions, and all get the link's events."""
+"""The runs that currently use a link: the newest answers the server's questions, and all get the link's events."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from holdfast.links.link import Link
 
 
 class LinkUser(Protocol):
-    """What a run is to a link."""
+    """The part of a run that a link uses."""
 
     @property
     def callbacks(self) -> Callbacks: ...
@@ -18,14 +18,14 @@ class LinkUser(Protocol):
 
 
 class LinkUsers:
-    """The users of one link. Only one that is kept for the process has several, and some moments none."""
+    """The users of one link. Only a link that is kept for the process can have several, or temporarily none."""
 
     def __init__(self, server: ServerDeclaration, kept: bool) -> None:
         self._server = server
         self._kept = kept
         self._now: list[LinkUser] = []
         self._missed: LinkSessionReplaced | None = None
-        """What happened to a kept link while no run used it."""
+        """Events of a kept link while no run used it."""
 
     def join(self, user: LinkUser, link: Link) -> None:
         self._now.append(user)
@@ -36,7 +36,7 @@ class LinkUsers:
             user.on_event(self._server, missed)
 
     def leave(self, user: LinkUser, link: Link) -> None:
-        """Of a link that is kept; one of the run's own still reports to it while it closes."""
+        """For a kept link; a link of the run itself still reports to it while closing."""
         if self._kept and user in self._now:
             self._now.remove(user)
             link.losses.sharers.remove(user)

@@ -1,9 +1,8 @@
-"""Links, kept for the runs that lease them: one per (server, principal, scope, event loop), never shared across these.
+"""The pool of links that runs lease: one per (server, principal, scope, event loop), never shared across these.
 
-It owns every link that runs use: caps and the queue for room, least-recently-used eviction, idle time, maximum age, the
-health check before a link that idled is used again. A link is never closed while it is leased: an old one is drained.
-
-What happens next is decided by `slots.py`, on slots and queue alone; waiting, checking and closing are done here.
+It owns every link that runs use: limits and the queue for room, least-recently-used eviction, idle time, maximum age,
+and the health check before an idle link is used again. A link is never closed while it is leased: an old one is
+drained. `slots.py` decides, on slots and queue alone; waiting, checking and closing are done here.
 """
 
 import asyncio
@@ -23,15 +22,15 @@ from holdfast.links.link import Link
 
 log = logging.getLogger("holdfast.client")
 
-MAX_LINKS = 256  # of a process: programs never more, other links as long as one of them can be closed instead
-WAIT = 60.0  # seconds for a link to come free before `PoolFull`, for a call without a timeout: as for one to come up
+MAX_LINKS = 256  # of a process: a hard limit for programs; for other links, only while one can be closed instead
+WAIT = 60.0  # seconds for a free link before `PoolFull`, for a call without a timeout: as long as a start may take
 LOOK_AGAIN = 0.5  # seconds
-CHECK_SECONDS = 5.0  # for the health check of a link that idled
+CHECK_SECONDS = 5.0  # for the health check of an idle link
 
 
 @dataclass(frozen=True)
 class PoolStatistics:
-    """What a pool did so far."""
+    """The counters of a pool."""
 
     opens: int = 0
     reuses: int = 0
@@ -56,7 +55,7 @@ class Lease:
         return self._slot.link
 
     def join(self, user: LinkUser) -> None:
-        """The user answers the server's questions and gets the link's events, until it leaves."""
+        """Let the user answer the server's questions and get the link's events until it leaves."""
         if self._slot is not None:
             self._slot.users.join(user, self._slot.link)
 
@@ -65,16 +64,16 @@ class Lease:
             self._slot.users.leave(user, self._slot.link)
 
     def fresh(self) -> bool:
-        """Was the link used a moment ago? Looking counts as use."""
+        """Whether the link was used recently. Calling this counts as use."""
         return self._slot is None or self._slot.fresh(self._pool.clock.monotonic())
 
     async def check(self) -> None:
-        """Check a link that idled within its run, before it is used again."""
+        """Check an idle link of the run before it is used again."""
         if self._slot is not None:
             await self._pool.check_leased(self._slot)
 
     async def release(self, *, end: bool | None = None) -> None:
-        """Give it back; twice is fine. `end=False` leaves the server's session alive."""
+        """Release the lease; may be called twice. `end=False` leaves the server's session alive."""
         slot, self._slot = self._slot, None
         if slot is not None:
             await self._pool.give_back(slot, end)
@@ -99,8 +98,10 @@ class Pool:
         return PoolStatistics(**self._count, open_links=len(slots), leased=sum(slot.leases > 0 for slot in slots))
 
     async def lease(self, key: Key, make: Callable[[], tuple[Link, LinkUsers]]) -> Lease:
-        """A lease on the key's link: the kept one if it is young and well, else a new one. Waits for room in turn, for
-        as long as the caller does."""
+        """Lease the key's link:
+        the kept one if it is not too old and healthy, else a new one. Waits for room in order of arrival, without a
+        limit of its own.
+        """
         waiter: Waiter | None = None
         try:
             while True:
@@ -121,7 +122,7 @@ class Pool:
         finally:
             if waiter is not None:
                 self.slots.queue.remove(waiter)
-                self.slots.wake()  # the next in the queue may have room now
+                self.slots.wake()  # the next waiter may have room now
 
     async def give_back(self, slot: Slot, end: bool | None) -> None:
         slot.give_back(self.clock.monotonic())
@@ -135,7 +136,7 @@ class Pool:
         self.slots.wake()
 
     async def check_leased(self, slot: Slot) -> None:
-        """Check a link that idled within a run, once for all calls that wait for it."""
+        """Check an idle link of a run, once for all calls that wait for it."""
         checking = self._checking.get(slot)
         if checking is None:
             checking = self._checking[slot] = asyncio.get_running_loop().create_task(self._check_leased(slot))
@@ -143,7 +144,7 @@ class Pool:
         await asyncio.shield(checking)
 
     async def close(self) -> None:
-        """Close every link of this event loop that is not leased: the kept ones."""
+        """Close every kept link of this event loop that is not leased."""
         idle = self.slots.idle_here()
         for slot in idle:
             self.slots.retire(slot)
@@ -152,7 +153,9 @@ class Pool:
     # Decisions, on slots and queue as they are now.
 
     def _lease_kept(self, key: Key) -> tuple[Slot | None, bool]:
-        """The slot of this key with a lease more, and whether it must be checked; one that is too old is retired."""
+        """The slot of this key with one more lease, and whether it must be checked;
+        a slot that is too old is retired.
+        """
         slot, now = self.slots.kept.get(key), self.clock.monotonic()
         if slot is not None and slot.too_old(now):
             self._retire_and_close(slot)
@@ -166,7 +169,7 @@ class Pool:
         if not slot.program and len(self.slots.all()) > self.max_links:
             self._evict(
                 self.slots.oldest_idle(lambda idle: not idle.program)
-            )  # if there is none, there are more for a while
+            )  # if there is none, the limit is exceeded for a while
         return slot
 
     def _evict(self, slot: Slot | None) -> "asyncio.Task[None] | None":
@@ -176,7 +179,7 @@ class Pool:
         return self._retire_and_close(slot)
 
     def _retire_and_close(self, slot: Slot) -> "asyncio.Task[None] | None":
-        """No new lease; closed at once if it is idle, else when the last lease is given back."""
+        """Refuse new leases; close the link at once if it is idle, else when the last lease is released."""
         self.slots.retire(slot)
         if slot.leases:
             return None
@@ -186,7 +189,7 @@ class Pool:
         return closing
 
     def _idled(self, slot: Slot) -> None:
-        """A kept link has idled for too long, or is too old: it is closed, although no call comes."""
+        """Close a kept link that has been idle for too long or is too old, even if no call comes."""
         if slot.leases or slot.retired or self.slots.kept.get(slot.key) is not slot:
             return
         now = self.clock.monotonic()
@@ -195,17 +198,17 @@ class Pool:
         else:
             slot.start_timer(now, self._idled)
 
-    # What follows from them.
+    # The resulting actions.
 
     async def _wait(self, waiter: Waiter) -> None:
         with suppress(TimeoutError):
-            # Nothing wakes us for what an ended event loop left behind, so look again now and then.
+            # Nothing signals that an event loop has ended and left slots, so check periodically.
             async with asyncio.timeout(LOOK_AGAIN):
                 await waiter.freed.wait()
         waiter.freed.clear()
 
     async def _check_kept(self, slot: Slot) -> bool:
-        """Is a kept link well after it idled? If not, its lease is taken back and it is closed."""
+        """Whether a kept link is healthy after being idle. If not, its lease is withdrawn and it is closed."""
         try:
             well = await self._is_well(slot.link)
         except BaseException:
@@ -218,14 +221,16 @@ class Pool:
         return well
 
     async def _check_leased(self, slot: Slot) -> None:
-        """A link without state is closed when it is too old, and comes up anew with the next call; one with state is
-        checked, since only its server may forget that state."""
+        """Renew or check an idle link:
+        one without state is closed if it is too old, and reconnects with the next call; one with state is only checked,
+        so that the state is not lost.
+        """
         if slot.outworn(self.clock.monotonic()) and not slot.server.stateful and not slot.link.statistics().in_flight:
             renewed = self.clock.monotonic()
             await slot.link.close()
             slot.renewed(renewed)
         else:
-            await self._is_well(slot.link)  # the link recovers from what it meets, and reports a loss to the next call
+            await self._is_well(slot.link)  # the link recovers from faults, and reports a loss to the next call
         slot.checked(self.clock.monotonic())
 
     async def _is_well(self, link: Link) -> bool:
@@ -260,7 +265,9 @@ async def close_kept_links() -> None:
 
 @atexit.register
 def _warn_of_leaks() -> None:
-    """A run that was never left is a bug of its author, and costs servers their sessions."""
+    """Log links that are still leased at exit:
+    a run that is never left is a bug in the program and leaves sessions at servers.
+    """
     if leased := pool.statistics().leased:
         log.warning(
             "%d links were still leased when the program ended: a run was never left; use `async with holdfast.run():`",

@@ -1,7 +1,6 @@
-"""A run: the links that an agent's calls share, as long as its work. `scope.py` decides which run a call belongs to.
+"""A run: the links that an agent's calls share during its work. `scope.py` decides which run a call belongs to.
 
-It owns the beginning and the end of a run: everything is released after success, error, cancellation or an abandoned
-generator, in bounded time.
+Everything is released in bounded time after success, error, cancellation or an abandoned generator.
 """
 
 import asyncio
@@ -30,15 +29,15 @@ from holdfast.links.options import LinkStatistics
 from holdfast.links.target import HttpTarget
 from holdfast.stores.contract import Store
 
-RELEASE_SECONDS = 60.0  # for all links of a run together: a hanging one must not hold up the end of a program
-STORE_SECONDS = 15.0  # for the last writes to a durable run's store, as long as a memory has for one answer
+RELEASE_SECONDS = 60.0  # for all links of a run together: a hanging one must not delay the end of a program
+STORE_SECONDS = 15.0  # for the last writes to a durable run's store, as long as a memory may take for one operation
 
 log = logging.getLogger("holdfast.client")
 S = TypeVar("S", bound=ServerDeclaration)
 
 
 class Run:
-    """One run. Made by `run()`."""
+    """One run, created by `run()`."""
 
     def __init__(
         self,
@@ -71,17 +70,17 @@ class Run:
 
     @property
     def closed(self) -> bool:
-        """Was it left? A closed run takes no more calls."""
+        """Whether the run was left. A closed run accepts no more calls."""
         return self.leases.closed
 
     @property
     def callbacks(self) -> Callbacks:
-        """Those of the run and of all nested runs that are open, the newest first."""
+        """The callbacks of the run and of all open nested runs, the newest first."""
         return self.handlers.callbacks
 
     @property
     def here(self) -> bool:
-        """Does it belong to the event loop that runs in this thread?"""
+        """Whether it belongs to the event loop that runs in this thread."""
         try:
             return self._loop is asyncio.get_running_loop()
         except RuntimeError:
@@ -89,11 +88,11 @@ class Run:
 
     @property
     def continued(self) -> bool:
-        """True for a durable run that had been begun before and was not ended or expired."""
+        """Whether it is a durable run that was begun before and had not ended or expired."""
         return self._record is not None and self._record.continued
 
     def is_same(self, id: str | None, store: Store | str | None, memory: MemoryFactory | None) -> bool:
-        """Does a nested `run()` of these mean this run? Naming none of them, or the very same ones."""
+        """Whether a nested `run()` with these arguments joins this run: if it gives none of them, or the same ones."""
         if id is None:
             return memory is None or memory is self._memory
         name, kept_in = self._named
@@ -101,12 +100,14 @@ class Run:
         return id == name and same_store and memory is self._memory
 
     def statistics(self) -> dict[str, LinkStatistics]:
-        """What each server's link did so far, by server name."""
+        """The statistics of each server's link, by server name."""
         return self.leases.statistics()
 
     def bind(self, server: S) -> S:
-        """The same server, fixed to this run: its calls use this run's link wherever they are made from. For async
-        generators, notebook cells, and tasks or threads that the run's context does not reach."""
+        """The same server, bound to this run:
+        its calls use this run's link wherever they are made. For async generators, notebook cells, and tasks or threads
+        without the run's context.
+        """
         return server.plain.bound(self)
 
     def on_event(self, server: ServerDeclaration, event: Event) -> None:
@@ -117,9 +118,11 @@ class Run:
     async def link(
         self, server: ServerDeclaration, reuse: Reuse | None = None, *, timeout: float | None = None
     ) -> Link:
-        """The run's link to a server; fifty first calls lease one, and a caller that is cancelled stops no other. Where
-        the number of links is capped, callers wait in turn, for `timeout` seconds or as long as a link may take to
-        come up."""
+        """The run's link to a server.
+        Concurrent first calls lease one link together, and cancelling one caller does not affect others. Where the
+        number of links is limited, callers wait in order of arrival, for `timeout` seconds or as long as a link may
+        take to start.
+        """
         server, wanted = server.plain, reuse or server.reuse
         lease = self.leases.get(server, wanted)
         if lease is None:
@@ -146,7 +149,7 @@ class Run:
     async def _lease(self, server: ServerDeclaration, reuse: Reuse) -> Lease:
         kept = reuse == "process" and not self.durable
         callbacks = server.callbacks.over(self.callbacks) if server.callbacks is not None else self.callbacks
-        # A link states its capabilities once, at the handshake, so runs share one only if theirs are the same.
+        # A link declares its capabilities once, at the handshake, so only runs with the same ones share it.
         shared_by = frozenset((*callbacks.capabilities, f"log level {callbacks.wanted_level}"))
 
         def make() -> tuple[Link, LinkUsers]:
@@ -164,7 +167,7 @@ class Run:
     def _memory_for(self, server: ServerDeclaration, kept: bool) -> Memory | None:
         record = self._record
         if server.memory is None and self._memory is None:
-            # A program or an object ends with its process, and what is saved of it says that there was one.
+            # A program or an object ends with its process; its saved session records that there was one.
             return None if record is None else record.memory(server.name)
         # A link that several runs share belongs to none of them.
         id = None if kept else self.id
@@ -176,8 +179,9 @@ class Run:
         return RecordedMemory(guarded(given, self.principal), record, server.name)
 
     async def _note_use(self, server: ServerDeclaration) -> None:
-        """Write down, before its first call, that the run uses a program or an object: not every one has a session that
-        is saved, and the process that continues the run must know that there was one."""
+        """Record, before its first call, that the run uses a program or an object:
+        not every one has a saved session, and the process that continues the run must know that there was one.
+        """
         if self._record is None or isinstance(server.target, HttpTarget):
             return
         try:
@@ -190,11 +194,11 @@ class Run:
         return lambda event: self.on_event(server, event)
 
     def single(self, server: ServerDeclaration) -> Link:
-        """A link for one call, that nothing else uses."""
+        """A link for one call only."""
         return make_single_link(server, self.principal, self.callbacks, None, self._sink(server))
 
     async def open(self) -> None:
-        """Begin, or continue, a durable run."""
+        """Begin or continue a durable run."""
         try:
             if self._store is not None:
                 await self._store.__aenter__()
@@ -211,8 +215,10 @@ class Run:
 
     @shortened
     async def end(self, *servers: ServerDeclaration) -> None:
-        """End a durable run for good: its sessions, and its records. No call follows. A session that an earlier process
-        left can only be ended at a server that is known here: one that this run has called, or that is given."""
+        """End a durable run permanently, with its sessions and records.
+        No call may follow. A session that an earlier process left can only be ended at a known server: one that this
+        run has called, or one in `servers`.
+        """
         self._ended = True
         leased, leases = self.leases.names, self._give_up()
         await asyncio.gather(*(lease.release(end=True) for lease in leases), return_exceptions=True)
@@ -229,7 +235,7 @@ class Run:
         return leases
 
     async def release(self) -> None:
-        """Give everything back. A failing or hanging close keeps no other open."""
+        """Release everything. A close that fails or hangs does not prevent the others."""
         if self.closed:
             return
         await self.leases.close(RELEASE_SECONDS)
@@ -238,8 +244,8 @@ class Run:
                 async with asyncio.timeout(STORE_SECONDS):
                     await self._record.flush()
                     await self._record.touch()
-            except Exception as error:  # whatever a store does, the links are released
-                log.warning("run %s could not be written down: %s", self.id, _text_of(error))
+            except Exception as error:  # the links are released even if the store fails
+                log.warning("run %s could not be recorded: %s", self.id, _text_of(error))
         await self._release_all(self._give_up())
         try:
             async with asyncio.timeout(STORE_SECONDS):

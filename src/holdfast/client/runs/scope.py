@@ -1,6 +1,7 @@
-"""`async with holdfast.run():` and which run a call belongs to. Children inherit it; the root releases it.
+"""`async with holdfast.run():` and which run a call belongs to.
+Child tasks inherit the run; the outermost scope releases it.
 
-It owns the context variable of runs. One that is set in an async generator leaks into the code that steps the
+The current run is in a context variable. When set in an async generator, it leaks into the code that steps the
 generator, so a run that was entered in a generator is also found by the generator's frame.
 """
 
@@ -35,18 +36,18 @@ class Scope:
         above = outer.callbacks if outer is not None and joined else run.callbacks
         self.run = run
         self.outer = outer
-        """The scope that this one was entered in."""
+        """The enclosing scope."""
         self.previous = _current.get()
-        """The context variable's value before: in an interleaved generator, another's."""
+        """The context variable's previous value; in an interleaved generator it may be another one's."""
         self.nested = joined and (nested is not None or (outer is not None and outer.nested))
-        """Do callbacks of a nested run hold in here?"""
+        """Whether callbacks of a nested run apply in this scope."""
         self.callbacks = nested.over(above) if joined and nested is not None else above
         self.code = code
-        """Of the async generator that entered it."""
+        """The code of the async generator that entered it."""
         self.task = _task()
         self.open = True
         self.warned: set[int] = set()
-        """Links, by id, whose servers can't learn of the callbacks that are new in here."""
+        """Ids of links whose servers can't be informed of this scope's new callbacks."""
 
     def within(self, other: "Scope") -> bool:
         scope: Scope | None = self
@@ -62,13 +63,13 @@ _warned: set[tuple[CodeType, int]] = set()
 
 
 def current_scope() -> Scope | None:
-    """The scope that the caller is in, closed ones included. `UsageError` where it can't be known which one that is."""
+    """The scope of the caller, even if it is closed. Raises `UsageError` where it can't be determined."""
     scope = _current.get()
     return _by_frame(scope) if _generators else scope
 
 
 def _root(scope: Scope | None) -> Scope | None:
-    """The outer scope whose run a generator joined, else the scope itself: all tasks inherit that of outside."""
+    """The outer scope whose run a generator joined, else the scope itself."""
     while scope is not None and scope.code is not None and scope.outer is not None and scope.outer.run is scope.run:
         scope = scope.outer
     return scope
@@ -82,8 +83,9 @@ def _task() -> "asyncio.Task[object] | None":
 
 
 def inherited_principal(scope: Scope | None) -> Principal | None:
-    """The principal of a task that outlived its run or runs in another event loop: still that run's. What a generator
-    left behind does not count."""
+    """The principal of the current task, which keeps that of its run even after the run or in another event loop.
+    Runs left by a generator do not count.
+    """
     root = _root(scope)
     if scope is None or root is None or root.code is not None or (not scope.open and scope.task is _task()):
         return None
@@ -91,8 +93,7 @@ def inherited_principal(scope: Scope | None) -> Principal | None:
 
 
 def current_run() -> Run | None:
-    """The run that this task belongs to; a closed one counts as none, and so does one of another event loop. None
-    also where it can't be known which run it is."""
+    """The run of the current task; None if it is closed, belongs to another event loop, or can't be determined."""
     try:
         return run_of_call()
     except UsageError:
@@ -100,14 +101,15 @@ def current_run() -> Run | None:
 
 
 def run_of_call() -> Run | None:
-    """The same, for a call: `UsageError` where it can't be known which run it is."""
+    """The same for a call: raises `UsageError` where the run can't be determined."""
     scope = current_scope()
     return scope.run if scope is not None and not scope.run.closed and scope.run.here else None
 
 
 def _by_frame(scope: Scope | None) -> Scope | None:
-    """The innermost generator on the stack that entered a run decides. The code that steps a generator does not call in
-    the generator's run: it may work for another user."""
+    """Find the scope by the innermost generator on the stack that entered a run.
+    Code that steps a generator does not call in the generator's run, because it may work for another user.
+    """
     frame = currentframe()
     while frame is not None:
         found = _generators.get(id(frame))
@@ -122,7 +124,7 @@ def _by_frame(scope: Scope | None) -> Scope | None:
     if root is not None and root.code is not None and root.open and root.task is not _task():
         raise UsageError(
             f"a task found the run {root.run.id}, which was entered in the async generator {root.code.co_qualname}; it "
-            "can't be known whether the task belongs to that run or to the code that steps the generator",
+            "can't be determined whether the task belongs to that run or to the code that steps the generator",
             remedy="call through `server = run.bind(server)`, enter the run outside the generator, or open one with "
             "principal= in the task",
         )
@@ -130,7 +132,7 @@ def _by_frame(scope: Scope | None) -> Scope | None:
 
 
 def _leaked(scope: Scope | None) -> bool:
-    """Was it entered in a generator that this task has stepped, but is not in now?"""
+    """Whether it was entered in a generator that this task has stepped but is not executing now."""
     if scope is None or scope.code is None or scope.task is not _task():
         return False
     frame = currentframe()
@@ -143,8 +145,10 @@ def _leaked(scope: Scope | None) -> bool:
 
 
 def _entering_generator() -> FrameType | None:
-    """The async generator whose body enters the run. One behind `@asynccontextmanager` is meant to leave something
-    behind, so its caller counts in its place; the same holds for `AsyncExitStack`."""
+    """The async generator whose body enters the run.
+    A generator behind `@asynccontextmanager` enters the run for its caller, so the caller counts in its place; the same
+    holds for `AsyncExitStack`.
+    """
     here = currentframe()
     frame = here
     for _ in range(3):  # past `run.__aenter__` and the wrapper of `shortened`
@@ -174,10 +178,10 @@ def _warn(frame: FrameType) -> None:
 
 
 class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
-    """The scope of an agent's work: calls in it share one session per server, which end with it.
+    """The scope of an agent's work: calls in it share one session per server, and the sessions end with it.
 
-    Nested in another it joins that one, and its callbacks and sinks hold while it is open. With an id, a memory or a
-    principal of its own it is a run of its own, for the outer one's principal unless it names one."""
+    A nested run joins the outer one, and its callbacks and sinks apply while it is open. With an id, a memory or a
+    principal it is a separate run, with the outer one's principal unless it gives one."""
 
     def __init__(
         self,
@@ -199,25 +203,26 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
             if value is not None:
                 check_seconds(value, f"run: {span}")
                 if store is None:
-                    raise UsageError(f"{span}= is about durable runs", remedy="give store= as well, or leave it out")
+                    raise UsageError(f"{span}= is for durable runs only", remedy="give store= as well, or leave it out")
         if store is not None and id is None:
             raise UsageError(
-                "a durable run needs an id to be continued by", remedy="run('conversation-7', store=store)"
+                "a durable run needs an id by which it can be continued", remedy="run('conversation-7', store=store)"
             )
         if id is not None and store is None and memory is None:
             raise UsageError(
-                f"run({id!r:.80}) names an id, but no store to keep it in: it could not be continued",
+                f"run({id!r:.80}) has an id, but no store: it could not be continued",
                 remedy="give store= (a store, or a URL such as 'sqlite:///runs.db') or memory=, or leave out the id",
             )
         if not (principal is None or isinstance(principal, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(
-                f"run(principal=…) is a {type(principal).__name__}", remedy="give the caller's name as a str"
+                f"run(principal=…) must be a str, not a {type(principal).__name__}",
+                remedy="give the caller's name as a str",
             )
         if principal == "":
             raise UsageError("run(principal='') is empty", remedy="give the caller's name, or leave out principal=")
         if not (callbacks is None or isinstance(callbacks, Callbacks)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(
-                f"run(callbacks=…) is a {type(callbacks).__name__}",
+                f"run(callbacks=…) must be Callbacks, not a {type(callbacks).__name__}",
                 remedy="give Callbacks(elicit=…, sample=…, roots=…)",
             )
         if memory is not None:
@@ -279,7 +284,7 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
             self._covered = _generators.get(self._frame)
             _generators[self._frame] = self._scope
         _current.set(self._scope)
-        del generator  # its frame holds us
+        del generator  # its frame references this run
         try:
             links = await asyncio.gather(*(run.link(server) for server in self._eager))
             await asyncio.gather(*(link.open() for link in links))
@@ -315,7 +320,7 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
         scope.open = False
         if self._frame is not None and _generators.pop(self._frame, None) and self._covered is not None:
             _generators[self._frame] = self._covered
-        if _current.get() is scope:  # else: another context, or a generator that was entered after this one
+        if _current.get() is scope:  # otherwise: another context, or a generator that was entered after this one
             before = scope.previous
             while before is not None and not before.open and before.task is scope.task:
                 before = before.previous
@@ -329,7 +334,7 @@ class run:  # noqa: N801 - it reads as a verb: `async with holdfast.run():`
             try:
                 await asyncio.shield(releasing)
             except asyncio.CancelledError as error:
-                # A timeout scope says it again at every await. What we opened is released first, in bounded time.
+                # A timeout scope cancels again at every await. What was opened here is released first, in bounded time.
                 cancelled = error
         if cancelled is not None:
             raise cancelled

@@ -1,4 +1,4 @@
-"""A slot of the pool: one link, who uses it, and since when it idles. Nothing else changes a slot's state."""
+"""A slot of the pool: one link, its leases, and since when it is idle. Only its methods change it."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from holdfast.links.link import Link
 from holdfast.links.target import CommandTarget
 
 Key: TypeAlias = tuple[ServerDeclaration, str, object, int]
-"""Server, principal, scope (a run; or, for the process, what its runs can do), event loop."""
+"""Server, principal, scope (a run; or for the process, the capabilities of its runs), event loop."""
 
-CLOCK_SLACK = 0.01  # seconds: a timer that fires a moment early would only be set again
-CHECK_AFTER = 60.0  # seconds of idling after which a kept link is checked before it is used again
+CLOCK_SLACK = 0.01  # seconds: tolerance for a timer that fires early
+CHECK_AFTER = 60.0  # seconds idle after which a kept link is checked before it is used again
 
 
 class Slot:
@@ -26,7 +26,7 @@ class Slot:
         self.loop = asyncio.get_running_loop()
         self.leases = 1
         self.retired = False
-        """No new lease is given; the link is closed when the last one comes back."""
+        """It gets no new leases, and the link is closed when the last one is released."""
         self._created = now
         self.used = now
         """When it was used last."""
@@ -46,11 +46,11 @@ class Slot:
 
     @property
     def kept(self) -> bool:
-        """It stays open for later runs of the process."""
+        """Whether it stays open for later runs of the process."""
         return isinstance(self.key[2], frozenset)
 
     def lease(self, now: float) -> bool:
-        """Add a lease. True if the link idled so long that it must be checked before it is used."""
+        """Add a lease. Returns True if the link was idle for so long that it must be checked before use."""
         idled, self.used = now - self.used, now
         self.leases += 1
         self._stop_timer()
@@ -63,7 +63,7 @@ class Slot:
             self._stop_timer()
 
     def take_back(self) -> None:
-        """A lease that did not come about."""
+        """Remove a lease that failed."""
         self.leases -= 1
 
     def retire(self) -> None:
@@ -71,7 +71,7 @@ class Slot:
         self._stop_timer()
 
     def fresh(self, now: float) -> bool:
-        """Was it used a moment ago? Looking counts as use."""
+        """Whether it was used recently. Calling this counts as use."""
         if now - self.used > CHECK_AFTER:
             return False
         self.used = now
@@ -81,22 +81,22 @@ class Slot:
         self.used = now
 
     def renewed(self, now: float) -> None:
-        """The link was closed, and comes up anew with its next call."""
+        """Record that the link was closed and reconnects with its next call."""
         self._created = now
 
     def outworn(self, now: float) -> bool:
-        """Has it idled for too long, or is it too old, whether or not it is leased?"""
+        """Whether it has been idle for too long or is too old, whether or not it is leased."""
         return now - self.used > self.server.idle or self._aged(now)
 
     def too_old(self, now: float) -> bool:
-        """May it not be leased again? One that is leased does not idle."""
+        """Whether it may not be leased again. A leased slot is not idle."""
         return self._aged(now) if self.leases else self.outworn(now)
 
     def _aged(self, now: float) -> bool:
         return self.server.max_age is not None and now - self._created > self.server.max_age
 
     def start_timer(self, now: float, expired: Callable[["Slot"], None]) -> None:
-        """Call `expired` when it has idled for too long, or is too old."""
+        """Call `expired` when it has been idle for too long or is too old."""
         left = self.used + self.server.idle - now
         if self.server.max_age is not None:
             left = min(left, self._created + self.server.max_age - now)

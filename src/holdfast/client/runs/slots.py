@@ -1,6 +1,6 @@
-"""The slots of the pool, and the callers that wait for room: what is there, which cap is reached, which link gives way.
+"""The slots of the pool and the queue of callers: which limit is reached, and which link is closed to make room.
 
-Functions without `await`, on the slots and the queue as they are now; `pool.py` waits, checks and closes.
+The functions here do not `await` and decide on the current slots and queue; `pool.py` waits, checks and closes.
 """
 
 import asyncio
@@ -31,28 +31,28 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """A cap that is reached."""
+    """A limit that is reached."""
 
     what: str
     of_process: bool
 
 
 class Slots:
-    """What one pool has."""
+    """The slots and the queue of one pool."""
 
     def __init__(self) -> None:
         self.kept: dict[Key, Slot] = {}
-        """The slots that can be leased."""
+        """Slots that can be leased."""
         self.retired: set[Slot] = set()
-        """Those that close once the last lease comes back, or are being closed."""
+        """Slots that close once their last lease is released, or are being closed."""
         self.queue: list[Waiter] = []
 
     def all(self) -> tuple[Slot, ...]:
-        """Every slot whose link is open."""
+        """All slots whose link is open."""
         return (*self.kept.values(), *self.retired)
 
     def full(self, server: ServerDeclaration, max_links: int) -> Full | None:
-        """The cap that is reached; None if there is room for a link to this server."""
+        """The limit that is reached; None if there is room for a link to this server."""
         cap = server.link_cap
         if cap is not None:
             of_server = sum(slot.server == server for slot in self.all())
@@ -65,7 +65,7 @@ class Slots:
         return None
 
     def has_room(self, server: ServerDeclaration, waiter: Waiter | None, max_links: int) -> bool:
-        """May a link be opened now? Callers that came earlier come first."""
+        """Whether a link may be opened now. Callers that came earlier have priority."""
         if server.link_cap is None:
             return True
         if self.full(server, max_links) is not None:
@@ -74,14 +74,15 @@ class Slots:
         return not any(self._rivals(other, server, max_links) for other in ahead)
 
     def _rivals(self, earlier: Waiter, later: ServerDeclaration, max_links: int) -> bool:
-        """Do both wait for the same room? One whose own server's cap is reached takes none, nor does one whose event
-        loop stands still."""
+        """Whether two callers compete for the same room.
+        One whose server's own limit is reached, or whose event loop does not run, does not compete.
+        """
         if not earlier.loop.is_running():
             return False
         return earlier.server == later or (earlier.program and self.full(earlier.server, max_links) is None)
 
     def to_evict(self, server: ServerDeclaration, max_links: int) -> Slot | None:
-        """The link to close so that one to this server has room: an idle one, that was used longest ago."""
+        """The link to close to make room for one to this server: the least recently used idle one."""
         full = self.full(server, max_links)
         if full is None:
             return None
@@ -90,23 +91,23 @@ class Slots:
         return self.oldest_idle(lambda slot: slot.server == server)  # another server's would make no room here
 
     def oldest_idle(self, which: Callable[[Slot], bool]) -> Slot | None:
-        """The idle link of this event loop that was used longest ago; None if there is none."""
+        """The least recently used idle link of this event loop; None if there is none."""
         return min((slot for slot in self.idle_here() if which(slot)), key=lambda slot: slot.used, default=None)
 
     def idle_here(self) -> list[Slot]:
-        """Idle slots of this event loop: another's can't be closed from here."""
+        """The idle slots of this event loop; those of another can't be closed from here."""
         loop = asyncio.get_running_loop()
         return [slot for slot in self.kept.values() if not slot.leases and slot.loop is loop]
 
     def retire(self, slot: Slot) -> None:
-        """No new lease."""
+        """Allow no new leases."""
         if self.kept.get(slot.key) is slot:
             del self.kept[slot.key]
         self.retired.add(slot)
         slot.retire()
 
     def forget_dead_loops(self) -> None:
-        """What a closed loop left behind can be neither used nor closed."""
+        """Drop the slots of a closed event loop, whose links can be neither used nor closed."""
         for slot in [slot for slot in self.kept.values() if slot.loop.is_closed()]:
             del self.kept[slot.key]
             if not slot.leases:
@@ -125,10 +126,10 @@ class Slots:
         self.retired = {slot for slot in self.retired if not slot.loop.is_closed()}
 
     def wake(self) -> None:
-        """Wake the first in the queue for each server; one that is served, or gives up, wakes the next."""
+        """Wake the first caller in the queue for each server; each one wakes the next when it is served or gives up."""
         first: set[ServerDeclaration] = set()
         for waiter in self.queue:
             if waiter.server not in first and waiter.loop.is_running():
                 first.add(waiter.server)
-                with suppress(RuntimeError):  # that loop was closed this moment
+                with suppress(RuntimeError):  # that loop was just closed
                     waiter.loop.call_soon_threadsafe(waiter.freed.set)

@@ -1,1 +1,1 @@
-"""One request: sent, judged, repeated where that is safe, answered."""
+"""Calls: sending a request, classifying the answer, and repeating it where that is safe."""

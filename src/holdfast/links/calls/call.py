@@ -1,6 +1,6 @@
-"""One logical call: tried, and tried again where the verdict allows it. An unsafe call never has two effects.
+"""One logical call, repeated where the verdict allows it. An unsafe call never has two effects.
 
-The loop between an exchange and the decision about it. The decisions are in `core/retry.py`.
+This is the loop around exchanges; the decisions are in `core/retry.py`.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from holdfast.links.reporter import LinkReporter
 from holdfast.links.settings import CurrentSettings
 from holdfast.links.wires.base import Generation, Patience, Reply, Resumption
 
-LISTEN = "subscriptions/listen"  # its answer is a stream that may say nothing for days
+LISTEN = "subscriptions/listen"  # its answer is a stream that may be silent for days
 _NOT_2026 = (None, -32600, -32601, -32000, -32001)
-"""Codes by which a server, or the router before it, refuses a request of the other era: nothing was executed."""
+"""Codes by which a server, or a router in front of it, refuses a request of the other era: nothing was executed."""
 _TRANSPORT_ENDED = (Broke.CONNECT, Broke.AFTER_SEND, Broke.CHILD_DIED)
 
 
 def pass_circuit(peer: Peer, reporter: LinkReporter, what: str) -> None:
-    """Raise `CircuitOpen` if calls to the server rest, with the reason."""
+    """Raise `CircuitOpen`, with the reason, if the server's circuit is open."""
     circuit = peer.circuit
     before = circuit.state
     rest = circuit.refusal(asyncio.get_running_loop().time())
@@ -45,11 +45,11 @@ def pass_circuit(peer: Peer, reporter: LinkReporter, what: str) -> None:
     why = f"; the last time: {last.what}" if last is not None else ""
     error = CircuitOpen(
         f"{what}: {reporter.server!r} failed {circuit.failures} times in a row ({circuit.threshold} open its circuit) "
-        f"and rests for another {rest:.1f} s{why}",
+        f"and is not called for another {rest:.1f} s{why}",
         server=reporter.server,
         phase="call",
         retry_after=rest,
-        remedy=f"nothing was executed; call again in {rest:.1f} s, when one call tries whether it is back",
+        remedy=f"nothing was executed; call again in {rest:.1f} s, when one trial call is allowed",
     )
     if last is not None:
         error.exit_code, error.stderr_tail = last.exit_code, last.stderr_tail
@@ -143,7 +143,7 @@ class Call:
         self._credentials_version = 0
 
     async def run(self) -> tuple[dict[str, Any], Generation]:
-        """The result and the generation that gave it, or an error that says what may be done next."""
+        """Return the result and the generation that produced it, or raise an error that says what may be done next."""
         lifecycle = self._context.lifecycle
         while True:
             if lifecycle.phase.closings != self._closings and self._attempts:
@@ -157,7 +157,7 @@ class Call:
                 if generation.unsaved:
                     await self._context.saver.settle(generation)
                     if lifecycle.generation is not generation:
-                        continue  # another link's session stands, and ours was given up
+                        continue  # another link's session is used, and ours was given up
                 if (loss := await lifecycle.losses.find(generation) or own) is not None:
                     lifecycle.losses.raised()
                     lifecycle.losses.sharers.reported(self._sharer)
@@ -225,7 +225,7 @@ class Call:
         pass_circuit(self._context.peer, self._context.reporter, self._method)
 
     async def _after(self, generation: Generation, reply: Reply, seen: Seen) -> None:
-        """Raise, or return when the call may be tried again."""
+        """Raise an error, or return when the call may be tried again."""
         context = self._context
         verdict = judge(seen, context.options.verdict_rules)
         refused = verdict in (Verdict.ANSWER, Verdict.REJECTED) and 400 <= (seen.status or 0) < 500
@@ -238,7 +238,7 @@ class Call:
         if generation.wire.owns_server and seen.broke in _TRANSPORT_ENDED:
             context.lifecycle.lose(generation, LinkEvent.TRANSPORT_LOST)
             if verdict is Verdict.NOT_SENT:
-                step = RetryStep.REPLACE  # not executed, and the session that it relied on went with the wire
+                step = RetryStep.REPLACE  # not executed, and the session that it relied on was lost with the wire
         if step is RetryStep.RETURN:
             raise answered(context.name, self._method, seen, self._fields(seen), reply)
         if step is RetryStep.RAISE:
@@ -280,7 +280,7 @@ class Call:
         circuit, loop = self._context.peer.circuit, asyncio.get_running_loop()
         silent = seen.broke is Broke.NO_ANSWER_IN_TIME
         if generation.wire.owns_server and (silent or seen.broke in _TRANSPORT_ENDED):
-            circuit.gave_up()  # says nothing of other links' processes, as a failed start would
+            circuit.gave_up()  # unlike a failed start, it says nothing about other links' processes
         elif verdict in (Verdict.NOT_SENT, Verdict.UNKNOWN) and is_transport_fault(
             seen, circuit.answers > self._answers
         ):

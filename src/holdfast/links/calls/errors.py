@@ -1,6 +1,6 @@
 """The error that a caller gets for a verdict. Each text names the server, the phase and what to do.
 
-Whether anything is raised at all is decided in `core/retry.py`.
+`core/retry.py` decides whether an error is raised.
 """
 
 from dataclasses import dataclass
@@ -37,11 +37,11 @@ MAYBE = (
 
 @dataclass(frozen=True, slots=True)
 class TimeSpent:
-    """What a call had used up when it failed, for the numbers in its error."""
+    """What a call had used when it failed: the numbers in its error."""
 
     seconds: float
     replays: int
-    """How many tries beyond the first it is allowed."""
+    """How many tries beyond the first are allowed."""
     silence: float
     timeout: float | None
 
@@ -83,7 +83,7 @@ def error_for(
     if verdict is Verdict.AUTH_NEEDED:
         return Unauthorized(
             f"{what}: {server!r} refused the credentials: {reply.what}",
-            **_with(fields, "check headers= or auth=; an async callable is asked again after a 401"),
+            **_with(fields, "check headers= or auth=; an async callable is called again after a 401"),
         )
     if verdict is Verdict.ANSWER:
         return answered(server, what, seen, fields, reply)
@@ -91,7 +91,7 @@ def error_for(
 
 
 def _after_rest(rest: float | None, attempts: int, spent: TimeSpent | None) -> str:
-    """When to come back to a busy server, and why we did not wait for that ourselves."""
+    """When to call a busy server again, and why the call did not wait for that."""
     again = (
         "nothing was executed; call again later"
         if rest is None
@@ -102,9 +102,9 @@ def _after_rest(rest: float | None, attempts: int, spent: TimeSpent | None) -> s
     if attempts > spent.replays:
         return f"{again}, or in Python raise Limits(replays=…), which is {spent.replays}"
     if rest is not None and rest > LONGEST_WAIT:
-        return f"{again}: a call waits for at most {LONGEST_WAIT:g} s by itself"
+        return f"{again}: a call itself waits for at most {LONGEST_WAIT:g} s"
     if spent.timeout is not None:
-        return f"{again}, or raise timeout=: {spent.seconds:.3g} of {spent.timeout:.3g} s were used up"
+        return f"{again}, or raise timeout=: {spent.seconds:.3g} of {spent.timeout:.3g} s were used"
     return again
 
 
@@ -156,7 +156,7 @@ def _unknown(
 
 
 def not_started(error: HoldfastError) -> HoldfastError:
-    """An error on the way up, as what it means for the call that waited: nothing of it was sent, so `Unavailable`."""
+    """An error while connecting, converted for the call that waited: nothing of it was sent, so it is `Unavailable`."""
     if not isinstance(error, OutcomeUnknown):
         return error
     kind = StartTimeout if isinstance(error, AnswerTimeout) else ConnectFailed
@@ -177,7 +177,7 @@ def _rejected(server: str, what: str, seen: Seen, reply: Reply, fields: Fields) 
     if seen.broke is Broke.REDIRECTED:
         return Rejected(
             f"{what}: {server!r} {seen.text}, which was not followed: another origin, or not for a POST",
-            **_with(fields, "use that URL as the server's, if it is the right one"),
+            **_with(fields, "if that URL is right, declare it as the server's"),
         )
     if seen.status == 403:
         return Forbidden(
@@ -198,7 +198,7 @@ def _rejected(server: str, what: str, seen: Seen, reply: Reply, fields: Fields) 
 
 
 def replaced(server: str, what: str, old: Generation | Loss, new: Generation | None, attempts: int) -> SessionReplaced:
-    """The call met a lost session, was not executed, and may not run in the new one without the caller's word."""
+    """The error of a call in a lost session, which may not run in the new one without the caller's consent."""
     fields = Fields(server=server, phase="call", attempts=attempts)
     if old.session is not None:
         fields["session"] = old.session
@@ -211,10 +211,10 @@ def replaced(server: str, what: str, old: Generation | Loss, new: Generation | N
 
 
 def closed(server: str, what: str, sent: bool) -> HoldfastError:
-    """The link was closed while a call was under way."""
+    """The error of a call whose link was closed while it was in flight."""
     if sent:
         return ConnectionLost(
-            f"{what}: the link to {server!r} was closed with the call under way",
+            f"{what}: the link to {server!r} was closed while the call was in flight",
             server=server,
             phase="call",
             remedy=MAYBE,

@@ -1,7 +1,7 @@
-"""One request in one generation: stamped for its era, sent, and cancelled in the way of its era.
+"""One request in one generation: given its era's envelope, sent, and cancelled as its era prescribes.
 
-It owns request ids (strings with a random prefix, so that links which share a session never use the same one) and
-progress tokens. It does not judge what comes back.
+It assigns request ids (strings with a random prefix, so that links that share a session never use the same one) and
+progress tokens. It does not interpret the answer.
 """
 
 import asyncio
@@ -46,10 +46,10 @@ class Exchanger:
         self._prefix = f"{secrets.token_hex(4)}-"
         self._ids = itertools.count(1)
         self._cancellations: set[asyncio.Task[Reply]] = set()
-        """Being sent, over wires that keep order."""
+        """Requests being sent, over wires that keep order."""
 
     def abandon(self) -> None:
-        """Its event loop is closed."""
+        """Drop what belongs to a closed event loop."""
         self._cancellations.clear()
 
     async def exchange(
@@ -64,9 +64,9 @@ class Exchanger:
         handlers: CallHandlers | None = None,
         resumption: Resumption | None = None,
     ) -> Reply:
-        """Raises only the caller's own cancellation, or an error about the request itself."""
+        """Send a request. Raises only the caller's own cancellation, or an error about the request itself."""
         if self._cancellations:
-            # The server reads in order: what the caller sends after it has given up a call must not overtake that.
+            # The server reads in order: what the caller sends after it has given up a call must not overtake the call.
             left = None if patience.until is None else max(0.0, patience.until - asyncio.get_running_loop().time())
             await asyncio.wait(tuple(self._cancellations), timeout=left)
         if id is None:
@@ -84,10 +84,10 @@ class Exchanger:
             )
         except asyncio.CancelledError:
             if cancelling():
-                if resumption is None or generation.wire.owns_server:  # else it may be gone on with
+                if resumption is None or generation.wire.owns_server:  # else it may be resumed
                     self._cancel(generation, id, "the caller was cancelled")
                 raise
-            # Something below was closed; the caller was not cancelled, and must not see a cancellation.
+            # The wire was closed; the caller was not cancelled, so it must not see a CancelledError.
             return Reply(seen=Seen(era=generation.era, broke=Broke.AFTER_SEND), what="the exchange was torn down")
         finally:
             self._inbound.end(id, patience)
@@ -98,7 +98,7 @@ class Exchanger:
     async def send(
         self, generation: Generation, method: str, params: Params, timeout: float | None, phase: str
     ) -> dict[str, Any]:
-        """A request of the link itself, in a generation that no call uses yet: the result, or an error at once."""
+        """Send a request of the link itself, in a generation that no call uses yet. It is not repeated."""
         until = None if timeout is None else asyncio.get_running_loop().time() + timeout
         reply = await self.exchange(generation, method, params, NO_HEADERS, Patience(until, self._limits.silence))
         if reply.seen is not None:

@@ -1,4 +1,4 @@
-"""The functions that take what a server sends of its own: requests, notifications, progress."""
+"""Types of the functions that handle a server's requests, notifications and progress."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ OnRequest: TypeAlias = Callable[[str, Params, str | int], Awaitable[dict[str, An
 """Answers a server's request (sampling, elicitation, roots): method, params, the request's id. Raises `ErrorAnswer` to
 answer with an error of its own."""
 OnNotification: TypeAlias = Callable[[str, Params], None]
-"""Takes a server's notification, in the order of arrival. Must not block."""
+"""Handles a server's notification, in the order of arrival. Must not block."""
 OnResumeToken: TypeAlias = Callable[[str], Awaitable[None]]
-"""Takes the id of an event of an answer's stream, to go on from there later."""
+"""Called with the id of an event of an answer's stream, from which the answer can be resumed."""
 OnProgress: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
@@ -33,9 +33,9 @@ class RawProgress:
 
 @dataclass(frozen=True, slots=True)
 class CallHandlers:
-    """The handlers of what comes on one call's own stream, in place of the link's. Only HTTP has such streams."""
+    """Handlers for messages on one call's own stream, used instead of the link's. Only HTTP has such streams."""
 
     on_request: OnRequest | None = None
     on_notification: OnNotification | None = None
     keep_up: Callable[[], Awaitable[None]] | None = None
-    """Waits until what came has been taken far enough: meanwhile the stream is read no further."""
+    """Waits until enough of the received messages are handled; meanwhile the stream is not read."""

@@ -1,7 +1,7 @@
-"""What a server sends that no call waits for: requests, notifications, progress, stray answers.
+"""Handling of messages that are not the answer to a call: requests, notifications, progress, stray answers.
 
-It owns the routing and the tasks that answer. An error of a handler goes to the server as a JSON-RPC error, and to no
-call.
+It routes them to handlers and owns the tasks that answer. An error of a handler is sent to the server as a JSON-RPC
+error and affects no call.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from holdfast.links.reporter import LinkReporter
 from holdfast.links.wires.base import Generation, Message, Patience, Receive
 
 INTERNAL_ERROR = -32603
-ANSWERS = 64  # of ours under way at once
-ANSWERS_BYTES = 16 * 1024 * 1024  # of the requests that they answer, or one larger: a person may take minutes for each
+ANSWERS = 64  # answers of ours in progress at once
+ANSWERS_BYTES = 16 * 1024 * 1024  # of the requests being answered, or one larger: a person may take minutes for each
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
 
@@ -40,21 +40,21 @@ class Inbound:
         self._bytes = 0
         self._calls: set[Patience] = set()
         self._aside = 0
-        """Questions under way that came outside any call's own stream."""
+        """The number of questions in progress that came outside any call's own stream."""
 
     def handle(self, on_request: OnRequest | None, on_notification: OnNotification | None) -> None:
-        """Use these handlers from now on."""
+        """Replace the link's handlers."""
         self._on_request, self._on_notification = on_request, on_notification
 
     def begin(self, id: str | int, patience: Patience, on_progress: OnProgress | None) -> None:
-        """A call begins: a question that comes meanwhile, outside any call's own stream, may belong to it."""
+        """Register a call: a question that arrives meanwhile, outside any call's own stream, may belong to it."""
         patience.begin(self._aside)
         self._calls.add(patience)
         if on_progress is not None:
             self._progress[id] = on_progress
 
     def end(self, id: str | int, patience: Patience) -> None:
-        """The call has ended."""
+        """Unregister a call that has ended."""
         self._calls.discard(patience)
         self._progress.pop(id, None)
 
@@ -73,22 +73,24 @@ class Inbound:
     def receiver(
         self, generation: Generation, handlers: CallHandlers | None = None, patience: Patience | None = None
     ) -> Callable[[Message], Awaitable[None]]:
-        """The receiver of messages of one generation: answers of ours go back the same way. `patience` is of the call
-        whose own stream they come on."""
+        """The receiver of messages of one generation;
+        answers to them are sent over its wire. `patience` is that of the call on whose own stream they come.
+        """
 
         async def receive(message: Message) -> None:
             try:
                 await self._receive(generation, message, handlers, patience)
                 if handlers is not None and handlers.keep_up is not None:
                     await handlers.keep_up()
-            except Exception as error:  # whatever a server sends, its stream goes on
-                self._reporter.strayed(f"a message could not be taken: {error!r:.200}")
+            except Exception as error:  # whatever a server sends, its stream continues
+                self._reporter.strayed(f"a message could not be handled: {error!r:.200}")
 
         return receive
 
     def during_handshake(self, answer: Callable[[Message], Awaitable[object]]) -> Receive:
-        """The receiver of messages before the handshake is done: a server may say something and ask whether we are
-        there, and nothing else."""
+        """The receiver of messages before the handshake is done:
+        a server may send notifications and pings, and nothing else.
+        """
 
         async def receive(message: Message) -> None:
             method = message.get("method")
@@ -123,7 +125,7 @@ class Inbound:
             if isinstance(id, str | int):
                 size = weight(params)
                 while len(self._tasks) >= ANSWERS or (self._tasks and self._bytes + size > ANSWERS_BYTES):
-                    # A server that asks without end is read no further meanwhile.
+                    # The stream of a server with too many open requests is not read meanwhile.
                     await asyncio.wait(tuple(self._tasks), return_when=asyncio.FIRST_COMPLETED)
                 on_request = handlers.on_request if handlers is not None and handlers.on_request else self._on_request
                 answering = self._answer(generation, id, method, params, on_request, patience)
@@ -157,7 +159,7 @@ class Inbound:
             del self._answering[id]
 
     def hand_on(self, method: str, params: Params, taker: OnNotification | None = None) -> None:
-        """Give a notification to its handler."""
+        """Pass a notification to its handler."""
         taker = taker or self._on_notification
         if taker is not None:
             try:
@@ -197,7 +199,9 @@ class Inbound:
 
     @contextmanager
     def _counted(self, patience: Patience | None) -> Generator[None, None, None]:
-        """A question is being answered: the call that it came with, or else any, may be silent for that."""
+        """A question is being answered:
+        the server may be silent meanwhile on the call that it came with, or else on any.
+        """
         self._count_questions(patience, 1)
         try:
             yield

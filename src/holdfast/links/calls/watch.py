@@ -1,7 +1,7 @@
-"""A watch: a server's change notifications, in either era, for as long as the link lives.
+"""A watch: a server's change notifications, in either era, as long as the link lives.
 
-It listens again after every drop: in 2026 by `subscriptions/listen`, in 2025 by the server's own stream and
-`resources/subscribe`. After each new beginning it notifies that everything watched may have changed.
+It uses `subscriptions/listen` in 2026, and the server's own stream with `resources/subscribe` in 2025, and subscribes
+again after every interruption. It then notifies that everything watched may have changed.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from holdfast.links.reporter import LinkReporter
 from holdfast.links.wires.base import Generation, Patience, Reply
 
 GAP = "holdfast/gap"
-"""In `_meta` of a notification that stands for everything that was missed."""
+"""The key in `_meta` of a notification that stands for everything that was missed."""
 LONGEST_PAUSE = 30.0  # seconds between two tries
 
 _KINDS = {
@@ -60,7 +60,7 @@ class Watch:
         self._id = id
         self._partial = partial
         self.agreed: tuple[str, ...] = self._uris
-        """The URIs that the server agreed to, the last time it was asked."""
+        """The URIs that the server agreed to in the latest subscription."""
         self._turns = 0
         self._watched: Generation | None = None
         self._last: HoldfastError | None = None
@@ -68,7 +68,7 @@ class Watch:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, background: BackgroundTasks) -> None:
-        """Begin to watch; `started` is set once the server has agreed."""
+        """Start watching; `started` is set once the server has agreed."""
         self._task = background.start(self.run(), "watch")
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class Watch:
             await asyncio.wait((self._task,))
 
     async def run(self) -> None:
-        """Until cancelled, or refused, or not agreed to within the time that a link has to come up."""
+        """Watch until cancelled, refused, or not agreed to within `Limits.start`."""
         failures = 0
         now = asyncio.get_running_loop().time
         since = now()
@@ -101,7 +101,7 @@ class Watch:
                         continue
                     failures += 1
                 except HoldfastError as error:
-                    if self._last is None or not isinstance(error, StartTimeout):  # else the error before says why
+                    if self._last is None or not isinstance(error, StartTimeout):  # else the earlier error says why
                         self._last = error
                     refused = not isinstance(error, Unavailable | OutcomeUnknown)
                     if not self.started.done() and refused:
@@ -126,7 +126,7 @@ class Watch:
         )
 
     async def _once(self, generation: Generation, limit: float) -> bool:
-        """Watch in one generation until it ends. True if it had begun, and another is to be had at once."""
+        """Watch in one generation until it ends. Returns True if the watch had begun and may be repeated at once."""
         if generation.era is Era.Y2026:
             began = await self._listen(generation, limit)
             await asyncio.sleep(0)
@@ -141,7 +141,9 @@ class Watch:
         return True
 
     def _began(self) -> None:
-        """Listening, for the first time or again; then anything may have changed meanwhile."""
+        """The subscription is active, for the first time or again;
+        in the latter case anything may have changed meanwhile.
+        """
         self._turns += 1
         if not self.started.done():
             self.started.set_result(None)
@@ -154,7 +156,7 @@ class Watch:
             self._inbound.hand_on("notifications/resources/updated", {"uri": uri, **meta})
 
     async def _listen(self, generation: Generation, limit: float) -> bool:
-        """One `subscriptions/listen`, until it ends. True if it had been acknowledged."""
+        """Run one `subscriptions/listen` until it ends. Returns True if it had been acknowledged."""
         wanted: dict[str, Any] = dict.fromkeys(self._kinds, True)
         if self._uris:
             wanted["resourceSubscriptions"] = list(self._uris)
@@ -183,7 +185,7 @@ class Watch:
         return began
 
     def _judged(self, generation: Generation, reply: Reply, seen: Seen, method: str) -> None:
-        """Recover where that is possible; raise what is permanent, and anything before the server has agreed."""
+        """Recover where possible; raise permanent errors, and any error before the server has agreed."""
         verdict = judge(seen)
         if self._lifecycle.recover_from(generation, seen, verdict):
             return

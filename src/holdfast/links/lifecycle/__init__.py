@@ -1,1 +1,1 @@
-"""How a link comes up, recovers and goes down."""
+"""How a link connects, recovers and closes."""

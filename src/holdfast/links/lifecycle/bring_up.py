@@ -1,4 +1,4 @@
-"""The one task that brings a link up, from whatever state it is in: the first time, and after each loss."""
+"""The one task that connects a link, from any state: the first time, and after each loss."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ from holdfast.links.wires.base import Generation
 
 
 class BringUp:
-    """One link's. `began` is called with each generation that is ready."""
+    """Connects one link. `began` is called with each generation that is ready."""
 
     def __init__(
         self,
@@ -37,11 +37,11 @@ class BringUp:
         began: Callable[[Generation], None],
     ) -> None:
         self.task: asyncio.Task[Generation | HoldfastError] | None = None
-        """Gives the generation, or the error that ended the attempt; None while nothing is under way."""
+        """The current attempt, which results in a generation or an error; None if there is none."""
         self.numbers = 0
-        """How many generations there were."""
+        """The number of generations so far."""
         self.refused: Seen | None = None
-        """The refusal after which credentials must be renewed."""
+        """The refusal that makes it necessary to renew credentials."""
         self._options = options
         self._limits = options.limits
         self._phase = phase
@@ -54,21 +54,21 @@ class BringUp:
         self._began = began
 
     def start(self) -> "asyncio.Task[Generation | HoldfastError]":
-        """The task that is under way, or a new one."""
+        """Return the running task, or start one."""
         if self.task is None:
             self.task = self._background.start(self._run(), f"rise {self._startup.name}")
         return self.task
 
     def forget(self) -> None:
-        """Its task has ended, or never will."""
+        """Drop the task, which has ended or never will."""
         self.task = None
 
     def renew_credentials(self, refused: Seen | None) -> None:
-        """The next attempt resolves credentials anew, after this refusal."""
+        """Make the next attempt resolve credentials again, after this refusal."""
         self.refused = refused
 
     async def _run(self) -> Generation | HoldfastError:
-        """Go up from the state that the link is in to READY."""
+        """Connect from the link's current state to READY."""
         old, starts = self._losses.latest, 0
         refusals: tuple[int | None, ...] = ()
         slow = asyncio.get_running_loop().call_later(self._limits.slow_start, self._still_starting)
@@ -101,7 +101,7 @@ class BringUp:
         finally:
             slow.cancel()
             self.task = None
-        if self._phase.is_closing:  # closing ends what we began
+        if self._phase.is_closing:  # closing ends what was begun
             return closed(self._startup.name, "open", False)
         self._startup.take_begun()
         self._phase.step(LinkEvent.HANDSHAKE_DONE)
@@ -109,7 +109,7 @@ class BringUp:
         return generation
 
     def _still_starting(self) -> None:
-        """The start is slow: say so in the log, where an operator looks."""
+        """Log that the start is slow."""
         what = f"still starting after {self._limits.slow_start:g} s (phase {self._phase.state.value})"
         if self._startup.is_program and self._phase.state is LinkState.HANDSHAKE:
             what += f"; it has {self._limits.program_handshake:g} s to answer, npx or uvx may be downloading it"
@@ -121,7 +121,7 @@ class BringUp:
         if wire is not None and wire.owns_server:
             self._discarded.add(self._startup.drop())
         elif wire is not None and self._losses.latest is None:
-            # Else the wire's pool may still carry calls of an older generation.
+            # Otherwise the wire's pool may still carry calls of an older generation.
             self._startup.drop()
             await wire.close()
         self._phase.step(LinkEvent.FAILED)
@@ -142,7 +142,7 @@ class BringUp:
                 self._reporter.event(LinkOpened)
             self._phase.step(LinkEvent.OPENED)
         if old is not None and not old.lost and old.wire is startup.wire:
-            # Only the credentials were renewed: the session stands.
+            # Only the credentials were renewed; the session is still valid.
             assert startup.resolved is not None
             old.wire.apply_credentials(old, startup.resolved)
             return old

@@ -1,7 +1,7 @@
 """The URL, headers and environment of a target, resolved at the first use and again after a 401.
 
-It calls the declared callables and drives OAuth providers. The SDK's providers are httpx2 auth flows: they run here,
-off the hot path, and only the header that they produce goes with requests. No secret gets into an error.
+It calls the declared callables and runs OAuth flows. The SDK's providers are httpx2 auth flows: they run here, off the
+hot path, and only the header that they produce is sent with requests. Errors contain no secrets.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from holdfast.links.target import (
 from holdfast.links.wires.base import Resolved
 from holdfast.links.wires.http.route import proxy_for
 
-RENEWALS = 3  # for one call or start: a refresh, a sign-in where its token is refused too, and a missing scope
-REQUESTS = 20  # of one OAuth flow: discovery at several places, registration, token
+RENEWALS = 3  # for one call or start: a refresh, a sign-in if the new token is refused too, and a missing scope
+REQUESTS = 20  # of one OAuth flow: discovery at several URLs, registration, token
 
 
 class Credentials:
-    """Resolves one target."""
+    """The credentials of one target."""
 
     def __init__(self, name: str, target: Target, limits: Limits) -> None:
         self._name = name
@@ -39,24 +39,26 @@ class Credentials:
         self._authorized = 0.0
         self._authorizing_since: float | None = None
         self._given: str | None = None
-        """What the OAuth provider gave last."""
+        """The authorization that the OAuth provider returned last."""
         self._refreshed = False
-        """It gave that without having learned that the one before was refused."""
+        """The provider returned it without knowing that the previous one was refused."""
 
     @property
     def renewable(self) -> bool:
-        """Can resolving again bring other credentials?"""
+        """Whether resolving again can return different credentials."""
         target = self._target
         return isinstance(target, HttpTarget) and (callable(target.headers) or target.auth is not None)
 
     def may_renew(self, refused: Seen, before: Sequence[int | None]) -> bool:
-        """May one call, or one start, have its credentials renewed for this refusal, after others with these statuses?
-        Once for each status, and for a token that was only refreshed again."""
+        """Whether one call, or one start, may renew its credentials for this refusal, after earlier refusals with these
+        statuses: once for each status, and once more for a token that was only refreshed."""
         again = refused.status in before and not self._refreshed
         return self.renewable and not again and len(before) < RENEWALS
 
     def authorizing(self) -> float:
-        """Seconds spent in OAuth flows so far. They may wait for a person, so they do not count as start-up time."""
+        """The seconds spent in OAuth flows so far.
+        A person may take part in them, so they do not count as start-up time.
+        """
         since = self._authorizing_since
         return self._authorized + (0.0 if since is None else asyncio.get_running_loop().time() - since)
 
@@ -70,7 +72,7 @@ class Credentials:
                 f"URL, headers or env of {self._name!r} were not resolved within {self._limits.resolve:g} s",
                 server=self._name,
                 phase="resolve",
-                remedy="nothing was executed; see what the callable waits for, or in Python raise Limits(resolve=…)",
+                remedy="nothing was executed; check what the callable waits for, or in Python raise Limits(resolve=…)",
             ) from error
         target = self._target
         if not isinstance(target, HttpTarget) or target.auth is None or resolved.url is None:
@@ -92,7 +94,7 @@ class Credentials:
         return Resolved(resolved.url, {**resolved.headers, **headers})
 
     async def _resolve(self) -> Resolved:
-        """What is declared, or found out by the declaration's callables."""
+        """The declared values, or what the declared callables return."""
         target = self._target
         if isinstance(target, ObjectTarget):
             return Resolved()
@@ -107,12 +109,12 @@ class Credentials:
             raise
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and cancelling():
-                raise  # else something that the callable waited for was cancelled
+                raise  # otherwise something that the callable awaited was cancelled
             raise ConnectFailed(
                 f"URL, headers or env of {self._name!r} were not resolved: {type(error).__name__}: {error}"[:400],
                 server=self._name,
                 phase="resolve",
-                remedy="see the cause; the next call asks again",
+                remedy="see the cause; the next call tries again",
             ) from error
         return Resolved(url, headers or {})
 
@@ -131,7 +133,7 @@ class Credentials:
     def _a_mapping(self, headers: object) -> Mapping[str, str]:
         if not isinstance(headers, Mapping):
             raise ConfigError(
-                f"the headers callable of {self._name!r} returned {type(headers).__name__}",
+                f"the headers callable of {self._name!r} returned {type(headers).__name__}, not a mapping",
                 server=self._name,
                 phase="resolve",
                 remedy="return a mapping of header names to values",
@@ -139,10 +141,10 @@ class Credentials:
         return cast("Mapping[str, str]", headers)
 
     async def _authorize(self, target: HttpTarget, url: str, refused: Seen | None) -> dict[str, str]:
-        """The authorization header that the provider would put on a request to the server right now."""
+        """The authorization header that the provider would set on a request to the server now."""
         import httpx2  # loaded only where OAuth is used
 
-        # The version tells the provider whether tokens are asked for by resource; they are in both eras.
+        # From the version the provider decides whether tokens are requested for a resource; in both eras they are.
         request = httpx2.Request("POST", url, headers={"mcp-protocol-version": VERSIONS[Era.Y2025][0]})
         flow = target.auth.async_auth_flow(request)
         given, self._refreshed = self._given, False
@@ -157,11 +159,13 @@ class Credentials:
                     elif refused is None:
                         return self._authorization(request)
                     elif refused.status == 401 and request.headers.get("authorization") not in (None, given):
-                        # Refreshed, here or by another link of the provider: the server has not seen this one.
+                        # It was refreshed, here or by another link with this provider: the
+                        # server has not seen this token yet.
                         self._refreshed = True
                         return self._authorization(request)
                     else:
-                        # The server has already answered this one: the flow learns of that, and gets what is missing.
+                        # The server has refused this token: pass that refusal to the flow,
+                        # which then obtains a new one.
                         challenge = {"www-authenticate": refused.challenge} if refused.challenge else {}
                         answer = httpx2.Response(refused.status or 401, headers=challenge, request=request)
                         refused = None

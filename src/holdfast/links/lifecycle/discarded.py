@@ -1,4 +1,4 @@
-"""Wires that a link no longer uses, until they are closed."""
+"""Wires that a link no longer uses and that are being closed."""
 
 import asyncio
 from contextvars import Context
@@ -7,8 +7,9 @@ from holdfast.links.wires.base import Wire
 
 
 class DiscardedWires:
-    """Closes each in a task of its own. These are no background tasks: closing the link waits for them, and does not
-    cancel them."""
+    """Closes each wire in a task of its own.
+    Unlike background tasks, these are not cancelled when the link closes; it waits for them.
+    """
 
     def __init__(self) -> None:
         self._closing: set[asyncio.Task[None]] = set()
@@ -23,11 +24,11 @@ class DiscardedWires:
             closing.add_done_callback(self._closing.discard)
 
     def abandon(self) -> None:
-        """Their event loop is closed."""
+        """Drop the tasks of a closed event loop."""
         self._closing.clear()
 
     async def wait(self, seconds: float) -> int:
-        """Until all are closed. Returns how many were not in time."""
+        """Wait until all are closed. Returns how many did not close in time."""
         if not self._closing:
             return 0
         _, late = await asyncio.wait(self._closing, timeout=seconds)

@@ -1,6 +1,6 @@
-"""End a session that another process left: adopt what was saved of it, then end it at its server.
+"""Ends a session that another process left: adopts what was saved of it, then ends it at its server.
 
-There is no handshake: no session is begun in order to end one.
+No handshake is made, so no session is begun just to end one.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ from holdfast.links.target import Target
 
 
 class _Once:
-    """A memory with one saved session, that keeps nothing."""
+    """A memory that returns one saved session and stores nothing."""
 
     touch_every: float | None = None
 
@@ -43,9 +43,9 @@ class _Once:
 
 
 async def end_saved(target: Target, saved: Saved, options: Options, name: str) -> bool:
-    """True if the server has ended it, or had forgotten it. Raises if the server can't be reached."""
+    """End it. Returns True if the server ended it or no longer knew it; raises if the server can't be reached."""
     if saved.session is None:
-        return True  # nothing stands at the server
+        return True  # there is no session at the server
     link = Link(
         target,
         replace(

@@ -1,7 +1,7 @@
-"""The handshake with a server: which eras it speaks, which is taken, and what both sides declare.
+"""The handshake with a server: which eras it speaks, which one is used, and what both sides declare.
 
-A timeout, a 401, a 429 or a 5xx says nothing about an era: those fail the handshake, and the caller decides whether to
-make another.
+A timeout, a 401, a 429 or a 5xx says nothing about an era: the handshake fails, and the caller decides whether to
+repeat it.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from holdfast.links.wires.base import Generation, Message, Patience, Reply, Reso
 
 
 class HandshakeFailed(Exception):
-    """An exchange of the handshake that was not an answer. The link judges and decides."""
+    """An exchange of the handshake failed. The link decides what follows."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply.what)
@@ -66,15 +66,15 @@ class Handshaker:
         self._asked = 0
 
     async def deliver(self, message: Message) -> Reply:
-        """Answer a ping that comes before the handshake is done."""
+        """Answer a ping that arrives before the handshake is done."""
         version = VERSIONS[Era.Y2025][0]
         provisional = Generation(0, Era.Y2025, version, Handshake(Era.Y2025, version, {}), self._wire)
         self._wire.apply_credentials(provisional, self._resolved)
         return await self._wire.deliver(provisional, message, self._deliver_seconds)
 
     async def handshake(self, pinned: Era | None, prefers: Era, offers: Offers, *, asked: bool = False) -> Generation:
-        """A generation that is ready: in the pinned era, else in the preferred one where the server has it. `asked`:
-        also where 2025 holds no session."""
+        """Make a handshake: in the pinned era, else in the preferred one if the server offers it. `asked`: also where
+        2025 holds no session."""
         if pinned is not None:
             try:
                 return await (self._initialize() if pinned is Era.Y2025 else self._discover())
@@ -92,14 +92,14 @@ class Handshaker:
         return generation
 
     def assume(self, version: str) -> Generation:
-        """A generation of 2026 without a word to the server, whose era the user knows."""
+        """A generation of 2026 without any request, for a server whose version the user knows."""
         known: dict[str, Any] = {"supportedVersions": [version], "capabilities": {}}
         generation = self._ready(Handshake(Era.Y2026, version, known), None, assumed=True)
         generation.choose(Why.KNOWN)
         return generation
 
     async def _2025_first(self, offers: Offers, asked: bool) -> Generation:
-        """`initialize`, and a probe only where that is refused, or gives no session and none was asked for."""
+        """Send `initialize`, and a probe only where that is refused, or gives no session and none was asked for."""
         asks_2026 = not asked and not offers.has_passed(Era.Y2026, time.monotonic())
         try:
             return await self._initialize(offers if asks_2026 else None)
@@ -126,10 +126,10 @@ class Handshaker:
                 else:
                     offers.passes(Era.Y2026, Why.ONLY_ONE, time.monotonic())
                     return generation
-        raise self._no("names a version that it then refuses", "see the server's log")
+        raise self._no("refused the version that it had offered", "see the server's log")
 
     async def _discover(self, version: str | None = None) -> Generation:
-        """A generation of 2026. Raises `_OtherEra` if the server does not speak it."""
+        """Make a handshake of 2026. Raises `_OtherEra` if the server does not speak it."""
         version = version or VERSIONS[Era.Y2026][0]
         for _ in range(2):
             probe, reply = await self._probe(version)
@@ -146,7 +146,7 @@ class Handshaker:
                 reason = reply.what or "it offers only older versions"
                 raise _OtherEra(None, self._no(f"does not speak 2026: {reason}", "leave era= out"))
             version = probe.version
-        raise self._no("names a version that it then refuses", "see the server's log")
+        raise self._no("refused the version that it had offered", "see the server's log")
 
     async def _probe(self, version: str) -> tuple[Probe, Reply]:
         params = stamp_2026(None, version, self._ours.info, self._ours.capabilities)
@@ -158,7 +158,7 @@ class Handshaker:
         return read_probe(None, reply.seen.code, reply.seen.data), reply
 
     async def _initialize(self, offers: Offers | None = None) -> Generation:
-        """A generation of 2025. With `offers`, a server that gives no session is asked whether it speaks 2026."""
+        """Make a handshake of 2025. With `offers`, a server that gives no session is probed for 2026."""
         params = {
             "protocolVersion": VERSIONS[Era.Y2025][0],
             "capabilities": dict(self._ours.capabilities),
@@ -179,16 +179,16 @@ class Handshaker:
         if reply.session is not None and not legal_session_id(reply.session):
             raise self._no(
                 f"gave a session id that is not visible ASCII of at most 1024 characters: {reply.session[:40]!r}",
-                "the server is at fault; the specification allows 0x21 to 0x7E only",
+                "this is a fault of the server; the specification allows 0x21 to 0x7E only",
             )
         session = BackendSessionId(reply.session) if reply.session is not None else None
-        # Where nothing is held either way, 2026 is better: without a session a 2025 server can't ask us anything in
-        # mid-call, and in 2026 it can, inside its answer.
+        # Without a session, 2026 is better: a 2025 server without one can't send requests during a call; in
+        # 2026 it can, inside its answer.
         sessionless = session is None and not self._wire.owns_server
         if sessionless and offers is not None and (better := await self._in_2026(offers)) is not None:
             return better
         generation = self._ready(Handshake(Era.Y2025, str(version), plain(result)), session)
-        self._begun(generation)  # from here on it has to be ended, whatever happens
+        self._begun(generation)  # from here on the session has to be ended, whatever happens
         delivered = await self._wire.deliver(
             generation, {"jsonrpc": "2.0", "method": "notifications/initialized"}, self._seconds
         )
@@ -197,7 +197,9 @@ class Handshaker:
         return generation
 
     async def _in_2026(self, offers: Offers) -> Generation | None:
-        """The same server in 2026, if it has that. If the probe fails, the handshake in 2025 stands."""
+        """A handshake of 2026 with the same server, if it speaks that.
+        If the probe fails, the 2025 handshake is used.
+        """
         try:
             generation = await self._discover()
         except HandshakeFailed:
@@ -232,7 +234,9 @@ class Handshaker:
         return await self._wire.send(provisional, message, {}, Patience(until, self._seconds), self._receive)
 
     def _fail_unless_answered(self, reply: Reply) -> None:
-        """Raise unless it says something about the era: the server's own refusal, in JSON-RPC or as a bare 4xx."""
+        """Raise unless the answer says something about the era:
+        a refusal of the server, in JSON-RPC or as a bare 4xx.
+        """
         seen = reply.seen
         assert seen is not None
         if seen.broke is Broke.NOT_AN_ANSWER:
@@ -244,8 +248,10 @@ class Handshaker:
             raise HandshakeFailed(reply)
 
     def _refused(self, reply: Reply) -> "HoldfastError | _OtherEra":
-        """What a refused `initialize` means. Servers of 2026 refuse it in many ways, by code, by header check or by a
-        bare 4xx of a router: a probe decides, and the first refusal stands if that is refused too."""
+        """The error for a refused `initialize`.
+        Servers of 2026 refuse it in many ways, by code, by header check or by a bare 4xx of a router: a probe decides,
+        and if that is refused too, the first refusal is raised.
+        """
         seen = reply.seen
         assert seen is not None
         if seen.broke is Broke.NOT_AN_ANSWER:
@@ -266,7 +272,7 @@ class Handshaker:
 
 
 class _OtherEra(Exception):
-    """The server refused this era, and may have the other; `version` if it named one that we share."""
+    """The server refused this era and may speak the other; `version` is set if it named one that we support."""
 
     def __init__(self, version: str | None, refusal: HoldfastError) -> None:
         super().__init__(refusal.what)

@@ -1,7 +1,7 @@
-"""The life of a link: in use, lost, closed. Runs on the table LINK of `core/lifecycle.py`.
+"""The lifecycle of a link: use, loss and closing. Its states are those of the table LINK in `core/lifecycle.py`.
 
-It owns the one current generation and the one task that closes; `bring_up.py` has the one task on its way up. A call in
-flight on an older generation goes on there, and late news of one changes nothing.
+It owns the one current generation and the one task that closes; `bring_up.py` owns the task that connects. A call in
+flight on an older generation continues there, and late reports about that generation have no effect.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from holdfast.links.options import Options
 from holdfast.links.reporter import LinkReporter, shown_session
 from holdfast.links.wires.base import Generation
 
-SUPERSEDED_SECONDS = 30.0  # that calls of a session that was given up have to end before it is ended at the server
+SUPERSEDED_SECONDS = 30.0  # that calls in a session that was given up have to finish before it is ended at the server
 
 
 class LinkLifecycle:
-    """One link's life."""
+    """The lifecycle of one link."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class LinkLifecycle:
         self.losses = losses
         self.generation: Generation | None = None
         self.changed = asyncio.Event()
-        """Set, and replaced by a new one, whenever a generation begins or ends."""
+        """Set, and replaced by a new event, whenever a generation begins or ends."""
         self._options = options
         self._limits = options.limits
         self._startup = startup
@@ -65,7 +65,7 @@ class LinkLifecycle:
         )
 
     def abandon(self) -> None:
-        """Its event loop is closed, so nothing of it can run any more: start over."""
+        """Start over because the event loop is closed and none of its tasks can run any more."""
         self.phase.step(LinkEvent.ABANDONED)
         self.generation = self._closing = None
         self.losses.follow(None)
@@ -77,21 +77,23 @@ class LinkLifecycle:
         self._startup.drop()
 
     def retire(self) -> None:
-        """Close for good: a use that comes later must not open the link again."""
+        """Close permanently: a later use must not open the link again."""
         self.phase.step(LinkEvent.RETIRE)
 
     # Up
 
     async def ready(self, what: str, until: float | None, since: float | None = None) -> Generation:
-        """The current generation, or the next. All callers wait for one way up; each has its own deadline, counted from
-        `since` for one that tries again and again."""
+        """The current generation, or the next one.
+        All callers wait for the same attempt; each has its own deadline, counted from `since` for a caller that tries
+        repeatedly.
+        """
         loop = asyncio.get_running_loop()
         began = loop.time() if since is None else since
         limit, authorizing = began + self._limits.start, self._startup.credentials.authorizing
         spent = authorizing()
 
         def left() -> float:
-            stop = limit + authorizing() - spent  # the time that a person takes to sign in does not count
+            stop = limit + authorizing() - spent  # the time in which a person signs in does not count
             return (stop if until is None else min(until, stop)) - loop.time()
 
         if self.bring_up.task is not None and asyncio.current_task() is self.bring_up.task:
@@ -138,7 +140,7 @@ class LinkLifecycle:
         )
 
     def _began(self, generation: Generation) -> None:
-        """A generation is ready for calls."""
+        """Record that a generation is ready for calls."""
         old = self.losses.latest
         if old is not None and old is not generation:
             old.replaced_by(generation)
@@ -151,9 +153,11 @@ class LinkLifecycle:
     # Losses
 
     def _superseded(self, generation: Generation) -> None:
-        """The memory came back and has another link's session: that one stands, and ours ends after its calls."""
+        """The memory is available again and has another link's session:
+        that one is used, and ours ends after its calls.
+        """
         self._reporter.warn(
-            f"{shown_session(generation.session)} could not be saved, and another was: that one is used"
+            f"{shown_session(generation.session)} could not be saved, and another session was: that one is used"
         )
         self.lose(generation, LinkEvent.SESSION_LOST)
         self._background.start(self._end_superseded(generation), "end superseded")
@@ -166,7 +170,7 @@ class LinkLifecycle:
         await generation.wire.end(generation, self._limits.close)
 
     def lose(self, generation: Generation, event: LinkEvent, refused: Seen | None = None) -> None:
-        """A generation is over, or its credentials are. Without effect for an old one."""
+        """Record that a generation, or its credentials, are no longer valid. Without effect for an old generation."""
         if self.generation is not generation:
             return
         self.generation = None
@@ -182,7 +186,9 @@ class LinkLifecycle:
             self._discarded.add(self._startup.drop())
 
     def recover_from(self, generation: Generation, seen: Seen, verdict: Verdict) -> bool:
-        """A verdict outside of a call: True if a new session or new credentials follow, False if it is an error."""
+        """Handle a verdict outside of a call.
+        Returns True if a new session or new credentials follow, False if it is an error.
+        """
         if verdict is Verdict.SESSION_LOST:
             self.lose(generation, LinkEvent.SESSION_LOST)
             return True
@@ -192,13 +198,15 @@ class LinkLifecycle:
         return False
 
     def _renew(self, generation: Generation, seen: Seen) -> None:
-        """An idle link's stream met a 401: no call is there to renew the credentials, so it is done here."""
+        """The stream of an idle link got a 401: no call is there to renew the credentials, so that is done here."""
         if self.generation is generation and self._startup.credentials.renewable:
             self.lose(generation, LinkEvent.AUTH_NEEDED, seen)
             self.bring_up.start()
 
     def _news(self, generation: Generation, seen: Seen, verdict: Verdict) -> bool:
-        """From the server's own stream: its session or credentials are gone. True if the stream is over with that."""
+        """The server's own stream reports that its session or credentials are gone.
+        Returns True if the stream must end.
+        """
         if verdict is Verdict.AUTH_NEEDED:
             self._renew(generation, seen)
             return False
@@ -212,7 +220,7 @@ class LinkLifecycle:
     # Down
 
     async def close(self, end: bool) -> None:
-        """Close once for all callers; cancelling one of them does not stop the closing."""
+        """Close once for all callers; cancelling one of them does not interrupt closing."""
         idle = self._startup.wire is None and not len(self._discarded) and not len(self._background)
         if self.phase.is_closed and idle:
             return
@@ -229,25 +237,25 @@ class LinkLifecycle:
         try:
             await self._saved.saver.flush(self._limits.close)
             if self.bring_up.task is not None and self._startup.handshaking:
-                # The server may be making a session right now: wait for its id, so that it can be ended.
+                # The server may be creating a session right now: wait for its id, so that it can be ended.
                 await asyncio.wait((self.bring_up.task,), timeout=self._limits.close / 2)
             failures += await self._background.close(self._limits.close)
             self.bring_up.forget()
             self.stream.forget()
             for live in (generation, self._startup.take_begun()):
                 if live is None or live.lost or live.session is None or not (end or live.unsaved):
-                    continue  # what could not be saved is ended as well: it can't be found again
+                    continue  # a session that could not be saved is ended too, because it can't be found again
                 reply = await live.wire.end(live, self._limits.close)
-                # 404: gone already. 405: the server ends its sessions itself.
+                # 404: already gone. 405: the server ends its sessions itself.
                 ended = reply.seen is None or reply.seen.status in (404, 405)
                 failures += not ended
             unused = (
                 generation is not None and generation.wire.owns_server and not generation.unsaved and not holds_state
             )
-            if end or unused:  # a program that was not used leaves nothing to miss
+            if end or unused:  # a program that was not used has lost nothing
                 await self._saved.forget()
-        except Exception as error:  # of a user's memory; closing goes on
-            self._reporter.strayed(f"closing met {error!r:.200}")
+        except Exception as error:  # of a user's memory; closing continues
+            self._reporter.strayed(f"an error while closing: {error!r:.200}")
             failures += 1
         finally:
             failures += await self._let_go()
@@ -264,7 +272,7 @@ class LinkLifecycle:
         failures = 0
         memory = self._saved.memory
         self._discarded.add(self._startup.drop())
-        # A child has three times `exit` to end, and its descendants some more.
+        # A child may take three times `exit` to end, and its descendants some more.
         failures += await self._discarded.wait(self._limits.close + 5 * self._limits.exit)
         try:
             async with asyncio.timeout(self._limits.close):

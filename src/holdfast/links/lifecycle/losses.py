@@ -1,4 +1,4 @@
-"""Lost sessions that kept something, until callers know of it: for the link, and for each sharer."""
+"""Losses of session state that are still to be reported to callers: for the link, and for each sharer."""
 
 from holdfast.links.memory.session import SavedSession
 from holdfast.links.sharers import Sharers
@@ -6,12 +6,13 @@ from holdfast.links.wires.base import Generation, Loss
 
 
 class Losses:
-    """What is still to be reported. `confirm`: a loss stays pending until `reported` is called; else raising it is the
-    report."""
+    """The losses still to be reported.
+    With `confirm`, a loss stays pending until `reported` is called; otherwise raising it is the report.
+    """
 
     def __init__(self, saved: SavedSession, confirm: bool) -> None:
         self.pending: Loss | None = None
-        """The loss that the next unsafe call raises."""
+        """The loss that the next unsafe call raises, or None."""
         self.sharers = Sharers()
         """The users of the link, to each of whom a loss is reported."""
         self.latest: Generation | None = None
@@ -21,24 +22,24 @@ class Losses:
 
     @property
     def holds_state(self) -> bool:
-        """Has an unsafe call left something in the session, or is a loss before it still to be reported?"""
+        """Whether an unsafe call may have left state in the session, or an earlier loss is still to be reported."""
         return self.pending is not None or (self.latest is not None and self.latest.held_state)
 
     def follow(self, generation: Generation | None) -> None:
-        """A generation begins; None: there is none any more."""
+        """Record the generation that begins; None if there is none any more."""
         self.latest = generation
 
     def add(self, loss: Loss) -> None:
-        """A session is gone with what it kept."""
+        """Record that a session is gone with its state."""
         self.pending = loss
         self.sharers.lost(loss)
 
     def keep(self) -> None:
-        """A loss from before this session is still to be reported, now to every sharer."""
+        """Record that an earlier loss is still to be reported, now to every sharer."""
         self.add(self.pending or Loss())
 
     async def find(self, generation: Generation) -> Loss | None:
-        """A loss to report to an unsafe call. Where links share a session, one report is for all of them."""
+        """The loss to report to an unsafe call. Where links share a session, one report is for all of them."""
         loss = self.pending
         if loss is None or not self._confirm or not await self._saved.loss_was_reported(generation):
             return self.pending
@@ -48,12 +49,14 @@ class Losses:
         return self.pending
 
     def raised(self) -> None:
-        """An unsafe call raises the loss."""
+        """The loss is being raised by an unsafe call."""
         if not self._confirm and self.pending is not None:
             self.reported(self.pending)
 
     def reported(self, loss: Loss) -> None:
-        """A caller knows of the loss; see `Options.confirm_losses`. That is part of the saved session, too."""
+        """Confirm that a caller has received the loss;
+        see `Options.confirm_losses`. This is stored in the saved session, too.
+        """
         if self.pending is not loss:
             return
         self.settle()
@@ -62,10 +65,10 @@ class Losses:
             self._saved.saver.soon(self.latest)
 
     def settle(self) -> None:
-        """The link's loss was reported, here or by another link."""
+        """Record that the link's loss was reported, here or by another link."""
         self.pending = None
 
     def restored(self) -> None:
-        """Nothing is missing any more."""
+        """Clear all losses: the state was restored."""
         self.pending = None
         self.sharers.restored()

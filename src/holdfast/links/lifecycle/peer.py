@@ -1,8 +1,8 @@
 """What the links of this process to one server share: the eras that it offers, and its circuit.
 
-There is one entry per target, for as long as a link refers to it; what a URL offers is kept for longer. Sessions and
-preferences belong to each link. Where one caller's failures say nothing of others', each caller's links have an entry,
-and so a circuit, of their own.
+There is one entry per target, as long as a link refers to it; the eras of a URL are remembered for longer. Sessions and
+preferences belong to each link. Where failures depend on the caller, each caller's links have an entry, and so a
+circuit, of their own.
 """
 
 from collections import OrderedDict
@@ -18,33 +18,34 @@ from holdfast.links.target import CommandTarget, HttpTarget, ObjectTarget, Targe
 
 @dataclass(eq=False)
 class Peer:
-    """A server, as far as it is known."""
+    """What is known about one server."""
 
     offers: Offers = field(default_factory=Offers)
     circuit: Circuit = field(default_factory=Circuit)
     last_failure: HoldfastError | None = None
-    """Why it did not start, the last time that it did not."""
+    """The reason of its latest failed start."""
 
     def not_started(self, failure: HoldfastError) -> None:
-        """A program did not start."""
+        """Record that a program did not start."""
         self.last_failure = failure
 
     def first_without_session(self) -> bool:
-        """True for the first link that finds no session there, so that one warning is enough."""
+        """True for the first link that finds no session there, so that only one warning is logged."""
         first = not self.offers.reported_sessionless
         self.offers.reported_sessionless = True
         return first
 
 
-REMEMBERED = 512  # URLs whose offers outlive their links: a run's next one asks no more than the first
+REMEMBERED = 512  # URLs whose eras are remembered after their links, so that later links need not probe again
 
 _offers: OrderedDict[str, Offers] = OrderedDict()
 _peers: WeakValueDictionary[object, Peer] = WeakValueDictionary()
 
 
 def peer_of(target: Target, threshold: int = THRESHOLD, caller: str | None = None) -> Peer:
-    """The one peer of a target, for links with that threshold. A target whose URL is found out at run time is its own
-    server. `caller`: the peer for the links of that caller only."""
+    """The one peer of a target, for links with that threshold.
+    A target whose URL is a callable is a server of its own. With `caller`, the peer for the links of that caller only.
+    """
     match target:
         case HttpTarget(url=str() as url):
             key: object = ("http", url)
@@ -52,7 +53,7 @@ def peer_of(target: Target, threshold: int = THRESHOLD, caller: str | None = Non
             key = ("object", id(server))
         case CommandTarget(command=command, args=args, cwd=cwd, env=env):
             named = frozenset(cast("dict[str, object]", env).items()) if isinstance(env, dict) else id(env)
-            key = ("command", command, args, cwd, named)  # another token makes another server of it
+            key = ("command", command, args, cwd, named)  # with another token it is another server
         case _:
             key = ("target", id(target))
     key = key, threshold, caller

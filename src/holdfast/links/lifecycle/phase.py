@@ -4,14 +4,14 @@ from holdfast.core.lifecycle import LINK, LinkEvent, LinkState
 
 
 class LinkPhase:
-    """The state of a link, moved by events of the table only."""
+    """The state of a link, changed only by events of the table."""
 
     __slots__ = ("closings", "state")
 
     def __init__(self) -> None:
         self.state: LinkState = LINK.initial
         self.closings = 0
-        """How often closing began: a call that sees another number was overtaken by a close."""
+        """The number of times closing began: a call that sees it change was interrupted by a close."""
 
     @property
     def is_closed(self) -> bool:
@@ -23,11 +23,11 @@ class LinkPhase:
 
     @property
     def is_retired(self) -> bool:
-        """Closed, or to be closed, for good: it can't be opened again."""
+        """Whether the link is, or is being, closed permanently."""
         return self.state in (LinkState.RETIRED, LinkState.RETIRING)
 
     def step(self, event: LinkEvent) -> None:
-        """Go on by the table; `IllegalTransition` if it has no such step."""
+        """Apply an event. Raises `IllegalTransition` if the table does not allow it."""
         self.state = LINK.next(self.state, event)
         if event is LinkEvent.CLOSE:
             self.closings += 1

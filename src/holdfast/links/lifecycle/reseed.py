@@ -1,6 +1,6 @@
-"""What the reseed hook gets: a replaced session, and calls into the new one ahead of all others.
+"""The argument of the reseed hook: the replaced session, and calls into the new one before all others.
 
-A call that fails here fails the hook; there is no recovery within.
+A call that fails here fails the hook; there is no recovery in it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,5 +24,5 @@ class ReseedContext:
     async def request(
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> dict[str, Any]:
-        """A call in the new session, before all other calls."""
+        """Send a request in the new session, before all other calls."""
         return await self._send(method, params, timeout)

@@ -1,6 +1,6 @@
-"""The way up: resolve, open, handshake. It owns the wire and what was resolved.
+"""The steps of connecting: resolve, open, handshake. It owns the wire and the resolved credentials.
 
-Each phase can be repeated without the ones before it. It makes generations; the link decides when and why.
+Each step can be repeated without the earlier ones. It creates generations; the link decides when.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from holdfast.links.wires.duplex import DuplexWire
 
 
 class StartFailed(Exception):
-    """A child ended before the handshake was done; another may do better."""
+    """A program ended before the handshake was done; another start may succeed."""
 
     def __init__(self, error: HoldfastError) -> None:
         super().__init__(error.what)
@@ -36,7 +36,7 @@ class StartFailed(Exception):
 
 
 class AuthNeeded(Exception):
-    """The handshake met a 401; credentials must be resolved anew."""
+    """The handshake got a 401; credentials must be resolved again."""
 
     def __init__(self, seen: Seen, error: HoldfastError) -> None:
         super().__init__(error.what)
@@ -45,7 +45,7 @@ class AuthNeeded(Exception):
 
 
 class Startup:
-    """One link's way up."""
+    """The connecting of one link."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Startup:
         self.resolved: Resolved | None = None
         self.wire: Wire | None = None
         self.begun: Generation | None = None
-        """A session that the server has given us and no call knows yet."""
+        """A session that the server has begun and no call uses yet."""
         self._options = options
         self._limits = options.limits
         self._background = background
@@ -75,20 +75,20 @@ class Startup:
         self._inbound = inbound
         self._reporter = reporter
         self.handshaking = False
-        """The server may be beginning a session right now."""
+        """Whether the server may be creating a session right now."""
         self.is_program = isinstance(target, CommandTarget)
         self._handshake_limit = "program_handshake" if self.is_program else "handshake"
         self._handshake_seconds = options.limits.program_handshake if self.is_program else options.limits.handshake
         self._opened_url: str | None = None
         self._ends_at: Era | None = None
-        """The era at whose first message a program ended the last time."""
+        """The era at whose first message the program ended the last time."""
 
     async def resolve(self, refused: Seen | None) -> None:
-        """URL and credentials."""
+        """Resolve URL and credentials."""
         self.resolved = await self.credentials.resolve(refused)
 
     async def open(self) -> bool:
-        """A wire to where it was resolved; an open one is kept. True if one was opened."""
+        """Open a wire to the resolved target unless one is open. Returns True if one was opened."""
         assert self.resolved is not None
         if self.wire is not None and self._opened_url == self.resolved.url:
             return False
@@ -136,15 +136,16 @@ class Startup:
                 return DuplexWire(program, self._background, Broke.CHILD_DIED)
 
     def drop(self) -> Wire | None:
-        """Give the wire away, to be closed."""
+        """Release the wire to the caller, to be closed."""
         wire, self.wire = self.wire, None
         if wire is not None and wire.owns_server:
-            self.resolved = None  # a program's environment is found out whenever it is started
+            self.resolved = None  # a program's environment is resolved at every start
         return wire
 
     async def handshake(self, number: int, old: Generation | None, lost: bool) -> Generation:
-        """A generation: the saved session, if there is one that is not the lost one, else a new handshake. `lost` says
-        that `old` kept something, or that a loss before it is still to be reported; the next session keeps that."""
+        """Create a generation: from the saved session, if there is one that is not the lost one, else by a new
+        handshake. `lost` says that `old` held state, or that an earlier loss is still to be reported; the next session
+        records that."""
         assert self.wire is not None
         assert self.resolved is not None
         adopted, kept = await self._saved.take_up(number, old, self.wire, self.resolved)
@@ -161,7 +162,7 @@ class Startup:
             self.handshaking = False
         generation.loss_pending(lost or self._saved.lost_by_others(kept, old, self.wire.owns_server))
         if not await self._saved.save_new(generation, kept):
-            # Another link was faster. One session is enough: take theirs, and end the one that no call knows yet.
+            # Another link saved its session first: use that one, and end ours, which no call uses yet.
             adopted, _ = await self._saved.take_up(number, old, self.wire, self.resolved)
             if adopted is not None:
                 self.begun = None
@@ -172,7 +173,7 @@ class Startup:
         return generation
 
     def take_begun(self) -> Generation | None:
-        """The session that no call knows yet; it is the caller's to use or to end."""
+        """Hand over the session that no call uses yet; the caller must use or end it."""
         begun, self.begun = self.begun, None
         return begun
 
@@ -212,7 +213,7 @@ class Startup:
                     self._reporter.event(CircuitChanged, state=self.peer.circuit.state.value)
                 error = error_for(self.name, "handshake", "handshake", verdict, failure.reply, attempts)
                 if failure.seen.broke is Broke.AFTER_SEND and (self.resolved.url or "").startswith("http://"):
-                    error.what += "; a server that expects TLS does the same: its URL begins with https://"
+                    error.what += "; a server that expects TLS also does this: use a URL that begins with https://"
                 if verdict is Verdict.AUTH_NEEDED:
                     raise AuthNeeded(failure.seen, error) from None
                 if self.wire.owns_server:
@@ -228,7 +229,7 @@ class Startup:
             return generation
 
     def _first(self) -> Era:
-        """The era to prefer now: a program that ended at the first message of one era may speak the other."""
+        """The era to try first: a program that ended at the first message of one era may speak the other."""
         if self._ends_at is None:
             return self._settings.now.prefers
         return Era.Y2026 if self._ends_at is Era.Y2025 else Era.Y2025
@@ -237,7 +238,7 @@ class Startup:
         """The error of a program that could not be started: nothing was executed yet."""
         reply, seen = failure.reply, failure.seen
         if seen.broke is Broke.NO_ANSWER_IN_TIME:
-            # Says nothing about its era: some programs do not answer what they don't know. The remedy names era=.
+            # This does not show its era: some programs do not answer unknown requests. So the remedy names era=.
             late = StartTimeout(
                 f"{self.name!r} did not answer the handshake within {self._handshake_seconds:g} s",
                 server=self.name,
@@ -250,7 +251,8 @@ class Startup:
         if seen.broke not in (Broke.CHILD_DIED, Broke.AFTER_SEND, Broke.CONNECT):
             return error
         if self._settings.now.pinned is None:
-            # Some programs end at what they don't know. That is not proof either, but the other era comes first next.
+            # Some programs end at an unknown request. That does not show the era either, but the other
+            # one is tried first next.
             tried = self.peer.offers.first(self._first(), time.monotonic())
             self._ends_at = tried if self._ends_at is None else None
             self.peer.offers.passed.clear()

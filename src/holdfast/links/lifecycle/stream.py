@@ -1,4 +1,4 @@
-"""The server's own stream of a link: when it is read, and by which of the links that share a session."""
+"""The server's own stream: when it is read, and by which of the links that share a session."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,13 +13,15 @@ from holdfast.links.memory.session import SavedSession
 from holdfast.links.reporter import LinkReporter
 from holdfast.links.wires.base import Generation
 
-OPEN_SECONDS = 1.0  # that a call waits for the stream
-CLAIM_SECONDS = 30.0  # a dead process's claim on the server's stream ends after that
+OPEN_SECONDS = 1.0  # for which a call waits for the stream
+CLAIM_SECONDS = 30.0  # after which a dead process's claim on the server's stream ends
 
 
 class ServerStream:
-    """The one task that reads it. `current` is the generation of the link now; `lost` is called when the session or the
-    credentials of a generation are gone."""
+    """Runs the one task that reads the stream.
+    `current` returns the link's generation; `lost` is called when the session or the credentials of a generation are
+    gone.
+    """
 
     def __init__(
         self,
@@ -40,18 +42,18 @@ class ServerStream:
         self._lost = lost
         self._task: asyncio.Task[None] | None = None
         self.opening: Generation | None = None
-        """The generation whose stream may not be open yet, over HTTP."""
+        """The generation whose stream may not be open yet. HTTP only."""
 
     def want(self) -> None:
-        """Read it from now on, where `Options(stream=False)` had left it alone. 2025 only."""
+        """Start reading the stream where `Options(stream=False)` had disabled it. 2025 only."""
         self._wanted = True
         if (generation := self._current()) is not None:
             self.start(generation)
 
     def start(self, generation: Generation) -> None:
-        """Read it, if the generation has one and it is wanted."""
+        """Start reading the stream, if the generation has one and it is enabled."""
         if self._task is not None and not self._task.done():
-            return  # credentials were renewed, the stream goes on
+            return  # credentials were renewed; the stream continues
         if generation.wire.owns_server or (
             generation.era is Era.Y2025 and generation.session is not None and self._wanted
         ):
@@ -59,17 +61,19 @@ class ServerStream:
             self.opening = None if generation.wire.owns_server else generation
 
     def stop(self) -> None:
-        """The generation is over."""
+        """Stop reading: the generation has ended."""
         if self._task is not None:
             self._task.cancel()
             self._task = self.opening = None
 
     def forget(self) -> None:
-        """Its task has ended."""
+        """Drop the task, which has ended."""
         self._task = self.opening = None
 
     async def wait_listening(self, seconds: float) -> None:
-        """Until the stream is open, or refused, or the time is up, where the server has one and it is wanted."""
+        """Wait until the stream is open or refused, or the time is up.
+        Returns at once where there is no stream to read.
+        """
         generation, task = self._current(), self._task
         if generation is None or task is None or generation.wire.owns_server:
             return
@@ -79,13 +83,14 @@ class ServerStream:
         finally:
             opened.cancel()
         if self.opening is generation:
-            self.opening = None  # one wait is enough: some servers send no headers before the first message
+            self.opening = None  # only one wait: some servers send no headers before the first message
 
     async def before_questions(self, generation: Generation, until: float | None) -> None:
-        """Before a call in which the server may ask something: a question has no way to us while the stream is not
-        open, and servers drop it or wait. The first calls wait for the stream, and none after them."""
+        """Wait for the stream before a call in which the server may ask something:
+        while the stream is not open, servers drop questions or wait. Only the first calls wait.
+        """
         if not generation.listening.is_set():
-            # Half of what the call has left: the other half is for its answer.
+            # Half of the call's remaining time: the other half is for its answer.
             left = OPEN_SECONDS if until is None else (until - asyncio.get_running_loop().time()) / 2
             await self.wait_listening(min(OPEN_SECONDS, max(0.0, left)))
         elif self.opening is generation:
@@ -105,7 +110,7 @@ class ServerStream:
         if memory is None or generation.wire.owns_server:
             await read()
             return
-        # Several links may share the session: only the holder of the claim reads the stream.
+        # If several links share the session, only the holder of the claim reads the stream.
         while True:
             reading: asyncio.Task[None] | None = None
             try:
@@ -115,7 +120,7 @@ class ServerStream:
                     await asyncio.wait((reading,), timeout=CLAIM_SECONDS / 3)
                     if reading.done():
                         return
-                generation.listening.set()  # another process reads it, and is asked
+                generation.listening.set()  # another process reads it and answers questions
             except HoldfastError as error:
                 self._reporter.forgetting(str(error))
             finally:

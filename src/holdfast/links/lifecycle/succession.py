@@ -1,6 +1,6 @@
-"""From a lost session to the next one: what is put back, what is lost, and how that is reported.
+"""The transition from a lost session to the next one: what is restored, what is lost, and how that is reported.
 
-Losses are kept in `losses.py`; that a session is lost is decided before.
+Pending losses are kept in `losses.py`.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from holdfast.links.wires.base import Generation, Loss
 
 
 class Succession:
-    """What happens between a handshake and the first call in its session."""
+    """The work between a handshake and the first call in its session."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Succession:
         self._losses = losses
 
     async def settle_in(self, old: Generation | None, new: Generation) -> None:
-        """Restore the settings of the lost session, let the hook put back more, and report what is gone."""
+        """Restore the settings of the lost session, call the reseed hook, and report what is lost."""
         self._expect_session(new)
         await self._restore(new)
         elsewhere = new.adopted and self._options.confirm_losses
@@ -52,7 +52,7 @@ class Succession:
             self._replaced_elsewhere(old, new)
         elif (old is not None and old.keeps_state) or (new.unreported_loss and not new.adopted):
             await self._replaced(old, new)
-        elif new.unreported_loss:  # an earlier life, or another process, has logged it
+        elif new.unreported_loss:  # it was logged by an earlier link or another process
             self._losses.keep()
         if not self._options.stateful:
             self._losses.restored()
@@ -62,7 +62,7 @@ class Succession:
             self._saved.saver.soon(new)
 
     def _expect_session(self, generation: Generation) -> None:
-        """Warn, once a server, that it keeps no state, unless the options say that none is expected."""
+        """Warn, once per server, that it keeps no state, unless the options say that none is expected."""
         options, peer = self._options, self._startup.peer
         expected = options.pinned is None and options.prefer is None and options.stateful
         if (
@@ -75,7 +75,7 @@ class Succession:
 
     async def _restore(self, generation: Generation) -> None:
         if generation.era is Era.Y2026:
-            return  # the log level rides on each request, and a watch listens anew by itself
+            return  # the log level is sent with each request, and a watch subscribes again itself
         requests = generation.to_restore
         if not generation.adopted:
             requests += self._settings.now.for_new(generation.handshake)
@@ -86,8 +86,9 @@ class Succession:
                 self._reporter.strayed(f"not restored in the new session: {error.what}")
 
     def _replaced_elsewhere(self, old: Generation, new: Generation) -> None:
-        """Another link has replaced the lost session for all who share it, and knew whether it kept something: what it
-        saved says whether that has still to be reported."""
+        """Another link has replaced the lost session for all that share it.
+        The saved session says whether a loss is still to be reported.
+        """
         self._report_replacement(
             f"{shown_session(old.session)} was replaced by {shown_session(new.session)}, which another process began",
             old.session,
@@ -102,12 +103,12 @@ class Succession:
             self._losses.settle()
 
     async def _replaced(self, old: Generation | None, new: Generation) -> None:
-        """A session that kept something, here or in an earlier life, is over."""
+        """Record and report that a session with state, of this link or an earlier one, has ended."""
         before, kept = (None, True) if old is None else (old.session, old.answered_unsafe)
         reseeded = await self._reseed(before, new, kept)
         if old is not None:
             old.mark_reseeded(reseeded)
-        gone = "; what it kept is gone" if kept and not reseeded else ""
+        gone = "; its state is gone" if kept and not reseeded else ""
         self._report_replacement(
             f"{shown_session(before)} was replaced by {shown_session(new.session)}{gone}",
             before,
@@ -123,7 +124,7 @@ class Succession:
             self._losses.keep()
 
     async def _reseed(self, before: str | None, new: Generation, kept: bool) -> bool:
-        """Whether the hook has put back what was lost."""
+        """Call the hook. Returns whether it restored what was lost."""
         if self._options.reseed is None:
             return False
 
@@ -135,7 +136,7 @@ class Succession:
             return bool(await self._options.reseed(hook))
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and cancelling():
-                raise  # else something that the hook waited for was cancelled
+                raise  # otherwise something that the hook awaited was cancelled
             self._reporter.strayed(f"the reseed hook raised {error!r:.300}")
             return False
 

@@ -1,1 +1,1 @@
-"""Where a link keeps its session beyond its own life."""
+"""Memories: where a link stores its session so that a later link can adopt it."""

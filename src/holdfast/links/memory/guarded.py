@@ -1,6 +1,6 @@
-"""A user's memory, made safe to use: whatever it raises or returns, and however long it takes, no call fails.
+"""A wrapper around a user's memory: whatever it raises or returns, and however long it takes, no call fails.
 
-It owns the deadline and the translation into `StoreDown`. An object that is not a memory raises when it is declared.
+It adds a deadline and converts errors to `StoreDown`. An object that is not a memory is rejected at declaration.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from holdfast.links.background import cancelling
 from holdfast.links.memory.ids import IdMemory, keeps_ids_alone
 from holdfast.links.memory.store import FINDER, Memory, MemoryEntry, bare
 
-SECONDS = 15.0  # for one step of a memory: longer than a store's own deadline, much shorter than a link's way up
+SECONDS = 15.0  # for one operation of a memory: longer than a store's own deadline, shorter than connecting may take
 _METHODS = ("load", "save", "forget", "touch_every", "touch", "claim_stream", "release_stream", "close")
 
 log = logging.getLogger("holdfast.links")
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class GuardedMemory:
-    """A memory as a link of one principal uses it."""
+    """A memory, as used by a link of one principal."""
 
     def __init__(self, inner: Memory, principal: Principal) -> None:
         self._inner = inner
@@ -82,7 +82,7 @@ class GuardedMemory:
             raise
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and cancelling():
-                raise  # else something that the memory waited for was cancelled
+                raise  # otherwise something that the memory awaited was cancelled
             if isinstance(error, TimeoutError) and deadline.expired():
                 raise StoreDown(f"{self._name}.{what}() took longer than {SECONDS:g} s") from error
             log.exception("%s.%s() raised", self._name, what)
@@ -90,7 +90,9 @@ class GuardedMemory:
 
 
 def guarded(memory: object, principal: Principal) -> Memory:
-    """What a user gives as memory. An object with `get_session_id` and `set_session_id` alone will do."""
+    """Return a user's memory, or raise if it is not one.
+    An object that has only `get_session_id` and `set_session_id` is accepted.
+    """
     if isinstance(memory, GuardedMemory):
         return memory
     if keeps_ids_alone(memory) and not isinstance(memory, IdMemory):
@@ -102,6 +104,6 @@ def guarded(memory: object, principal: Principal) -> Memory:
     if lacking:
         raise ConfigError(
             f"memory= got a {type(memory).__name__}, which lacks {', '.join(lacking)}",
-            remedy="give a Memory, or IdMemory(load, save) for two functions that keep an id (holdfast.links)",
+            remedy="give a Memory, or IdMemory(load, save) for two functions that store an id (holdfast.links)",
         )
     return GuardedMemory(cast("Memory", memory), principal)

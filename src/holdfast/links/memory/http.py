@@ -1,7 +1,7 @@
-"""A link's memory as a small JSON document at a URL: GET and PUT, with ETags where the server has them.
+"""A memory that is a small JSON document at a URL, read and written with GET and PUT, with ETags where available.
 
-Without ETags the last save wins: such a server can promise no more. It has no claims either, so every link opens the
-server's stream, and the 409 of the server decides which one reads it.
+Without ETags the last save wins. There are no claims, so every link opens the server's stream, and the server's 409
+decides which one reads it.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from holdfast.links.target import Headers, Resolvable, check_headers, check_url,
 if TYPE_CHECKING:
     from holdfast.links.wires.http.pool import Pool
 
-SECONDS = 10.0  # for one GET or PUT: a memory that is slower than a handshake is of no use
-DOCUMENT_BYTES = 256 * 1024  # a handshake with long instructions; more is not ours
+SECONDS = 10.0  # for one GET or PUT: a memory that is slower than a handshake is useless
+DOCUMENT_BYTES = 256 * 1024  # enough for a handshake with long instructions; a larger document is not ours
 
 
 class HttpMemory:
     """`HttpMemory("https://state.example/links/{run}/{server}", run="r1", server="github")`.
 
-    `headers` may be an async callable: it is asked before each request.
+    `headers` may be an async callable: it is called before each request.
     """
 
     def __init__(
@@ -59,17 +59,17 @@ class HttpMemory:
         if status != 200:
             raise self._down(f"GET answered {status}")
         if body is None:
-            what = f"the document at {public_url(self._url)} is over {DOCUMENT_BYTES} bytes, and is written anew"
+            what = f"the document at {public_url(self._url)} is over {DOCUMENT_BYTES} bytes and will be replaced"
             return MemoryEntry(None, tag, lost=True, unreadable=what)
         try:
             document = decode(body) if body.strip() else None
-            if document is None:  # a session that was ended where nothing can be deleted
+            if document is None:  # an ended session on a server that does not delete
                 return MemoryEntry(None, tag)
             if isinstance(document, str) and legal_session_id(document):
                 return MemoryEntry(bare(document), tag)
             return MemoryEntry(Saved.from_json(document), tag)
         except ValueError as error:
-            what = f"the document at {public_url(self._url)} is not a saved session, and is written anew: {error}"
+            what = f"the document at {public_url(self._url)} is not a saved session and will be replaced: {error}"
             return MemoryEntry(None, tag, lost=True, unreadable=what[:300])
 
     async def save(self, saved: Saved, token: object) -> object:
@@ -128,7 +128,7 @@ class HttpMemory:
         if body is not None:
             headers["content-type"] = "application/json"
         loop = asyncio.get_running_loop()
-        if self._pool is None or self._loop is not loop:  # the pool of a closed loop is of no use
+        if self._pool is None or self._loop is not loop:  # the pool of a closed event loop can't be used
             self._pool, self._loop = Pool(self._seconds, None), loop
         try:
             async with asyncio.timeout(self._seconds):
@@ -138,11 +138,9 @@ class HttpMemory:
         except FAILURES as error:
             raise self._down(describe(error)) from error
         tag = response.headers.get("etag")
-        # A weak tag can't be compared for a write: that is as good as none.
+        # A weak tag can't be used for a conditional write, so it counts as none.
         strong = None if tag is None or tag.startswith("W/") else tag
         return response.status, strong, None if len(raw) > DOCUMENT_BYTES else raw
 
     def _down(self, why: str) -> StoreDown:
-        return StoreDown(
-            f"the memory at {public_url(self._url)} did not do as asked: {why}"[:300], store=public_url(self._url)
-        )
+        return StoreDown(f"the memory at {public_url(self._url)} failed: {why}"[:300], store=public_url(self._url))

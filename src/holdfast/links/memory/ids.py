@@ -1,6 +1,6 @@
-"""A memory made of two functions: load an id, save an id. For code that keeps session ids already.
+"""A memory made of two functions that load and save a session id, for code that already stores session ids.
 
-Such a memory has no compare-and-swap, keeps no handshake and can't forget.
+Such a memory has no compare-and-swap, stores no handshake and can't delete.
 """
 
 import inspect
@@ -12,10 +12,10 @@ from holdfast.links.memory.store import MemoryEntry, bare
 
 
 class IdMemory:
-    """`IdMemory(load, save)`: `load()` returns the id that was kept, or None; `save(id)` keeps one. Async or not.
+    """`IdMemory(load, save)`: `load()` returns the stored id or None; `save(id)` stores one. Both may be async.
 
-    Only the id is kept: what the server declared at the handshake is not known afterwards, and if two links begin a
-    session at once, the last one's id stays.
+    Only the id is stored: what the server declared at the handshake is not known afterwards, and if two links begin a
+    session at once, the last one's id is stored.
     """
 
     touch_every: float | None = None
@@ -37,7 +37,7 @@ class IdMemory:
             return MemoryEntry(None, None)
         if not isinstance(found, str) or not legal_session_id(found):
             return MemoryEntry(
-                None, None, lost=True, unreadable="the loaded session id is not one, and is written anew"
+                None, None, lost=True, unreadable="the loaded session id is not valid and will be replaced"
             )
         return MemoryEntry(bare(found), None)
 
@@ -48,7 +48,7 @@ class IdMemory:
         return None
 
     async def forget(self) -> None:
-        """There is no third function, so the id stays: a later process will find its session gone."""
+        """Nothing can delete the id: a later process will find that its session is gone."""
         self._ended = self._known
 
     async def touch(self) -> None:
@@ -65,7 +65,7 @@ class IdMemory:
 
 
 def keeps_ids_alone(memory: object) -> bool:
-    """Is it an `IdMemory`, or an object that is made one for its two methods?"""
+    """Whether it is an `IdMemory`, or an object with its two methods, which is wrapped in one."""
     return isinstance(memory, IdMemory) or all(
         callable(getattr(memory, name, None)) for name in ("get_session_id", "set_session_id")
     )

@@ -1,7 +1,7 @@
-"""Saving a link's session in its memory, also when the memory is away for a while.
+"""Saves a link's session in its memory, with retries while the memory is not available.
 
-It owns the one task that saves, and its retries. If the memory already holds another session, that one stands, so that
-two are never in use. No call waits for a memory without a bound.
+It owns the one task that saves. If the memory already holds another session, that one is used, so that never two are in
+use. No call waits for a memory without a limit.
 """
 
 import asyncio
@@ -18,15 +18,16 @@ from holdfast.links.memory.store import Memory, MemoryEntry
 from holdfast.links.reporter import LinkReporter
 from holdfast.links.wires.base import Generation
 
-RETRY_BASE = 0.2  # seconds before a failed save is tried again: longer than a store's failover hiccup needs
-RETRY_CAP = 10.0  # seconds: a thousand links that wait for one store ask it a hundred times a second at most
-SETTLE_SECONDS = 1.0  # that an unsafe call waits for its session to be saved: a store that is up needs a hundredth
-LOST_KEPT = 16  # ids of sessions lost while nothing could be saved; one link handshakes no more often in an outage
+RETRY_BASE = 0.2  # seconds before a failed save is tried again: longer than a short failover of a store
+RETRY_CAP = 10.0  # seconds: with it, a thousand links that wait for one store call it at most a hundred times a second
+SETTLE_SECONDS = 1.0  # an unsafe call waits for its session to be saved: a store that is up needs a hundredth
+LOST_KEPT = 16  # ids of sessions lost while nothing could be saved; one link makes no more handshakes in an outage
 
 
 class Saver:
-    """One link's saving. `describe` makes what is saved of a generation; `fits` says whether the link could use what
-    is saved instead."""
+    """The saver of one link.
+    `describe` returns what to save of a generation; `fits` says whether the link could use a saved session instead.
+    """
 
     def __init__(
         self,
@@ -45,31 +46,31 @@ class Saver:
         self._wanted: Generation | None = None
         self._task: asyncio.Task[None] | None = None
         self._attempt = asyncio.Event()
-        """Set, and replaced by a new one, when an attempt has ended."""
+        """Set, and replaced by a new event, when an attempt has ended."""
         self._now = asyncio.Event()
-        """Cuts the pause before the next attempt short."""
+        """Ends the pause before the next attempt."""
         self._failed_at = float("-inf")
         self._lost: deque[BackendSessionId | None] = deque(maxlen=LOST_KEPT)
 
     def use(self, memory: Memory) -> None:
-        """Save there from now on."""
+        """Replace the memory."""
         self.memory = memory
 
     def on_superseded(self, superseded: Callable[[Generation], None]) -> None:
-        """`superseded` takes a generation that is given up for another link's, which is saved."""
+        """`superseded` is called with a generation that is given up for another link's saved session."""
         self._superseded = superseded
 
     def abandon(self) -> None:
-        """Its event loop is closed."""
+        """Drop what belongs to a closed event loop."""
         self._task = self._wanted = None
         self._attempt, self._now = asyncio.Event(), asyncio.Event()
 
     def lost(self, session: BackendSessionId | None) -> None:
-        """This session is over, whatever the memory says."""
+        """Ignore this session in the memory: it has ended."""
         self._lost.append(session)
 
     def soon(self, generation: Generation) -> None:
-        """Save what is known of this generation, in the background."""
+        """Save the state of this generation in the background."""
         if self.memory is None or not generation.savable:
             return
         self._wanted = generation
@@ -80,7 +81,7 @@ class Saver:
         """Before an unsafe call in a session that is not saved: one attempt, within `SETTLE_SECONDS`."""
         loop = asyncio.get_running_loop()
         if loop.time() - self._failed_at < SETTLE_SECONDS:
-            return  # it was tried this moment
+            return  # it was tried just now
         self.soon(generation)
         attempt = self._attempt
         self._now.set()
@@ -91,7 +92,7 @@ class Saver:
             self._failed_at = loop.time()
 
     async def flush(self, seconds: float) -> None:
-        """Wait for what is being saved: until it is, or one attempt more has failed."""
+        """Wait until the pending save is done, or one more attempt has failed."""
         if self._task is None:
             return
         attempt = self._attempt
@@ -115,7 +116,7 @@ class Saver:
                     self._wanted = self._wanted or generation
                     failures += 1
                     self._failed_at = asyncio.get_running_loop().time()
-                    if failures == 1:  # once an outage
+                    if failures == 1:  # once per outage
                         self._reporter.forgetting(f"{str(error) or repr(error)}; tried again until it is saved"[:500])
                 self._attempt.set()
                 self._attempt = asyncio.Event()
@@ -140,7 +141,7 @@ class Saver:
         if self._is_anothers(kept, generation):
             if generation.unsaved:
                 self._superseded(generation)
-            return  # else it is over, and its next call finds that out
+            return  # otherwise it has ended, which its next call will find out
         saved = kept.saved
         if saved is not None and not generation.unsaved and saved.session == generation.session:
             generation.merge_saved(saved.unreported_loss, saved.shared)
@@ -150,16 +151,16 @@ class Saver:
 
     @property
     def is_busy(self) -> bool:
-        """True while the memory lacks something."""
+        """Whether something is still to be saved."""
         return self._task is not None
 
     def saved(self, generation: Generation, saved: Saved) -> None:
-        """The memory has this generation's session."""
+        """Record that the memory has this generation's session."""
         generation.saved_as(saved.unreported_loss)
         self._lost.clear()
 
     def _is_anothers(self, kept: MemoryEntry, generation: Generation) -> bool:
-        """True if the memory holds a live session that another link began."""
+        """Whether the memory holds a live session that another link began."""
         saved = kept.saved
         if saved is None or generation.wire.owns_server or saved.session == generation.session:
             return False

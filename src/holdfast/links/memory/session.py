@@ -1,6 +1,6 @@
-"""A link's session in its memory: found and adopted, shared with other links, and saved.
+"""A link's session in its memory: loading and adopting it, sharing it with other links, saving it.
 
-If another link has saved its session meanwhile, the saved one stands.
+If another link has saved its session meanwhile, the saved one is used.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from holdfast.links.wires.base import Generation, Resolved, Wire
 
 
 class SavedSession:
-    """One link's. Without a memory, nothing is found and nothing saved."""
+    """The saved session of one link. Without a memory, nothing is loaded or saved."""
 
     def __init__(
         self, memory: Memory | None, settings: CurrentSettings, background: BackgroundTasks, reporter: LinkReporter
@@ -37,7 +37,7 @@ class SavedSession:
     async def take_up(
         self, number: int, old: Generation | None, wire: Wire, resolved: Resolved
     ) -> tuple[Generation | None, MemoryEntry | None]:
-        """The saved session, if it can be used, and what is saved."""
+        """Load the saved session. Returns it if it can be used, and what is stored."""
         while True:
             kept = await self._load()
             adopted = self._adopt(kept, number, old, wire, resolved)
@@ -46,11 +46,13 @@ class SavedSession:
             try:
                 await self._share(adopted, kept)
             except Conflict:
-                continue  # another link has saved in this moment
+                continue  # another link has just saved
             return adopted, kept
 
     async def save_new(self, generation: Generation, kept: MemoryEntry | None) -> bool:
-        """Save a session that has just begun. False if another link saved one first: that one is to be used."""
+        """Save a session that has just begun.
+        Returns False if another link saved one first, which must then be used.
+        """
         if self.memory is None or not generation.savable:
             return True
         generation.mark_unsaved()
@@ -66,7 +68,7 @@ class SavedSession:
         return True
 
     def lost_by_others(self, kept: MemoryEntry | None, old: Generation | None, owns_server: bool) -> bool:
-        """Was there something that a new session does not have, and that `old` does not know of?"""
+        """Whether state was lost that a new session does not have and that `old` does not record."""
         if kept is None:
             return False
         saved = kept.saved
@@ -79,20 +81,20 @@ class SavedSession:
         return saved.session is not None or (owns_server and saved.handshake.era is Era.Y2025)
 
     def was_shared(self, kept: MemoryEntry | None, old: Generation) -> bool:
-        """May another link have left something in the lost session? Yes, unless the memory says no."""
+        """Whether another link may have left state in the lost session: yes, unless the memory says no."""
         if old.session is None or old.unsaved or self.memory is None:
             return False
         saved = None if kept is None else kept.saved
         return kept is None or (saved is not None and saved.session == old.session and saved.shared)
 
     def join(self, kept: MemoryEntry | None) -> None:
-        """Settings that other links gave the saved session are given to the next one, too."""
+        """Apply settings that other links gave the saved session to the next one, too."""
         settings = self._settings.now
         if kept is not None and kept.saved is not None and kept.saved.principal == settings.principal:
             self._settings.change(settings.joined(kept.saved))
 
     async def loss_was_reported(self, generation: Generation) -> bool:
-        """Does the memory say that a loss before this session, which is saved, was reported by another link?"""
+        """Whether, according to the memory, another link has reported the loss before this session."""
         if self.memory is None or generation.unsaved or self.saver.is_busy:
             return False
         kept = await self._load()
@@ -107,7 +109,7 @@ class SavedSession:
             self.saver.soon(generation)
 
     def touch_soon(self) -> None:
-        """The saved session is in use; the memory learns of it every `touch_every` seconds."""
+        """Note that the saved session is in use; the memory is updated every `touch_every` seconds."""
         if self.memory is None or (every := self.memory.touch_every) is None:
             return
         now = asyncio.get_running_loop().time()
@@ -116,7 +118,7 @@ class SavedSession:
             self._background.start(self.touch(), "touch")
 
     async def touch(self) -> None:
-        """The saved session is in use, whether or not there are calls."""
+        """Keep the saved session alive even without calls."""
         if self.memory is not None:
             try:
                 await self.memory.touch()
@@ -124,7 +126,7 @@ class SavedSession:
                 self._forgetting(str(error))
 
     async def forget(self) -> None:
-        """The session is over."""
+        """Record that the session has ended."""
         if self.memory is not None:
             try:
                 await self.memory.forget()
@@ -144,11 +146,11 @@ class SavedSession:
         return kept
 
     async def _share(self, adopted: Generation, kept: MemoryEntry) -> None:
-        """Let the link that began the session know, should it lose it, that others have used it."""
+        """Record that others have used the session, for the case that the link that began it loses it."""
         if adopted.shared or adopted.session is None or self.memory is None or kept.saved is None:
             return
         if kept.token is None:
-            return  # a memory without compare-and-swap: a newer session could be overwritten
+            return  # without compare-and-swap a newer session could be overwritten
         adopted.mark_shared()
         try:
             await self.memory.save(replace(kept.saved, shared=True), kept.token)
@@ -167,7 +169,7 @@ class SavedSession:
         handshake = saved.handshake
         chosen = settings.pinned is not None or saved.second_choice or handshake.era is settings.prefers
         if saved.session is None and not chosen:
-            return None  # nothing is held there, and the server may offer the era that is preferred
+            return None  # it holds no state, and the server may offer the preferred era now
         if old is not None and saved.session == old.session and handshake.era is old.era:
             return None
         adopted = Generation(

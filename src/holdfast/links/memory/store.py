@@ -1,7 +1,7 @@
-"""A link's session kept beyond its life: the contract of a memory, and one on any store.
+"""The contract of a memory, which stores a link's session, and a memory on any store.
 
-It owns compare-and-swap between links that share one session, and who may open the server's stream. What it can't read
-raises; the link reports that and goes on without.
+A memory does compare-and-swap between links that share one session, and decides which of them opens the server's
+stream. It raises for what it can't read; the link reports that and continues without it.
 """
 
 import secrets
@@ -17,51 +17,57 @@ from holdfast.stores.contract import Store
 
 KIND = "link"  # the kind of a link's record in a store
 FIRST_WITH_IDS = "2025-03-26"  # the first version that has session ids
-FINDER = Principal("")  # of a saved session without a principal: any finder may use it
+FINDER = Principal("")  # of a saved session without a principal: any link that finds it may use it
 
 
 class MemoryEntry(NamedTuple):
-    """A saved session and the token that a save in its place must show."""
+    """A saved session, and the token that is needed to replace it."""
 
     saved: Saved | None
     token: object
     lost: bool = False
-    """Something was kept here that can't be given back, and was not reported: the next session reports it."""
+    """State was lost with an earlier session and not reported: the next session reports it."""
     unreadable: str | None = None
-    """Why what stands there is not a saved session. It is reported, and the next save replaces it."""
+    """Why what is stored is not a saved session. It is reported, and the next save replaces it."""
 
 
 class Memory(Protocol):
-    """Load and save of one session. A method that raises, or takes longer than 15 seconds, costs the memory and not the
-    call: it is reported as `MemoryFailed`."""
+    """Loads and saves one session.
+    If a method raises or takes longer than 15 seconds, the call does not fail; it continues without the memory, and a
+    `MemoryFailed` is reported.
+    """
 
     async def load(self) -> MemoryEntry:
-        """What is saved, if anything, with the token for the next save."""
+        """Return what is saved, if anything, with the token for the next save."""
         ...
 
     async def save(self, saved: Saved, token: object) -> object:
-        """Save in place of what `token` names; returns the new token. `Conflict` if another save came first."""
+        """Replace what `token` identifies; returns the new token. Raises `Conflict` if another save came first."""
         ...
 
     async def forget(self) -> None:
-        """The session was ended; another may be saved under the same name."""
+        """Remove the session, which was ended; another may be saved under the same name."""
         ...
 
     @property
     def touch_every(self) -> float | None:
-        """Seconds of use after which `touch` must be called, so that a session in use does not expire; None: never."""
+        """The interval in seconds at which `touch` is called for a session in use, so that it does not expire;
+        None: never.
+        """
         ...
 
     async def touch(self) -> None:
-        """It is in use."""
+        """Record that the session is in use."""
         ...
 
     async def claim_stream(self, seconds: float) -> bool:
-        """True if this link alone may read the server's own stream for so long. Called again to extend that."""
+        """Claim the server's own stream for `seconds`.
+        Returns True if this link alone may read it; call again to extend the claim.
+        """
         ...
 
     async def release_stream(self) -> None:
-        """Give back the right to open the server's stream."""
+        """Release the claim on the server's own stream."""
         ...
 
     async def close(self) -> None:
@@ -70,15 +76,17 @@ class Memory(Protocol):
 
 
 def bare(session: str) -> Saved:
-    """A session of which only the id is known: a 2025 one, in the oldest version that has ids, which every server of
-    that era takes. It belongs to its finder."""
+    """A saved session of which only the id is known:
+    of 2025, in the oldest version that has ids, which every server of that era accepts. Any link that finds it may use
+    it.
+    """
     info = {"name": "unknown", "version": ""}
     handshake = {"protocolVersion": FIRST_WITH_IDS, "capabilities": {}, "serverInfo": info}
     return Saved(BackendSessionId(session), Handshake(Era.Y2025, FIRST_WITH_IDS, handshake), Ours(info), FINDER)
 
 
 class StoreMemory:
-    """A session as a record of a store, for any number of processes."""
+    """A memory in a record of a store, for any number of processes."""
 
     def __init__(
         self,
@@ -102,7 +110,7 @@ class StoreMemory:
         if record is None:
             return MemoryEntry(None, 0)
         if record.principal != self._principal:
-            # Another principal's session must not show; the save that follows will be refused.
+            # Another principal's session must not be visible; the following save will be refused.
             return MemoryEntry(None, record.rev)
         if record.data is None:
             return MemoryEntry(None, record.rev)
@@ -111,7 +119,7 @@ class StoreMemory:
         try:
             return MemoryEntry(Saved.from_json(record.data), record.rev)
         except ValueError as error:
-            what = f"the saved session {self._id!r} is not one, and is written anew: {error}"
+            what = f"the record {self._id!r} is not a saved session and will be replaced: {error}"
             return MemoryEntry(None, record.rev, lost=True, unreadable=what)
 
     async def save(self, saved: Saved, token: object) -> object:
@@ -121,7 +129,7 @@ class StoreMemory:
         return (await self._store.commit(record, expect=expect)).rev
 
     async def forget(self) -> None:
-        # Not `end`: its tombstone would refuse the next session of the same name.
+        # Not `end`: its tombstone would prevent the next session of the same name.
         record = await self._store.get(KIND, self._id)
         if record is not None and record.data is not None and record.principal == self._principal:
             with suppress(Conflict, Ended, NotFound, SessionExpired):  # another link saved, or it is gone

@@ -1,1 +1,1 @@
-"""The ways to a server: streamable HTTP, a program, an object in this process."""
+"""Wires, the transports to a server: streamable HTTP, a program, an object in this process."""

@@ -1,6 +1,6 @@
 """A wire over a pair of message streams: an object in this process, or a program's pipes. Answers match by id.
 
-It owns the calls that wait. When the streams end, every waiting call ends at once.
+It keeps the waiting calls. When the streams end, every waiting call ends at once.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from holdfast.links.background import BackgroundTasks
 from holdfast.links.codec import weight
 from holdfast.links.wires.base import Dropped, Generation, Lost, Message, Patience, Receive, Reply, Resolved, Resumption
 
-WORDS = 1_000  # of progress that wait for a slow callback
-WORDS_BYTES = 1024 * 1024  # of what waits behind the first: only the latest progress matters to a caller
+WORDS = 1_000  # of progress queued for a slow callback
+WORDS_BYTES = 1024 * 1024  # of those behind the first: only the latest progress matters to a caller
 
 
 class Ending(NamedTuple):
@@ -25,8 +25,9 @@ class Ending(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """Stands for a message that can't be taken: over the cap, or not JSON. `ids` are what its id may be, likeliest
-    first."""
+    """Stands for a message that is over the limit or not JSON.
+    `ids` are the possible values of its id, the likeliest first.
+    """
 
     ids: tuple[str | int, ...]
     oversize: bool
@@ -36,27 +37,28 @@ class Channel(Protocol):
     """Two streams of messages to one server."""
 
     async def open(self, resolved: Resolved, answered: Callable[[Message], bool]) -> None:
-        """`answered` may take an answer at once, in order; False if no call waits for it."""
+        """Open the channel. `answered` is called with answers in order, and returns False if no call waits for one."""
         ...
 
     async def write(self, message: Message, sent: Callable[[], None]) -> None:
-        """Calls `sent` the moment that the message can no longer be taken back, and waits until the other end keeps
-        up. ConnectionError if the other end is gone."""
+        """Send a message. Calls `sent` when it can no longer be withdrawn, and waits until the other end keeps up.
+        Raises ConnectionError if the other end is gone.
+        """
         ...
 
     async def read(self) -> Message | Unreadable:
-        """The next message; EOFError when there will be none."""
+        """Return the next message. Raises EOFError at the end."""
         ...
 
     async def close(self) -> None: ...
 
     async def last_words(self) -> Ending:
-        """What is known about why it ended, once all of that has arrived; in bounded time."""
+        """Why the channel ended, once that is completely known; in bounded time."""
         ...
 
 
 class DuplexWire:
-    """See `Wire`. The connection is the session: it has no id, and nothing outlives it."""
+    """A `Wire` whose connection is the session: it has no id, and its state ends with it."""
 
     owns_server = True
 
@@ -83,7 +85,7 @@ class DuplexWire:
         self._end()
 
     def apply_credentials(self, generation: Generation, resolved: Resolved) -> None:
-        """Nothing rides along on a stream."""
+        """Messages on a stream carry no headers."""
 
     async def send(
         self,
@@ -108,7 +110,7 @@ class DuplexWire:
                         item = await waiting.get()
                         if not isinstance(item, dict) or "method" not in item:
                             break
-                        # Progress of this call is handled in its caller's own task, where it can't stop the reader.
+                        # Progress of this call is handled in its caller's task, where it can't block the reader.
                         timer.reschedule(patience.until)
                         await receive(item)
                         timer.reschedule(patience.next(loop.time()))
@@ -212,7 +214,7 @@ class DuplexWire:
             if waiting is not None:
                 waiting.put(message)
                 return
-        if message.oversize and len(self._waiting) == 1:  # its id is unknown, and only one call waits
+        if message.oversize and len(self._waiting) == 1:  # its id is unknown, but only one call waits
             next(iter(self._waiting.values())).put(message)
 
     def _end(self) -> None:
@@ -225,7 +227,7 @@ class DuplexWire:
 
 
 class _Waiting:
-    """A call that waits: its progress, then its answer, or None if there will be none."""
+    """A waiting call: its progress, then its answer, or None if there will be none."""
 
     __slots__ = ("_inbox", "_size", "receive", "sent")
 

@@ -1,7 +1,7 @@
-"""A channel to a server object in this process: no socket, no bytes. One run of the server is one session.
+"""A channel to a server object in this process, without sockets or encoding. One run of the server is one session.
 
-The server runs in a task of its own, which enters and leaves everything that the SDK opens. An error of the server
-shows as the end of the channel.
+The server runs in a task of its own, in which everything that the SDK opens is entered and left. An error of the server
+appears as the end of the channel.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from holdfast.links.target import ObjectTarget
 from holdfast.links.wires.base import Message, Resolved
 from holdfast.links.wires.duplex import Ending, Unreadable
 
-BACKLOG = 256  # messages the server may be ahead of us; beyond that it waits
+BACKLOG = 256  # messages that the server may send ahead; beyond that it waits
 
 
 class LocalChannel:
@@ -118,7 +118,7 @@ class LocalChannel:
         self._stop.set()
         if self._run is not None:
             if self._outgoing is None:
-                self._run.cancel()  # it has not come up, and may never
+                self._run.cancel()  # it has not started, and may never
             await asyncio.wait((self._run,), timeout=self._close_seconds)
             self._run.cancel()
 
@@ -127,8 +127,10 @@ class LocalChannel:
 
 
 async def _lowlevel(server: Any, stack: AsyncExitStack) -> Server[Any]:
-    """The SDK's low-level server inside a high-level one. Neither MCPServer (`_lowlevel_server`) nor FastMCP
-    (`_mcp_server`, `_lifespan_manager`) has a public name for it; the SDK's own clients use these too."""
+    """The SDK's low-level server inside a high-level one.
+    Neither MCPServer (`_lowlevel_server`) nor FastMCP (`_mcp_server`, `_lifespan_manager`) has a public name for it;
+    the SDK's own clients use these names too.
+    """
     if isinstance(server, Server):
         return cast("Server[Any]", server)
     if hasattr(server, "_lifespan_manager"):
@@ -157,7 +159,7 @@ def _plain(message: JSONRPCRequest | JSONRPCNotification | JSONRPCResponse | JSO
     if isinstance(message, JSONRPCResponse):
         return {"jsonrpc": "2.0", "id": message.id, "result": message.result}
     if isinstance(message, JSONRPCError):
-        # As its text would be on a pipe. What else comes here the SDK has made plain: see decision 12.
+        # Encoded as on a pipe. Other messages were made plain JSON by the SDK: see decision 12.
         error = message.error.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return {"jsonrpc": "2.0", "id": message.id, "error": error}
     plain: Message = {"jsonrpc": "2.0", "method": message.method}

@@ -1,1 +1,1 @@
-"""What one call does with sessions: its scope, its drafts, and answers kept for repeated calls."""
+"""State of one call: its scope, its drafts, and answers stored for repeated calls."""

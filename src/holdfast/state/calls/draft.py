@@ -1,4 +1,4 @@
-"""The draft of a session: what one call has changed so far, written once after the call by middleware."""
+"""The draft of a session: the changes of one call so far, written once after the call by middleware."""
 
 from collections.abc import Callable
 from typing import Generic, TypeAlias, TypeVar
@@ -11,11 +11,11 @@ from holdfast.state.model import SessionState
 
 S = TypeVar("S", bound=SessionState)
 Base: TypeAlias = tuple[Record, S]
-"""A reading that a change is made from, and written over."""
+"""A record as it was read, from which a change is made."""
 
 
 class Draft(Generic[S]):
-    """A state to change, with the labels and notes of its changes. Open until it is saved or given up."""
+    """A state to change, with the labels and notes of its changes. Open until it is saved or discarded."""
 
     def __init__(self, base: Base[S]) -> None:
         self.base = base
@@ -37,18 +37,18 @@ class Draft(Generic[S]):
         return "; ".join(self._labels) or otherwise
 
     def replace(self, state: S, label: str, *, over: S) -> None:
-        """Take an edited copy of `over`, if the draft is open and still that state."""
+        """Accept an edited copy of `over`, if the draft is open and still has that state."""
         if not self._is_open or self.state is not over:
-            raise Conflict(f"{label}: another edit of this call was faster", id=self.base[0].id)
+            raise Conflict(f"{label}: another edit in this call changed the state first", id=self.base[0].id)
         self.state, _ = model.checked(state, type(self.base[1]), label, self.base[0].id)
         self._labels.append(label)
 
     def note(self, label: str, data: JSON) -> None:
-        """An entry of the log, written with the state."""
+        """Add an entry of the log, written with the state."""
         self.notes.append((label, data))
 
     def snapshot(self) -> Callable[[], None]:
-        """A function that puts back what was gathered so far."""
+        """A function that restores the changes gathered so far."""
         state, labels, notes = self.copy(), list(self._labels), list(self.notes)
 
         def restore() -> None:
@@ -57,5 +57,5 @@ class Draft(Generic[S]):
         return restore
 
     def close(self) -> None:
-        """Refuse what an edit that is still under way would add."""
+        """Close the draft: an edit still in progress is rejected."""
         self._is_open = False

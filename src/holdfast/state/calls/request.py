@@ -1,4 +1,4 @@
-"""The request under way: its scope, and the names by which its caller knows the tools of this server."""
+"""The current request: its scope, and the names by which its caller knows the tools of this server."""
 
 import copy
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Scope:
-    """The values of one request, of which a nested call gets copies."""
+    """The values of one request; a nested call gets copies."""
 
     def __init__(
         self,
@@ -19,20 +19,20 @@ class Scope:
         self.request = request
         self.values = values
         self.arguments = arguments
-        """Of the call under way, nested ones included; None where they are not known."""
+        """The arguments of the current call, including nested calls; None where they are not known."""
         self.prefix = prefix
-        """What the names of this server's tools begin with where the caller knows them: a mount's namespace."""
+        """The prefix of this server's tool names as the caller knows them: a mount's namespace."""
 
     def nested(self, arguments: Mapping[str, Any] | None = None, prefix: str = "") -> "Scope":
         copied = {scope: copy.deepcopy(value) for scope, value in self.values.items()}
-        return Scope(self.request, copied, arguments, prefix or self.prefix)  # the innermost mount's prefix is whole
+        return Scope(self.request, copied, arguments, prefix or self.prefix)  # the innermost mount's prefix is complete
 
 
 SCOPE: ContextVar[Scope | None] = ContextVar("holdfast_scope", default=None)
 
 
 def known_as(*tools: str) -> str:
-    """Tools of this server as the caller of the call under way knows them. A gateway may put more before a name."""
+    """The names of tools as the current caller knows them. A gateway may add another prefix."""
     scope = SCOPE.get()
     prefix = scope.prefix if scope is not None else ""
     return " or ".join(f"{prefix}{tool}" for tool in tools)

@@ -1,1 +1,1 @@
-"""Companions: stateful objects kept per session and kind, with phases and a log."""
+"""Companions: stateful objects stored per session and kind, with phases and a log."""

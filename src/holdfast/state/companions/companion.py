@@ -1,7 +1,7 @@
-"""A companion: an object that stays with a session, with options given once, typed state, phases and a log.
+"""A companion: an object that belongs to a session, with fixed options, typed state, phases and a log.
 
-It is one record beside its session's. A step that its phases forbid, or that falls into another caller's long turn, is
-refused and leaves it unchanged.
+It is one record beside its session's. A step that its phases do not allow, or that is made during another caller's long
+turn, is rejected and changes nothing.
 """
 
 import inspect
@@ -32,7 +32,7 @@ O = TypeVar("O", bound="CompanionOptions")  # noqa: E741
 
 
 class Turn(Generic[S]):
-    """One step under way: change `state`, record the result, add notes. All of it is one write."""
+    """A step in progress: change `state`, record the result, add notes. All of it is one write."""
 
     def __init__(self, state: S, knows: Insight) -> None:
         self.state = state
@@ -41,22 +41,23 @@ class Turn(Generic[S]):
         self.made: JSON = None
 
     def record(self, made: JSON) -> None:
-        """The result of this step: the text of a draft, the points of a critique."""
+        """Set the result of this step: the text of a draft, the points of a critique."""
         self.made = made
 
     def note(self, label: str, data: JSON = None) -> None:
-        """Another entry of the log."""
+        """Add another entry of the log."""
         self.notes.append((label, data))
 
     def message(self, role: str, content: JSON) -> None:
-        """A message of the conversation."""
+        """Add a message of the conversation."""
         self.notes.append(("message", {"role": role, "content": content}))
 
 
 class Companion(Generic[S, O]):
-    """A stateful object beside a session: `class Writer(Companion[Draft, Style]): phases = {"empty": ["drafted"], …}`.
+    """Base class of stateful objects beside a session: `class Writer(Companion[Draft, Style]): phases = {"empty":
+    ["drafted"], …}`.
 
-    `Companions` makes them, with the `session` of their own record and the `context` of their kind.
+    `Companions` creates them, with the `session` of their own record and the `context` of their kind.
     """
 
     kind: ClassVar[str]
@@ -77,7 +78,8 @@ class Companion(Generic[S, O]):
             given = cls.state_type, cls.options_type
         if given is None:
             raise UsageError(
-                f"{cls.__name__} does not say what it keeps", remedy="write class Writer(Companion[State, Options])"
+                f"{cls.__name__} does not declare its state and options",
+                remedy="write class Writer(Companion[State, Options])",
             )
         state, options = given
         for kind, base, what in ((state, SessionState, "state"), (options, CompanionOptions, "options")):
@@ -88,7 +90,8 @@ class Companion(Generic[S, O]):
         cls.kind = vars(cls).get("kind", cls.__name__.lower())
         if inspect.iscoroutinefunction(cls.converged):
             raise UsageError(
-                f"{cls.__name__}.converged is async", remedy="judge by the signs; ask a model in a tool, and record it"
+                f"{cls.__name__}.converged is async",
+                remedy="decide by the signs; to ask a model, do that in a tool and record the answer",
             )
         if not cls.kind.replace("-", "").replace("_", "").isalnum():
             raise UsageError(f"{cls.__name__}: kind {cls.kind!r:.60} is not a plain name")
@@ -100,21 +103,20 @@ class Companion(Generic[S, O]):
         self._context = context
         self._session = session
         self.gate = StepGate(session, context, self.kind, self.table)
-        """What refuses a step; for `Companions`."""
+        """The checks before a step; for `Companions`."""
         self._progress = Progress(session, context, self.begins, self.converged)
         self._turn: Turn[S] | None = None
         self.log = session.log
 
     def belongs_to(self, context: CompanionContext) -> bool:
-        """Whether it was made by the `Companions` with this context."""
+        """Whether it was created by the `Companions` with this context."""
         return self._context is context
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.phase} of {self.handle[:8]}…>"
 
     def converged(self, signs: Convergence) -> bool:
-        """Whether the work is done, by its signs. Override it with a rule of your own, which must accept an empty
-        log."""
+        """Whether the work is done, by its signs. Override it with your own rule, which must accept an empty log."""
         return default_judge(signs)
 
     # What it is
@@ -125,17 +127,17 @@ class Companion(Generic[S, O]):
 
     @property
     def handle(self) -> Handle:
-        """The name of its record."""
+        """The id of its record."""
         return self._session.handle
 
     @property
     def rev(self) -> int:
-        """The revision that was read; each step makes the next."""
+        """The revision that was read; each step creates the next."""
         return self._session.rev
 
     @property
     def phase(self) -> str:
-        """The phase that it is in."""
+        """Its phase, as it was read."""
         return self._stored.phase
 
     @property
@@ -145,11 +147,11 @@ class Companion(Generic[S, O]):
 
     @property
     def options(self) -> O:
-        """What it was begun with; options never change."""
+        """The options it was created with; they never change."""
         return cast("O", read_options(self.options_type, self._stored.options))
 
     async def read(self) -> S:
-        """The state as it is now."""
+        """Read the current state."""
         await self._session.read()
         return self.state
 
@@ -170,8 +172,10 @@ class Companion(Generic[S, O]):
 
     @asynccontextmanager
     async def turn(self, label: str, *, to: str | None = None, ttl: float = 120.0) -> AsyncGenerator[Turn[S]]:
-        """A long step, with the `label` and `to` of `step`: other callers' steps are refused (`Busy`) until it ends. If
-        the process dies in it, the step is given up after `ttl` seconds and nothing of it is written."""
+        """A long step, with the `label` and `to` of `step`:
+        other callers' steps are rejected with `Busy` until it ends. If the process dies during it, the step is
+        abandoned after `ttl` seconds and nothing is written.
+        """
         self.gate.check_beside()
         await self.gate.check_free()
         await self.gate.use_session()
@@ -183,7 +187,7 @@ class Companion(Generic[S, O]):
 
     @asynccontextmanager
     async def _turn_of(self, label: str, to: str | None, fence: int | None) -> AsyncGenerator[Turn[S]]:
-        """A turn from what was read now, written after the block."""
+        """Read the companion, yield a turn, and write it after the block."""
         base = self._session.record.base
         if to is not None:
             await self.gate.check_step(label, to)
@@ -212,7 +216,7 @@ class Companion(Generic[S, O]):
         except Conflict as error:
             await self._session.read()
             error.remedy = (
-                f"another step was faster: the {self.kind} is in phase {self.phase!r} now; "
+                f"another step was written first: the {self.kind} is now in phase {self.phase!r}; "
                 f"{self._context.needs.next_step(self.phase)}"
             )
             raise
@@ -224,11 +228,12 @@ class Companion(Generic[S, O]):
         await self._context.reporter.stepped(self.handle, label, before, after, left)
 
     async def note(self, label: str, data: JSON = None) -> None:
-        """An entry of the log with this label and data, which changes nothing else. Labels that count iterations belong
-        into a step."""
+        """Add an entry of the log with this label and data, which changes nothing else.
+        Labels that count iterations must be written by a step.
+        """
         if label in (*self.iterates, *self.begins):
             raise UsageError(f"{label!r} counts iterations", remedy=f"write `async with companion.step({label!r})`")
-        if self._turn is not None:  # goes with the step under way
+        if self._turn is not None:  # written with the step in progress
             self._turn.note(label, data)
             return
         self.gate.check_beside()
@@ -247,21 +252,21 @@ class Companion(Generic[S, O]):
         return [members(entry.data) for entry in await self.log.last(last, label="message")]
 
     async def transcript(self) -> str:
-        """The whole log as a person reads it: messages by role, other entries by label."""
+        """The whole log for people: messages by role, other entries by label."""
         return genealogy.transcript([entry async for entry in self.log])
 
     async def json_lines(self) -> AsyncGenerator[str]:
-        """The whole log for a program, a line for each entry."""
+        """The whole log for programs, one line per entry."""
         async for entry in self.log:
             yield json.dumps(asdict(entry), ensure_ascii=False)
 
     async def tree(self) -> genealogy.Node:
-        """Every step as a tree: undos are branches, and so are the companions that were forked from it."""
+        """All steps as a tree, with undos and forked companions as branches."""
         store = await self._context.sessions.store.open()
         return await genealogy.tree(store, self.handle, self._session.principal)
 
     async def undo(self) -> S:
-        """Go back one step, phase and counts included; that is a step, too, so another undo takes it back."""
+        """Go back one step, including phase and counts. An undo is a step itself, so another undo reverts it."""
         self.gate.check_beside()
         await self.gate.check_free()
         await self.gate.use_session()

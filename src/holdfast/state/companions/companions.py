@@ -1,6 +1,6 @@
-"""All companions of one kind: found or made by (session, kind), injected into tools, and guarded by what tools need.
+"""All companions of one kind: found or created by (session, kind), injected into tools, and guarded by tools' needs.
 
-A tool in the wrong phase is refused but never hidden, because lists of tools in 2026 must not vary.
+A tool in the wrong phase is rejected but stays listed, because lists of tools must not vary in 2026.
 """
 
 import functools
@@ -40,8 +40,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Companions(Generic[C]):
     """All companions of one class: `writers = Companions(Writer, sessions)`, then `writer: Writer = Depends(writers)`.
 
-    `companion` is their class, `sessions` are what they stand beside. `options` are those of companions that are made
-    without; `on_event` is called with `CompanionStepped` and `CompanionRefused`.
+    `companion` is their class, `sessions` are the sessions that they belong to. `options` is the default for new
+    companions; `on_event` is called with `CompanionStepped` and `CompanionRefused`.
     """
 
     def __init__(
@@ -85,13 +85,14 @@ class Companions(Generic[C]):
     # Finding
 
     async def __call__(self, ctx: Context[Any, Any] | None = None, **arguments: Any) -> C:
-        """The companion of the call under way. On MCPServer with its `ctx`, in FastMCP without; `arguments` name the
-        session where those of the call do not."""
+        """The companion of the current call, with `ctx` on MCPServer, without it in FastMCP.
+        `arguments` name the session where those of the call do not.
+        """
         caller, also = current_identity(ctx, arguments)
         return await self.for_call(caller, also)
 
     async def for_call(self, caller: Identity, also: type[Exception] | None) -> C:
-        """The companion of the session that `caller` means; errors are raised as the framework's class `also`."""
+        """The companion of the session that `caller` names; errors are also raised as the framework's class `also`."""
         session = await self.sessions.for_call(caller, also)
         with showing(also):
             return await self.for_session(session)
@@ -99,8 +100,9 @@ class Companions(Generic[C]):
     async def for_session(
         self, session: Session[Any], options: CompanionOptions | Mapping[str, Any] | None = None
     ) -> C:
-        """The companion of this kind of a `session`; made if there is none. Its `options` stay: others are a
-        `Conflict`."""
+        """The companion of a `session`, created if there is none.
+        Its options never change: other `options` raise `Conflict`.
+        """
         kind, owner = self.companion.options_type, self.companion.__name__
         if session.record.table is not self.sessions.table:
             raise UsageError(
@@ -133,17 +135,17 @@ class Companions(Generic[C]):
         if options is None:
             options = check_options(self.companion.options_type, None, self.companion.__name__)
         store = await self.sessions.open()
-        owner, _ = await self.sessions.table.load(session.handle, session.principal)  # refused if it has ended
+        owner, _ = await self.sessions.table.load(session.handle, session.principal)  # rejected if it has ended
         stored = self.companion.stored_type(options=options, entered=time.time())
         data: dict[str, Any] = {"t": self._own.name, "v": stored.version, "state": stored.to_data()}
         data["of"] = session.handle
         record = Record(KIND, id, session.principal, cast("JSON", data), max_age=self._own.max_age)
         await records.add_companion(store, owner, self.companion.kind)
-        with suppress(Conflict):  # another call was faster, and its companion counts
+        with suppress(Conflict):  # another call created its companion first, which is used
             await store.commit(record, expect=0)
         try:
             await self.sessions.table.load(session.handle, session.principal)
-        except HoldfastError:  # it ended meanwhile, and its companions with it
+        except HoldfastError:  # the session ended meanwhile, and its companions with it
             await records.end_companions(store, session.handle)
             await store.end(KIND, id)
             raise
@@ -154,8 +156,10 @@ class Companions(Generic[C]):
     def requires(
         self, *phases: str, when: Callable[[C], object] | None = None, say: str = "", tool: str | None = None
     ) -> Callable[[F], F]:
-        """Below a tool's decorator: the companion must be in one of these `phases`, and `when(companion)` must hold.
-        `say` is the text of a refusal, `tool` the tool's name where the function has another."""
+        """A decorator, below a tool's:
+        the companion must be in one of these `phases`, and `when(companion)` must be true. `say` is the text of a
+        refusal, `tool` the tool's name if it differs from the function's.
+        """
         needs = self._needs.checked(Needs(phases, when, say))
 
         def guard(function: F) -> F:
@@ -167,7 +171,7 @@ class Companions(Generic[C]):
                 companion = self._given((*args, *kwargs.values()))
                 if companion is None:
                     raise UsageError(
-                        f"the tool {name!r} needs a {self.companion.kind} and is given none",
+                        f"the tool {name!r} needs a {self.companion.kind} and has no parameter for it",
                         remedy="add a parameter for it: Depends(companions) or Annotated[…, Resolve(companions)]",
                     )
                 await self.check(companion, name)
@@ -192,13 +196,14 @@ class Companions(Generic[C]):
         return GuardMiddleware(self.guard)
 
     async def guard(self, tool: str, caller: Identity, also: type[Exception]) -> None:
-        """Refuse the call of a `tool` whose needs the companion of `caller` does not meet; the error is also of the
-        framework's class `also`."""
+        """Reject a call of `tool` if the companion of `caller` does not meet its needs;
+        the error is also of the framework's class `also`.
+        """
         if self._needs.get(tool) is not None:
             await self.check(await self.for_call(caller, also), tool)
 
     async def check(self, companion: C, tool: str) -> None:
-        """Refuse a `tool` whose needs the `companion` does not meet."""
+        """Reject a call of `tool` if `companion` does not meet its needs."""
         needs = self._needs.get(tool)
         if needs is None:
             return
@@ -212,7 +217,7 @@ class Companions(Generic[C]):
                 if inspect.isawaitable(holds):
                     holds = await cast("Awaitable[object]", holds)
             except (IndexError, KeyError, TypeError, ValueError):
-                holds = False  # nothing is there yet that it could look at
+                holds = False  # the predicate had no data to look at yet
             if not holds:
                 raise await companion.gate.refusal(
                     tool, needs.say.rstrip(".") or f"what {tool!r} needs is not there yet"
@@ -220,7 +225,7 @@ class Companions(Generic[C]):
 
 
 class InsightScope(RequestScope[Insight]):
-    """What is known of the companion's work in this request: `Depends(writers.insight)`, or `writers.insight.get()`."""
+    """The insight into the companion of this request: `Depends(writers.insight)`, or `writers.insight.get()`."""
 
     def __init__(self, companions: Companions[Any]) -> None:
         super().__init__(self._unknown)
@@ -229,12 +234,12 @@ class InsightScope(RequestScope[Insight]):
 
     def _unknown(self) -> Insight:
         raise UsageError(
-            f"no {self._companions.companion.kind} was taken in this request",
+            f"no {self._companions.companion.kind} was used in this request",
             remedy="inject the companion, or `Depends(companions.insight)`",
         )
 
     def offer(self, found: Insight) -> None:
-        """Keep it for this request, if middleware has begun one."""
+        """Store it for this request, if middleware has begun one."""
         if SCOPE.get() is not None:
             self.set(found)
 

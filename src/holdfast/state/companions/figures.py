@@ -1,6 +1,6 @@
-"""Figures of a server's companions: steps, iterations, refusals by phase, time by phase, work that converged.
+"""Statistics of a server's companions: steps, iterations, refusals by phase, time by phase, converged work.
 
-Each process writes one record of its own, at most every five seconds: a process that is killed loses what it counted
+Each process writes a record of its own, at most every five seconds; a process that is killed loses what it counted
 since then.
 """
 
@@ -24,7 +24,7 @@ IDLE = 30 * 86_400.0
 
 @dataclass(slots=True)
 class Figures:
-    """What was counted."""
+    """The counts."""
 
     steps: int = 0
     iterations: int = 0
@@ -33,7 +33,7 @@ class Figures:
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
     def add(self, other: JSON) -> None:
-        """What another process counted."""
+        """The counts of another process."""
         given = members(other)
         for name in ("steps", "iterations", "converged"):
             value = given.get(name)
@@ -45,7 +45,7 @@ class Figures:
 
 
 class Counting:
-    """This process's figures of one kind of companion."""
+    """The statistics of one kind of companion in this process."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -86,7 +86,7 @@ class Counting:
 
 
 async def totals(store: Store) -> dict[str, Figures]:
-    """All processes' figures, by kind of companion."""
+    """The statistics of all processes, by kind of companion."""
     found: dict[str, Figures] = {}
     after: str | None = None
     while True:

@@ -1,4 +1,4 @@
-"""What stands before a step of a companion: another caller's long turn, the end of its session, and its phase."""
+"""The checks before a step of a companion: another caller's long turn, the end of its session, and its phase."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ E = TypeVar("E", bound=HoldfastError)
 
 @dataclass(frozen=True, slots=True)
 class CompanionContext:
-    """What all companions of one kind share."""
+    """The context shared by all companions of one kind."""
 
     sessions: SessionTable[Any]
     needs: ToolNeeds
@@ -30,7 +30,7 @@ class CompanionContext:
 
 
 class StepGate:
-    """Refuses a step that may not be made now, with what can be done instead."""
+    """Rejects a step that is not allowed now, with what can be done instead."""
 
     def __init__(self, session: Session[Any], context: CompanionContext, kind: str, table: PhaseTable) -> None:
         self._session = session
@@ -40,28 +40,28 @@ class StepGate:
 
     @property
     def phase(self) -> str:
-        """The phase that the companion is in, as it was read."""
+        """The companion's phase, as it was read."""
         return cast("CompanionRecord", self._session.state).phase
 
     def check_beside(self) -> None:
-        """Refuse a step beside a session that middleware saves after the call."""
+        """Reject a step beside a session that middleware saves after the call."""
         with showing(self._session.in_call.shows_as):
             write_beside(f"a step of the {self._kind}")
 
     async def check_free(self) -> None:
-        """`Busy` while another caller has a long turn."""
+        """Raise `Busy` while another caller has a long turn."""
         store = await self._context.sessions.store.open()
         if await store.holder(KIND, self._session.handle) is not None:
             raise self.shown(
                 Busy(
                     f"a long turn of the {self._kind} is under way; it is in phase {self.phase!r}",
                     id=self._session.handle,
-                    remedy="wait for it, then look at the phase again",
+                    remedy="wait until it ends, then check the phase again",
                 )
             )
 
     async def use_session(self) -> None:
-        """Count the step as use of the session; refused once the session has ended."""
+        """Count the step as use of the session; rejected once the session has ended."""
         try:
             store = await self._context.sessions.store.open()
             await store.touch(KIND, self._session.handle.rpartition(".")[0])
@@ -70,15 +70,15 @@ class StepGate:
             raise self.shown(error) from error.__cause__
 
     def check_phase(self) -> None:
-        """Refuse a phase of another release of the class: there is nothing to decide by."""
+        """Reject an unknown phase, stored by another release of the class."""
         if self.phase not in self._table.steps:
             raise self._wrong_phase(
                 f"the {self._kind} is in phase {self.phase!r}, which its class does not know",
-                remedy="declare it with a way out, or begin another session",
+                remedy="declare it with a following phase, or begin another session",
             )
 
     async def check_step(self, label: str, to: str) -> None:
-        """Refuse a step to a phase that does not follow this one."""
+        """Reject a step to a phase that may not follow this one."""
         with showing(self._session.in_call.shows_as):
             self._table.check(to)
         self.check_phase()
@@ -86,7 +86,7 @@ class StepGate:
             raise await self.refusal(label, f"{label!r} leads to {to!r}")
 
     async def refusal(self, tool: str, why: str) -> WrongPhase:
-        """The error for a step out of order; counted, and reported as an event."""
+        """The error for a step out of order. It is counted and reported as an event."""
         phase = self.phase
         await self._context.reporter.refused(self._session.handle, tool, phase)
         return self._wrong_phase(
@@ -97,5 +97,5 @@ class StepGate:
         return self.shown(WrongPhase(what, phase=self.phase, id=self._session.handle, remedy=remedy))
 
     def shown(self, error: E) -> E:
-        """The error, raised as the framework's class too."""
+        """The error, as an instance of the framework's class too."""
         return cast("E", shown(error, self._session.in_call.shows_as))

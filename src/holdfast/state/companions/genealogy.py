@@ -1,6 +1,6 @@
-"""How a session came to be what it is: steps, undos and forks as a tree, with generations; drawn and exported.
+"""The history of a session: steps, undos and forks as a tree with generations, and its export as a drawing.
 
-Only sessions of the same caller are followed.
+Only sessions of the same caller are included.
 """
 
 import json
@@ -40,7 +40,7 @@ class Node:
             waiting.extend(reversed(node.children))
 
     def to_json(self) -> JSON:
-        """A list of nodes, each with the one that it came from."""
+        """A list of nodes, each with its parent."""
         parents: dict[int, Node] = {id(child): node for node in self.walk() for child in node.children}
         nodes: list[JSON] = []
         for node in self.walk():
@@ -52,7 +52,7 @@ class Node:
 
 
 def lineage(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
-    """The entries that still count: what was undone is left out."""
+    """The entries that were not undone."""
     states: list[tuple[int, tuple[HistoryEntry, ...]]] = [(0, ())]
     for entry in entries:
         if entry.undone_to is not None:
@@ -64,7 +64,7 @@ def lineage(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
 
 
 async def tree(store: Store, handle: str, principal: str | None = None) -> Node:
-    """The tree below a session: its own revisions, and those of all that were forked from it."""
+    """The tree below a session: its own revisions, and those of all sessions forked from it."""
     forks: dict[str, list[tuple[str, int]]] = {}
     owner = principal or (await records.find(store, handle)).principal
     after: str | None = None
@@ -115,7 +115,7 @@ async def _grown(
 
 
 async def _phases(store: Store, handle: str) -> dict[int, str]:
-    """The phase of a companion at each revision, as far as its log says; empty for other sessions."""
+    """The phase of a companion at each revision, as far as it is in the log; empty for other sessions."""
     record = await records.find(store, handle)
     phase = members(records.stored(record)["state"]).get("phase")
     if not isinstance(phase, str):
@@ -126,7 +126,7 @@ async def _phases(store: Store, handle: str) -> dict[int, str]:
         before = members(was.get("set")).get("phase", members(was.get("state")).get("phase"))
         if isinstance(before, str):
             phase = before
-        found[entry.rev - 1] = phase  # the oldest entry of a revision has the last word
+        found[entry.rev - 1] = phase  # the oldest entry of a revision decides
     return found
 
 
@@ -159,7 +159,7 @@ def _quoted(text: str) -> str:
 
 
 def transcript(entries: Iterable[HistoryEntry]) -> str:
-    """The conversation as a person reads it: messages by role, other entries by label."""
+    """The conversation for people: messages by role, other entries by label."""
     lines: list[str] = []
     for entry in entries:
         body = members(entry.data)

@@ -1,6 +1,6 @@
-"""How far a companion's work has come, read from its log: iterations, similarity of revisions, falling critiques.
+"""The progress of a companion's work, from its log: iterations, similarity of revisions, critiques with fewer points.
 
-What an empty log does not say is None.
+Values that are not in the log are None.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,32 +13,32 @@ from holdfast.core.values import JSON, members
 from holdfast.errors import UsageError
 from holdfast.state.log import HistoryEntry
 
-SIMILAR = 0.95  # of two versions that differ by so little that a third would hardly
-WORDS = 800  # of each version that are compared: some tens of milliseconds at worst
-VERSIONS = ("draft", "revision")  # labels of entries that hold the work itself
+SIMILAR = 0.95  # of two versions from which a third would hardly differ
+WORDS = 800  # of each version that are compared: tens of milliseconds at most
+VERSIONS = ("draft", "revision")  # labels of entries that contain the work itself
 COUNTED = (*VERSIONS, "critique")
 
 
 @dataclass(frozen=True, slots=True)
 class Convergence:
-    """Signs that the work is coming to an end."""
+    """Signs that the work converges."""
 
     similarity: float | None
-    """Of the last two versions, from 0 to 1."""
+    """The similarity of the last two versions, from 0 to 1."""
     critiques: tuple[int, ...]
-    """How many points each of the last critiques made, oldest first."""
+    """The number of points in each of the last critiques, oldest first."""
     falling: bool
-    """Each critique made fewer points than the one before."""
+    """Each critique had fewer points than the one before."""
     reached: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Insight:
-    """What a tool may know of the work before it goes on."""
+    """The progress of the work, for tools."""
 
     phase: str
     iteration: int
-    """Since the last query, from 0."""
+    """The number of iterations since the last query."""
     total_iterations: int
     convergence: Convergence
 
@@ -47,14 +47,14 @@ Judge = Callable[[Convergence], bool]
 
 
 def default_judge(signs: Convergence) -> bool:
-    """True for two versions that hardly differ, or an empty critique after one with points."""
+    """Whether two versions hardly differ, or an empty critique follows one with points."""
     if signs.similarity is not None and signs.similarity >= SIMILAR:
         return True
     return signs.falling and signs.critiques[-1] == 0
 
 
 def insight(phase: str, counts: Mapping[str, int], entries: Sequence[HistoryEntry], judge: Judge) -> Insight:
-    """From the counts that each write keeps, and the newest entries of the log."""
+    """Compute the insight from the stored counts and the newest entries of the log."""
     texts = [_text(entry.data) for entry in entries if entry.label in VERSIONS]
     similarity = None
     if len(texts) > 1:
@@ -67,7 +67,7 @@ def insight(phase: str, counts: Mapping[str, int], entries: Sequence[HistoryEntr
         reached = judge(signs)
     except Exception as error:
         raise UsageError(
-            f"the function that judges convergence raised {error!r:.200}", remedy="it must be safe on an empty log"
+            f"the function that decides convergence raised {error!r:.200}", remedy="it must accept an empty log"
         ) from error
     signs = Convergence(similarity, critiques, falling, bool(reached))
     return Insight(phase, counts.get("iteration", 0), counts.get("total", 0), signs)

@@ -1,4 +1,4 @@
-"""What the tools of a server need of a companion before they run, and what can be called next."""
+"""The conditions on a companion under which a server's tools run, and which tools can be called next."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from holdfast.state.calls.request import ENDS_SO, known_as
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a tool needs of a companion: one of these phases, and a predicate that must hold."""
+    """The needs of a tool: a companion in one of these phases, and a predicate that must be true."""
 
     phases: tuple[str, ...] = ()
     when: Callable[[Any], object] | None = None
@@ -26,7 +26,7 @@ class ToolNeeds:
         self._by_tool: dict[str, Needs] = {}
 
     def checked(self, needs: Needs) -> Needs:
-        """The needs, if their phases exist."""
+        """Create the needs, after checking that their phases exist."""
         self._table.check(*needs.phases)
         if not needs.phases and needs.when is None:
             raise UsageError("a tool that needs nothing needs no guard", remedy="name phases, or a predicate")
@@ -39,7 +39,7 @@ class ToolNeeds:
         return self._by_tool.get(tool)
 
     def next_step(self, phase: str, refused: str | None = None) -> str:
-        """What can be called in a phase."""
+        """A text that says what can be called in a phase."""
         others = {tool: needs for tool, needs in self._by_tool.items() if tool != refused}
         ready = [tool for tool, needs in others.items() if phase in needs.phases]
         ready = ready or [tool for tool, needs in others.items() if not needs.phases]

@@ -1,4 +1,4 @@
-"""The insight into one companion's work, kept for the revision that it was made from."""
+"""The insight into one companion's work, cached for the revision that it was computed from."""
 
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -13,12 +13,12 @@ from holdfast.state.log import HistoryEntry
 from holdfast.state.session import Session
 from holdfast.state.tool_errors import shown
 
-RECENT = 100  # entries that count, which insight looks at
-LOOKED = 2_000  # entries of any kind that it goes through to find them
+RECENT = 100  # relevant entries that insight uses
+LOOKED = 2_000  # entries of any kind that are read to find them
 
 
 class Progress:
-    """Reads the log of a companion once for each revision, and judges by it."""
+    """Reads the log of a companion once per revision and computes its insight."""
 
     def __init__(
         self, session: Session[Any], context: CompanionContext, begins: tuple[str, ...], converged: Judge
@@ -31,14 +31,15 @@ class Progress:
         self._entries: tuple[int, list[HistoryEntry]] | None = None
 
     async def insight(self) -> Insight:
-        """What the log says at this revision."""
+        """The insight at this revision."""
         if self._known is None or self._known[0] != self._session.rev:
             return self.offer(await self.judged(cast("CompanionRecord", self._session.state)))
         return self._known[1]
 
     async def judged(self, stored: CompanionRecord, new: Sequence[HistoryEntry] = ()) -> Insight:
-        """What a record and its log say, with the entries that a step is about to write. Only what was done since the
-        last query counts."""
+        """The insight from a record and its log, with the entries that a step is about to write.
+        Only entries since the last query count.
+        """
         entries = [*await self._recent(), *new]
         begun = max((entry.rev for entry in entries if entry.label in self._begins), default=0)
         try:
@@ -48,17 +49,17 @@ class Progress:
             raise shown(error, self._session.in_call.shows_as) from error.__cause__
 
     def offer(self, found: Insight) -> Insight:
-        """Keep it for this revision, and for the request under way."""
+        """Cache it for this revision and for the current request."""
         self._known = self._session.rev, found
         self._context.offer(found)
         return found
 
     def forget(self) -> None:
-        """Judge again when asked next."""
+        """Drop the cached insight."""
         self._known = None
 
     async def _recent(self) -> list[HistoryEntry]:
-        """The newest entries that count, without what was undone."""
+        """The newest relevant entries, without those that were undone."""
         if self._entries is not None and self._entries[0] == self._session.rev:
             return self._entries[1]
         found: list[HistoryEntry] = []

@@ -1,4 +1,4 @@
-"""What the store keeps of a companion: its phase, counts and options around the author's own state."""
+"""The stored form of a companion: its phase, counts and options around the author's own state."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from holdfast.state.model import Migration, SessionState
 
 
 class CompanionOptions(BaseModel):
-    """Settings of a companion: given at its first use, kept as long as it lives."""
+    """Base class for settings of a companion, which are fixed at its first use."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -36,7 +36,7 @@ class CompanionRecord(SessionState):
         begins: tuple[str, ...],
         iterates: tuple[str, ...],
     ) -> "CompanionRecord":
-        """The record that a step writes: with its counts and, where the phase changes, the time spent in it."""
+        """The record that a step writes, with its counts and, if the phase changes, the time spent in the old one."""
         after = self.model_copy(deep=True)
         after.body = body
         for label in labels:
@@ -52,7 +52,7 @@ class CompanionRecord(SessionState):
 
 
 def record_type(name: str, state: type[SessionState], start: str) -> type[CompanionRecord]:
-    """The record's model around a state class, with its version and migrations."""
+    """Create the record's model around a state class, with its version and migrations."""
     made = create_model(
         f"{name}Record", __base__=CompanionRecord, phase=(str, start), body=(state, Field(default_factory=state))
     )
@@ -66,7 +66,7 @@ def _inside(step: Migration) -> Migration:
 
 
 def check_options(kind: type[CompanionOptions], given: object, owner: str) -> dict[str, Any]:
-    """Options as they are stored; refused if they would not come back equal."""
+    """Options in their stored form; rejected if they would not come back equal."""
     try:
         if isinstance(given, CompanionOptions):
             whole = kind.model_validate(given)
@@ -78,11 +78,11 @@ def check_options(kind: type[CompanionOptions], given: object, owner: str) -> di
         raise UsageError(f"{owner}: its options do not validate: {error}"[:500]) from error
     for name in kind.model_fields:
         if getattr(again, name) != getattr(whole, name):
-            raise UnstorableValue(f"{owner}: the option {name} would not come back as it is", path=name)
+            raise UnstorableValue(f"{owner}: the option {name} would not be read back unchanged", path=name)
     return stored
 
 
 def read_options(kind: type[CompanionOptions], stored: dict[str, Any]) -> CompanionOptions:
-    """Options as they were stored, by this release or another: fields that are gone are left out."""
+    """Options read from their stored form, of this release or another: removed fields are ignored."""
     known = {name: value for name, value in stored.items() if name in kind.model_fields}
     return kind.model_validate(known, by_name=True, by_alias=False)

@@ -1,4 +1,4 @@
-"""Reports what companions of one kind do: counted for `holdfast state stats`, and as events."""
+"""Reports what companions of one kind do, as events and in the counts of `holdfast state stats`."""
 
 import logging
 import time
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class CompanionReporter:
-    """One for all companions of a kind in this process."""
+    """The reporter of all companions of one kind in this process."""
 
     def __init__(self, kind: str, sessions: SessionTable[Any], on_event: Sink | None) -> None:
         self.counting = Counting(kind)
@@ -22,7 +22,7 @@ class CompanionReporter:
         self._sink = on_event
 
     async def refused(self, handle: str, tool: str, phase: str) -> None:
-        """A step was out of order."""
+        """Report a step out of order."""
         self.counting.refused(phase)
         self._report(CompanionRefused(time.time(), self._kind, handle, tool, phase))
         await self._flush_if_due()
@@ -30,9 +30,9 @@ class CompanionReporter:
     async def stepped(
         self, handle: str, label: str, before: CompanionRecord, after: CompanionRecord, seconds: float | None
     ) -> None:
-        """A step was written; `seconds` were spent in the phase that it left."""
+        """Report a step that was written; `seconds` were spent in the phase that it left."""
         newly = after.converged and not before.converged
-        iterations = max(0, after.counts.get("total", 0) - before.counts.get("total", 0))  # an undo takes none back
+        iterations = max(0, after.counts.get("total", 0) - before.counts.get("total", 0))  # an undo decreases nothing
         self.counting.stepped(before.phase, iterations, newly, seconds)
         iteration = after.counts.get("iteration", 0)
         self._report(
@@ -43,7 +43,7 @@ class CompanionReporter:
         await self._flush_if_due()
 
     async def flush(self) -> None:
-        """Write the figures, at the latest when the server stops."""
+        """Write the counts, at the latest when the server stops."""
         await self.counting.flush(await self._sessions.store.open())
 
     async def _flush_if_due(self) -> None:
@@ -51,7 +51,7 @@ class CompanionReporter:
             await self.flush()
 
     def _report(self, event: Event) -> None:
-        """An error of the listener is not the step's: it is logged."""
+        """An error of the listener is logged and does not fail the step."""
         if self._sink is not None:
             try:
                 self._sink(event)

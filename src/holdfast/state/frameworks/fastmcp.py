@@ -1,6 +1,6 @@
-"""The lifecycle tools as FastMCP takes them, and a check of the server's own tools before it starts.
+"""The lifecycle tools for FastMCP, and a check of the server's own tools before it starts.
 
-A server does not start with a tool that injects a session and has no way to name one.
+A server with a tool that injects a session but can't name one does not start.
 """
 
 import inspect
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class LifecycleProvider(Provider):
-    """Offers the tools, and opens and closes the store with the server."""
+    """A provider of the tools that opens and closes the store with the server."""
 
     def __init__(self, server: FastMCP[Any], sessions: SessionRegistry[Any], offered: Sequence[LifecycleTool]) -> None:
         super().__init__()
@@ -52,13 +52,13 @@ class LifecycleProvider(Provider):
             if takes and self._sessions.is_saved and tool.task_config.supports_tasks():
                 raise UsageError(
                     f"the tool {tool.name!r} runs in the background (task=True), where nothing saves its session after "
-                    "it and no idempotency key is kept",
+                    "it and no idempotency key is stored",
                     remedy="declare it without task=True, or install without save=True and change the session in "
                     "`async with session.edit()`",
                 )
             if not named or not takes or any(name in inspect.signature(function).parameters for name in named):
                 continue
-            what = f"the tool {tool.name!r} gets a session, and has no argument {named[0]!r} that could name it"
+            what = f"the tool {tool.name!r} gets a session, but has no argument {named[0]!r} to name it"
             if self._sessions.chain.argument is not None:
                 raise UsageError(what, remedy=f"add `{named[0]}: str` to it, or another place to the identity chain")
             log.warning("%s: clients of 2026 without authentication can't use it", what)

@@ -1,7 +1,8 @@
-"""How a session gets into a tool: FastMCP's `Depends(sessions)`, the SDK's `Resolve(sessions)`, `await sessions(ctx)`.
+"""Injection of sessions into tools: FastMCP's `Depends(sessions)`, the SDK's `Resolve(sessions)`, `await
+sessions(ctx)`.
 
-A header is never taken for an identity. Errors of ours are raised as the framework's own class, so that it does not
-hide their text.
+Headers are never used as an identity. Errors are raised as the framework's own class too, so that it does not hide
+their text.
 """
 
 import functools
@@ -45,12 +46,12 @@ _CONTEXT = "holdfast_context"
 
 
 class Injectable(SessionRegistry[S]):
-    """Sessions that both frameworks inject into tools: what they call to get one."""
+    """Sessions that both frameworks can inject into tools."""
 
     def __init__(self, table: SessionTable[S], chain: Chain) -> None:
         super().__init__(table, chain)
-        # Read by `inspect.signature`: the SDK passes the argument that names a session by name, also to a tool that is
-        # called by another one, and refuses a tool without it.
+        # Read by `inspect.signature`: the SDK passes the argument that names a session by name, also to a
+        # tool that is called by another one, and rejects a tool without it.
         parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)]
         parameters += [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in chain.arguments
@@ -58,12 +59,12 @@ class Injectable(SessionRegistry[S]):
         self.__signature__ = inspect.Signature(parameters)
 
     async def __call__(self, ctx: Context[Any, Any] | None = None, **arguments: Any) -> Session[S]:
-        """The session of the call under way. On MCPServer with its `Context`; in FastMCP without."""
+        """The session of the current call, with `Context` on MCPServer, without it in FastMCP."""
         caller, also = current_identity(ctx, arguments)
         return await self.for_call(caller, also)
 
     async def for_call(self, caller: Identity, also: type[Exception] | None) -> Session[S]:
-        """The session of a call, saved after it where middleware does that."""
+        """The session of a call, to be saved after it if middleware does that."""
         call = call_state_of(self.table)
         with showing(also):
             found = self.chain.find(caller, self.table.name)
@@ -77,7 +78,7 @@ class Injectable(SessionRegistry[S]):
 
     @property
     def unnamed(self) -> Callable[[Context[Any, Any]], Awaitable[Session[S]]]:
-        """For a tool of MCPServer without the argument that names a session: `Resolve(sessions.unnamed)`."""
+        """For tools of MCPServer without an argument that names a session: `Resolve(sessions.unnamed)`."""
 
         async def find(ctx: Context[Any, Any]) -> Session[S]:
             return await self(ctx)
@@ -85,8 +86,10 @@ class Injectable(SessionRegistry[S]):
         return find
 
     def inject(self, function: F) -> F:
-        """For resources and prompts of MCPServer, which know no `Resolve`: below their decorator, with the parameter
-        written as for a tool, `session: Annotated[Session[Basket], Resolve(sessions)]`."""
+        """A decorator for resources and prompts of MCPServer, which do not support `Resolve`:
+        used below theirs, with the parameter written as for a tool, `session: Annotated[Session[Basket],
+        Resolve(sessions)]`.
+        """
         return injected(function)
 
 
@@ -94,7 +97,7 @@ class Injectable(SessionRegistry[S]):
 
 
 def principal_of(request: object) -> Principal:
-    """Who the server has authenticated."""
+    """The authenticated principal, or None."""
     user = members(getattr(request, "scope", None)).get("user")
     token = user.access_token if isinstance(user, AuthenticatedUser) else None
     if token is None and request is None:
@@ -105,8 +108,8 @@ def principal_of(request: object) -> Principal:
 
 
 def current_identity(ctx: Context[Any, Any] | None, arguments: Mapping[str, Any]) -> tuple[Identity, type[Exception]]:
-    """The caller of the call under way, and the class of errors that is shown to it."""
-    if not isinstance(ctx, Context):  # none, or FastMCP's own, which is another class
+    """The caller of the current call, and the class of errors whose text it gets."""
+    if not isinstance(ctx, Context):  # no context, or FastMCP's own, which is another class
         return _fastmcp_identity(arguments)
     return sdk_identity(ctx.request_context, arguments)
 
@@ -114,7 +117,7 @@ def current_identity(ctx: Context[Any, Any] | None, arguments: Mapping[str, Any]
 def sdk_identity(
     request: ServerRequestContext[Any, Any], arguments: Mapping[str, Any]
 ) -> tuple[Identity, type[Exception]]:
-    """The caller of an SDK request, and the class of errors that is shown to it."""
+    """The caller of an SDK request, and the class of errors whose text it gets."""
     params = members(request.params)
     given = {**members(params.get("arguments")), **arguments}
     caller = Identity(principal_of(request.request), given, members(params.get("_meta")), _session_2025(request))
@@ -122,7 +125,7 @@ def sdk_identity(
 
 
 def _session_2025(request: ServerRequestContext[Any, Any]) -> str | None:
-    """The id that the server itself gave this connection; on stdio one of ours, as long as the connection lives."""
+    """The id that the server gave this connection; on stdio an id created here, valid for the connection."""
     if request.protocol_version >= Y2026:
         return None
     connection = getattr(request.session, "_connection", None)
@@ -131,14 +134,14 @@ def _session_2025(request: ServerRequestContext[Any, Any]) -> str | None:
     if connection.session_id is not None:
         return str(connection.session_id)
     if request.request is not None:
-        return None  # stateless HTTP: the next request is another connection
+        return None  # stateless HTTP: each request is another connection
     return str(connection.state.setdefault(_OURS, new_handle()))
 
 
 def _fastmcp_identity(arguments: Mapping[str, Any]) -> tuple[Identity, type[Exception]]:
     """The caller of the FastMCP component that is being called."""
     if "fastmcp" not in sys.modules:
-        raise UsageError("there is no call under way", remedy="on MCPServer: `await sessions(ctx)`")
+        raise UsageError("no call is in progress here", remedy="on MCPServer: `await sessions(ctx)`")
     from fastmcp.exceptions import PromptError, ResourceError, ToolError
     from fastmcp.server.dependencies import fastmcp_request_ctx
     from uncalled_for import current_frame
@@ -146,7 +149,7 @@ def _fastmcp_identity(arguments: Mapping[str, Any]) -> tuple[Identity, type[Exce
     try:
         frame = current_frame()
         given = {**_defaults(frame.function), **frame.provided}
-    except RuntimeError:  # called in the body of a function without dependencies
+    except RuntimeError:  # used in the body of a function without dependencies
         scope = SCOPE.get()
         given = dict(scope.arguments) if scope is not None and scope.arguments is not None else {}
     bound = fastmcp_request_ctx.get()
@@ -161,7 +164,7 @@ def _fastmcp_identity(arguments: Mapping[str, Any]) -> tuple[Identity, type[Exce
 
 @functools.lru_cache(maxsize=2048)
 def _defaults(function: Callable[..., Any]) -> dict[str, str]:
-    """What a function receives for texts that the caller leaves out."""
+    """The defaults of a function's str parameters that the caller leaves out."""
     parameters = inspect.signature(function).parameters
     return {name: value.default for name, value in parameters.items() if isinstance(value.default, str)}
 
@@ -170,7 +173,7 @@ def _defaults(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def injected(function: F) -> F:
-    """The function without its sessions, which are found when it is called."""
+    """A function without the session parameters, which are filled when it is called."""
     hints = typing.get_type_hints(function, include_extras=True)
     found = {name: marker for name, hint in hints.items() if (marker := _marker(hint)) is not None}
     if not found:

@@ -1,6 +1,6 @@
-"""Puts sessions on a server of either framework: lifecycle tools, the request's scope, and the end of the store.
+"""Installs sessions on a server of either framework: lifecycle tools, the request's scope, and closing of the store.
 
-A server on which the chain of identities can never find a session is refused.
+A server on which the identity chain can never find a session is rejected.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -20,9 +20,9 @@ _NOUNS = "_holdfast_nouns"
 def install(
     server: object, sessions: SessionRegistry[Any], noun: str, create: Sequence[str], save: bool, tools: bool
 ) -> None:
-    """Tools, the request's scope, and the end of the store, on either framework's server."""
+    """Install tools, the request's scope and closing of the store on a server of either framework."""
     if not noun.isidentifier():
-        raise UsageError(f"noun={noun!r:.60} makes no name of a tool", remedy="use letters, digits and _")
+        raise UsageError(f"noun={noun!r:.60} can't be part of a tool's name", remedy="use letters, digits and _")
     if tools:
         sessions.table.set_begin_tool(f"create_{noun}")
     offered = lifecycle_tools(sessions, noun, create) if tools else []
@@ -54,13 +54,13 @@ def install(
 
 def _neither(server: object, first: str = "") -> UsageError:
     return UsageError(
-        f"{type(server).__name__} is neither a FastMCP nor an MCPServer",
+        f"the server must be a FastMCP or an MCPServer, not a {type(server).__name__}",
         remedy=f"{first}on another server call `await sessions.find(handle, principal)` in your handlers",
     )
 
 
 def _claim_names(server: object, noun: str | None) -> None:
-    """One kind of sessions for each noun of a server: the second one's tools would never be reached."""
+    """Raise if the server already has sessions under this noun, whose tools would hide the new ones."""
     taken: set[str] = getattr(server, _NOUNS, set[str]())
     if noun is None:
         return
@@ -80,7 +80,7 @@ def _check(sessions: SessionRegistry[Any], server: str, authenticates: bool) -> 
 
 
 def _with(inner: Callable[[Any], Any], sessions: SessionRegistry[Any]) -> Callable[[Any], Any]:
-    """A server's lifespan, with the store's inside."""
+    """Extend a server's lifespan by the store's."""
 
     @asynccontextmanager
     async def lifespan(server: Any) -> AsyncGenerator[Any]:

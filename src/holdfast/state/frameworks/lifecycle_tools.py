@@ -1,6 +1,6 @@
-"""The tools by which a model begins, lists, resumes, forks and ends its sessions, on both frameworks.
+"""The tools with which a model begins, lists, resumes, forks and ends its sessions, on both frameworks.
 
-Each says how long a session lasts and what to call next. Sessions are not listed to anonymous callers.
+Their texts say how long a session lasts and what to call next. Anonymous callers get no list of sessions.
 """
 
 import inspect
@@ -24,7 +24,7 @@ from holdfast.state.registry import SessionRegistry
 from holdfast.state.session import Session
 from holdfast.state.tool_errors import showing_ours
 
-LAST = 5  # steps that resuming shows
+LAST = 5  # log entries that resuming shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class LifecycleTool:
     destroys: bool = False
 
     def function(self, with_context: bool) -> Callable[..., Awaitable[dict[str, Any]]]:
-        """A function whose signature is the tool's."""
+        """A function with the tool's signature."""
 
         async def call(**given: Any) -> dict[str, Any]:
             caller, also = current_identity(given.pop("ctx", None), given)
@@ -77,7 +77,7 @@ def lifecycle_tools(sessions: SessionRegistry[Any], noun: str, create: Sequence[
     if unknown:
         raise UsageError(f"{sessions.kind.__name__} has no field {unknown[0]!r}", remedy=f"it has {', '.join(fields)}")
     given = {name: _parameter(fields[name]) for name in create}
-    title = (Annotated[str, Field(description="A few words to find it again")], "")
+    title = (Annotated[str, Field(description="A short title to find it by")], "")
     given.setdefault("title", title)
 
     def shows(session: Session[Any]) -> dict[str, Any]:
@@ -99,8 +99,8 @@ def lifecycle_tools(sessions: SessionRegistry[Any], noun: str, create: Sequence[
     async def list_all(caller: Identity, arguments: dict[str, Any]) -> dict[str, Any]:
         if caller.principal == ANONYMOUS:
             raise Forbidden(
-                "without authentication the id is all there is, and nothing is listed",
-                remedy=f"use the id that you got when it was begun; {sessions.table.begin_hint}",
+                "without authentication sessions can't be listed",
+                remedy=f"use the id that was returned when the session began; {sessions.table.begin_hint}",
             )
         return {f"{noun}s": [shows(session) for session in await sessions.find_all(caller.principal)]}
 
@@ -128,24 +128,25 @@ def lifecycle_tools(sessions: SessionRegistry[Any], noun: str, create: Sequence[
             begin,
         ),
         LifecycleTool(
-            f"list_{noun}s", f"Your own {noun}s that are still alive, with their ids. {lasts}", {}, list_all, True
+            f"list_{noun}s", f"List your {noun}s that have not ended, with their ids. {lasts}", {}, list_all, True
         ),
         LifecycleTool(
             f"resume_{noun}",
-            f"Look up a {noun} by its {argument}: what it holds, and its last steps. Its time starts over. {lasts}",
+            f"Look up a {noun} by its {argument}: its content and its last steps. This restarts its idle time. {lasts}",
             {argument: handle},
             resume,
             True,
         ),
         LifecycleTool(
             f"fork_{noun}",
-            f"Begin another {noun} from what this one holds, now or at an earlier revision; this one stays. {lasts}",
+            f"Begin another {noun} with the content of this one, now or at an earlier revision. This one is kept. "
+            f"{lasts}",
             {argument: handle, "rev": rev, "title": title},
             fork,
         ),
         LifecycleTool(
             f"end_{noun}",
-            f"End a {noun} for good. Nothing brings it back; what it held is gone.",
+            f"End a {noun} permanently. Its content is deleted and can't be restored.",
             {argument: handle},
             end,
             destroys=True,
@@ -154,7 +155,7 @@ def lifecycle_tools(sessions: SessionRegistry[Any], noun: str, create: Sequence[
 
 
 def _parameter(field: FieldInfo) -> tuple[Any, Any]:
-    """A field of the state as a parameter: what a factory makes is made for each session, not once."""
+    """A field of the state as a parameter: a default factory is called for each session."""
     kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
     if field.description:
         kind = Annotated[kind, Field(description=field.description)]
@@ -164,7 +165,7 @@ def _parameter(field: FieldInfo) -> tuple[Any, Any]:
 
 
 def lifetime(idle: float | None, max_age: float | None) -> str:
-    """How long a session lasts, in words."""
+    """A sentence that says how long a session lasts."""
     if idle is None and max_age is None:
         return "It lasts until it is ended."
     parts = [f"{_span(idle)} after its last use"] if idle is not None else []

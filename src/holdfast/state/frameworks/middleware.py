@@ -1,8 +1,8 @@
-"""Middleware for both frameworks: begins a request's scope and, if asked, loads before a call and saves after it.
+"""Middleware for both frameworks: begins a request's scope and, optionally, saves sessions after a call.
 
-The session that a call takes is loaded when it is taken, changed in memory, and written once, with the call's result if
-the call has an idempotency key. Nothing is saved after an error, and a call without a session costs no access to the
-store. Of two calls that change the same session at once the later one gets `Conflict`.
+A session is loaded when a call first uses it, changed in memory, and written once, with the call's result if the call
+has an idempotency key. Nothing is saved after an error, and a call without a session does not access the store. If two
+calls change the same session at once, the later one gets `Conflict`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -27,7 +27,7 @@ from holdfast.state.session import Session
 from holdfast.state.tool_errors import showing, shown
 
 IDEMPOTENCY_KEY = "dev.holdfast/idempotency-key"
-TURN_SECONDS = 60.0  # that a call waits for others on the same session
+TURN_SECONDS = 60.0  # for which a call waits for others on the same session
 _CALLS = ("tools/call", "resources/read", "prompts/get")
 Next = Callable[[Any], Awaitable[Any]]
 Run = Callable[[], Awaitable[Any]]
@@ -68,7 +68,7 @@ class StateMiddleware:
 
 
 async def _joined(call: CallState, run: Run) -> Any:
-    """A nested call is saved with the outer one; what it changed before it failed is not."""
+    """A nested call is saved with the outer one; if it fails, its changes are discarded."""
     restore = call.snapshot()
     try:
         result = await run()
@@ -81,7 +81,7 @@ async def _joined(call: CallState, run: Run) -> Any:
 
 
 class GuardMiddleware:
-    """Calls a function before each tool call, on either framework; an error that it raises is the call's answer."""
+    """Middleware that calls a function before each tool call; an error that it raises is the call's answer."""
 
     def __init__(self, guard: Callable[[str, Identity, type[Exception]], Awaitable[None]]) -> None:
         self._guard = guard
@@ -110,7 +110,7 @@ class GuardMiddleware:
 
 
 async def _sdk(sessions: SessionRegistry[Any], context: Any, request: Any, run: Run) -> Any:
-    """Results of the SDK are what goes over the wire."""
+    """Calls on the SDK's server, whose results are sent as they are."""
     caller, also = sdk_identity(request, {})
     params = members(request.params)
     extra = {"resultType": "complete"} if request.protocol_version >= Y2026 else {}
@@ -125,7 +125,7 @@ async def _sdk(sessions: SessionRegistry[Any], context: Any, request: Any, run: 
 
 
 def _refused(request: ServerRequestContext[Any, Any], error: HoldfastError) -> dict[str, Any]:
-    """A tool's answer that is an error, as it goes over the wire."""
+    """A tool's answer that is an error, in its wire format."""
     refusal = _wire(CallToolResult(content=[TextContent(type="text", text=str(error))], is_error=True))
     return {**refusal, "resultType": "complete"} if request.protocol_version >= Y2026 else refusal
 
@@ -133,7 +133,7 @@ def _refused(request: ServerRequestContext[Any, Any], error: HoldfastError) -> d
 def _fastmcp_call(
     context: Any, request: ServerRequestContext[Any, Any] | None
 ) -> tuple[Identity, str, type[Exception]]:
-    """Who calls what under a FastMCP middleware, and what its errors are."""
+    """The caller, the tool and the error class of a call under a FastMCP middleware."""
     from fastmcp.exceptions import ToolError
 
     message, caller = context.message, Identity()
@@ -144,7 +144,7 @@ def _fastmcp_call(
 
 
 async def _fastmcp(sessions: SessionRegistry[Any], context: Any, request: Any, run: Run) -> Any:
-    """Results of FastMCP are its own objects."""
+    """Calls on FastMCP, whose results are objects of its own."""
     from fastmcp.tools.base import ToolResult
 
     caller, name, also = _fastmcp_call(context, request)
@@ -152,7 +152,7 @@ async def _fastmcp(sessions: SessionRegistry[Any], context: Any, request: Any, r
     if call.key is not None and await _runs_in_background(context, name):
         raise shown(
             UsageError(
-                f"{name!r} runs in the background, where no idempotency key is kept", remedy="leave the key out"
+                f"{name!r} runs in the background, where no idempotency key is stored", remedy="call it without a key"
             ),
             also,
         )
@@ -169,7 +169,7 @@ async def _fastmcp(sessions: SessionRegistry[Any], context: Any, request: Any, r
 
 
 async def _runs_in_background(context: Any, name: str) -> bool:
-    """Declared with `task=True`: the tool's work is done elsewhere, after this call was answered."""
+    """Whether the tool is declared with `task=True`: its work is done elsewhere, after this call was answered."""
     tool = await context.fastmcp_context.fastmcp.get_tool(name)
     return tool is not None and tool.task_config.supports_tasks()
 
@@ -207,8 +207,9 @@ class _Call:
 
             async def take_turn() -> None:
                 name, taking = f"call {found}", self.sessions.table.turns
-                # A call that holds a turn on a session of another kind does not wait for a second one: another call may
-                # do so in the other order. What that costs is a `Conflict`.
+                # A call with a turn on a session of another kind does not wait for a second one,
+                # because another call may wait in the opposite order. The price is a possible
+                # `Conflict`.
                 if not (holds_another(self.sessions.table) and taking.is_taken(name)):
                     await turns.enter_async_context(taking.turn(name, TURN_SECONDS))
 
@@ -230,7 +231,7 @@ class _Call:
         plain: Callable[[Any], dict[str, Any]],
         rebuild: Callable[[dict[str, Any]], Any],
     ) -> Any:
-        """The call's result, once what it changed is written."""
+        """Write the call's changes and return its result."""
         token = CALLS.set({**CALLS.get(), self.sessions.table: call})
         try:
             result = await run()
@@ -248,7 +249,7 @@ class _Call:
         try:
             await call.save(self.name, once)
         except Conflict:
-            # The same call may have been made twice at once: the first one's answer counts.
+            # The same call may have been made twice at once: the first answer is used.
             kept = await self._repeated(self.key, found, call) if self.key is not None and found is not None else None
             if kept is None:
                 raise
@@ -258,28 +259,28 @@ class _Call:
         return result
 
     def _check(self, call: CallState, found: Found | None) -> None:
-        """Refuse to save what can't be written as one, and to answer under a key that is kept nowhere."""
+        """Reject changes that can't be written in one write, and an answer whose key is not stored."""
         with showing(self.also):
             call.check_alone(self.name)
             if self.key is not None and found is not None and not call.needs_no_place:
                 raise UsageError(
-                    f"{self.name!r} took no session, so its answer was not kept under the idempotency key; it was "
+                    f"{self.name!r} used no session, so its answer was not stored under the idempotency key; it was "
                     "executed",
                     remedy="call it without a key, and look before you repeat it",
                 )
 
     async def _repeated(self, key: str, found: Found, call: CallState) -> dict[str, Any] | None:
-        """What the same call answered before."""
+        """The earlier answer to the same call."""
         with showing(self.also):
             try:
                 session: Session[Any] = await self.sessions.find_for(self.caller, found)
             except NotFound:
-                return None  # not this caller's: the error comes when the tool takes it
+                return None  # not this caller's: the error is raised when the tool uses it
             call.keep_key_in(session)
             session.in_call.show_errors_as(self.also)
             try:
                 kept = session.in_call.kept_answer(key)
-            except UsageError as error:  # raised when the tool takes it, if it does
+            except UsageError as error:  # raised if the tool uses it
                 call.refuse_key(error)
                 return None
             if kept is not None and kept.get("call") != self.digest:
@@ -298,7 +299,7 @@ def _fastmcp_request() -> ServerRequestContext[Any, Any] | None:
 
 
 def _unfinished(result: Any) -> bool:
-    """An error, or a question to the client that another round will answer: nothing of it is kept."""
+    """Whether it is an error, or a question to the client that another round answers: it is not stored."""
     if isinstance(result, dict):
         whole = members(cast("JSON", result))
         return whole.get("isError") is True or whole.get("resultType") == "input_required"
@@ -308,7 +309,7 @@ def _unfinished(result: Any) -> bool:
 
 
 def _prefix(ctx: Any, request: ServerRequestContext[Any, Any] | None) -> str:
-    """What a mount has put before the name of the tool that is called; the SDK's servers have no mounts."""
+    """The prefix that a mount added to the name of the called tool; the SDK's servers have no mounts."""
     if request is None or ctx is request or ctx.method != "tools/call":
         return ""
     asked, own = members(request.params).get("name"), getattr(ctx.message, "name", None)
@@ -316,7 +317,7 @@ def _prefix(ctx: Any, request: ServerRequestContext[Any, Any] | None) -> str:
 
 
 def _arguments(ctx: Any, is_sdk: bool) -> dict[str, Any] | None:
-    """Of the component that is called; None for anything else."""
+    """The arguments of the called component; None if there are none."""
     if ctx.method not in _CALLS:
         return None
     if is_sdk:

@@ -1,1 +1,1 @@
-"""Sessions as records of a store: opened, read, written, found by what they stand for."""
+"""Sessions as records of a store: opening, reading, writing, and lookup by principal or connection."""

@@ -1,4 +1,4 @@
-"""Sessions that stand for something: a principal, a connection or everyone. They begin with the first call."""
+"""Pointers from a principal, a connection or everyone to their session, which begins with the first call."""
 
 from contextlib import suppress
 from typing import Generic, TypeVar
@@ -14,18 +14,18 @@ from holdfast.state.storage.table import SessionTable
 
 S = TypeVar("S", bound=SessionState)
 DAY = 86_400.0
-KNOWN = 10_000  # pointers remembered, to save reading them again
+KNOWN = 10_000  # pointers that are cached
 
 
 class Pointers(Generic[S]):
-    """One record for each key, which names the session's handle."""
+    """Records, one per key, that contain the session's handle."""
 
     def __init__(self, table: SessionTable[S]) -> None:
         self._table = table
         self._known: dict[str, Handle] = {}
 
     async def find(self, key: Key) -> tuple[Record, S]:
-        """The session behind a key; begun if there is none, or if the last one has ended."""
+        """The session of a key; a new one if there is none or the last one has ended."""
         table = self._table
         known = self._known.get(key.digest)
         if known is not None:
@@ -52,10 +52,10 @@ class Pointers(Generic[S]):
             )
             try:
                 await store.commit(fresh, expect=0 if pointer is None else pointer.rev)
-            except Conflict:  # another call was faster, and its session counts
+            except Conflict:  # another call began a session first, which is used
                 await records.end(store, begun[0].id)
                 continue
-            except Ended:  # a damaged pointer that an operator ended; nothing else ends one, so a new one may begin
+            except Ended:  # a damaged pointer that an operator ended; a new one may be created
                 await records.end(store, begun[0].id)
                 if was_ended:
                     raise

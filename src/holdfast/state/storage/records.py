@@ -1,4 +1,4 @@
-"""Sessions as a store keeps them, for use without the class of their state: by an operator or a tool for any store.
+"""The stored form of sessions, readable without the class of their state, for operators and command-line tools.
 
 A record or log entry of another shape, and a log with a gap, raise `CorruptRecord`; they are never skipped.
 """
@@ -24,16 +24,16 @@ from holdfast.errors import (
 from holdfast.state.storage.entries import COMPANIONS, KIND, PAGE, back
 from holdfast.stores.contract import Store
 
-_LIST = "`holdfast state ls` lists those that live"
+_LIST = "`holdfast state ls` lists live sessions"
 
 
 def new_handle() -> Handle:
-    """A new handle of 192 bits: enough to be the only proof of ownership."""
+    """A new handle of 192 random bits, which may be the only proof of ownership."""
     return Handle(f"s_{secrets.token_urlsafe(24)}")
 
 
 def check_handle(text: str) -> Handle:
-    """The text as a handle, or `UsageError`: no session has such a name."""
+    """Return the text as a handle; raises `UsageError` if it can't be one."""
     try:
         return Handle(check_name(text, "it"))
     except UnstorableValue as error:
@@ -41,13 +41,13 @@ def check_handle(text: str) -> Handle:
 
 
 async def find(store: Store, handle: str) -> Record:
-    """A live session of any owner. The errors tell apart what only its owner and an operator may know."""
+    """A live session of any owner. The errors distinguish what only its owner and an operator may know."""
     record = await store.get(KIND, check_handle(handle), dead=True)
     if record is None:
-        raise NotFound(f"there is no session {handle!r}", id=handle, remedy=_LIST)
+        raise NotFound(f"the session {handle!r} does not exist", id=handle, remedy=_LIST)
     if record.ended is None:
         return record
-    gone = "nothing brings it back; begin or fork another"
+    gone = "it can't be restored; begin or fork another"
     if record.expired:
         raise SessionExpired(f"the session {handle!r} has expired", id=handle, remedy=gone)
     raise Ended(f"the session {handle!r} was ended", id=handle, remedy=gone)
@@ -58,7 +58,7 @@ def stored(record: Record) -> dict[str, Any]:
     data = members(record.data)
     if type(data.get("v")) is not int or not isinstance(data.get("state"), dict) or not isinstance(data.get("t"), str):
         raise CorruptRecord(
-            f"the record {record.id!r} is of the kind {KIND!r}, and is not a session",
+            f"the record {record.id!r} has the kind {KIND!r} but is not a session",
             id=record.id,
             remedy=f"`holdfast store show URL {KIND} {record.id}` shows it as it is",
         )
@@ -82,7 +82,7 @@ async def newest(store: Store, handle: str) -> AsyncGenerator[LogEntry, None]:
 
 
 async def at(store: Store, record: Record, rev: int) -> dict[str, Any]:
-    """The version and the state as they were at a revision, however old: as far as the log goes."""
+    """The version and the state at any revision that the log reaches."""
     found = stored(record)
     if not 1 <= rev <= record.rev:
         raise NotFound(
@@ -103,12 +103,14 @@ async def at(store: Store, record: Record, rev: int) -> dict[str, Any]:
             reached = entry.rev
     if reached == rev + 1:
         return found
-    missing = f"the log of {record.id!r} does not say what was before revision {reached - 1}"
+    missing = f"the log of {record.id!r} does not have the state before revision {reached - 1}"
     raise await _lost(store, record.id, CorruptRecord(missing, id=record.id, remedy=_later(reached - 1)))
 
 
 async def fork(store: Store, record: Record, rev: int | None = None, title: str = "") -> Record:
-    """Another session of the same owner and lifetime, from the state now or at a revision. History is not copied."""
+    """Begin another session of the same owner and lifetime, with the state now or at a revision.
+    The history is not copied.
+    """
     number = record.rev if rev is None else rev
     data: dict[str, Any] = {"t": members(record.data).get("t"), **await at(store, record, number)}
     title = title or str(members(record.data).get("title") or "")
@@ -129,7 +131,7 @@ async def companions(store: Store, handle: str) -> list[str]:
 
 
 async def add_companion(store: Store, owner: Record, kind: str) -> None:
-    """Add a kind to the record beside the session's, so that edits of the session do not conflict with it."""
+    """Add a kind to a record beside the session's, so that it does not conflict with edits of the session."""
     while True:
         known = await store.get(COMPANIONS, owner.id)
         kinds = cast("list[JSON]", members(known.data).get("kinds") or []) if known is not None else []
@@ -143,7 +145,7 @@ async def add_companion(store: Store, owner: Record, kind: str) -> None:
 
 
 async def fork_companions(store: Store, parent: Record, rev: int, child: str) -> None:
-    """Give a forked session copies of the companions, as they were at that revision of the session."""
+    """Copy the companions, as they were at that revision of the session, to a forked session."""
     kinds = await companions(store, parent.id)
     if not kinds:
         return
@@ -153,7 +155,7 @@ async def fork_companions(store: Store, parent: Record, rev: int, child: str) ->
             companion = await find(store, f"{parent.id}.{kind}")
             number = companion.rev if until is None else await _rev_before(store, companion, until)
             if number is None:
-                continue  # it was not there yet
+                continue  # it did not exist yet
             data: dict[str, Any] = {"t": members(companion.data).get("t"), **await at(store, companion, number)}
             data |= {"of": child, "parent": {"handle": companion.id, "rev": number}}
             await add_companion(store, replace(parent, id=child), kind)
@@ -162,7 +164,7 @@ async def fork_companions(store: Store, parent: Record, rev: int, child: str) ->
 
 
 async def _replaced(store: Store, record: Record, rev: int) -> float | None:
-    """When a revision was replaced by the next; None if it is the newest."""
+    """The time at which a revision was replaced by the next; None if it is the newest."""
     if rev >= record.rev:
         return None
     async with aclosing(newest(store, record.id)) as entries:
@@ -183,7 +185,7 @@ async def _rev_before(store: Store, record: Record, moment: float) -> int | None
 
 
 async def end(store: Store, handle: str) -> bool:
-    """End a session and its companions. The session first, because no companion can begin beside an ended one."""
+    """End a session and its companions: the session first, because no companion can be created beside an ended one."""
     ended = await store.end(KIND, handle)
     await end_companions(store, handle)
     return ended
@@ -191,7 +193,7 @@ async def end(store: Store, handle: str) -> bool:
 
 async def end_companions(store: Store, handle: str) -> None:
     kinds: list[str] = []
-    with suppress(CorruptRecord):  # even a damaged session may be ended
+    with suppress(CorruptRecord):  # a damaged session can be ended, too
         kinds = await companions(store, handle)
     for kind in kinds:
         await store.end(KIND, f"{handle}.{kind}")
@@ -205,7 +207,7 @@ async def end_orphans(store: Store) -> None:
     while True:
         page = await store.scan(kind=COMPANIONS, after=after)
         for record in page.records:
-            with suppress(CorruptRecord):  # a session that can't be read may live; a scan has logged it
+            with suppress(CorruptRecord):  # a session that can't be read may be alive; a scan has logged it
                 if await store.get(KIND, record.id) is None:
                     await end_companions(store, record.id)
         after = page.next
@@ -214,7 +216,7 @@ async def end_orphans(store: Store) -> None:
 
 
 def _was(handle: str, entry: LogEntry) -> dict[str, Any]:
-    """What an entry keeps of the time before it."""
+    """What an entry stores of the previous state."""
     was = members(entry.data).get("was")
     if isinstance(was, dict):
         kept = cast("dict[str, Any]", was)
@@ -224,7 +226,7 @@ def _was(handle: str, entry: LogEntry) -> dict[str, Any]:
         elif isinstance(kept.get("set", {}), dict) and _are_names(kept.get("new", [])):
             return kept
     raise CorruptRecord(
-        f"entry {entry.seq} of the log of {handle!r} does not say what was before",
+        f"entry {entry.seq} of the log of {handle!r} does not have the previous state",
         id=handle,
         remedy=_later(entry.rev),
     )
@@ -235,11 +237,11 @@ def _are_names(value: object) -> bool:
 
 
 def _later(rev: int) -> str:
-    return f"revision {rev} and later ones can be had"
+    return f"revision {rev} and later ones are available"
 
 
 async def _lost(store: Store, handle: str, otherwise: CorruptRecord) -> HoldfastError:
-    """A log goes with its session: why there is less of it than there was."""
+    """The error for a log that became shorter because its session ended."""
     if await store.get(KIND, handle) is not None:
         return otherwise
     return NotFound(f"the session {handle!r} ended while it was read", id=handle, remedy=_LIST)

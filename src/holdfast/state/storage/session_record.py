@@ -1,4 +1,4 @@
-"""A session's record as it was read or written last, and its writing: by compare-and-swap, with its log entry."""
+"""A session's record as last read or written, and its writing by compare-and-swap, with its log entry."""
 
 import asyncio
 import secrets
@@ -20,11 +20,11 @@ from holdfast.state.storage.table import SessionTable
 from holdfast.stores.update import UPDATE_SECONDS
 
 S = TypeVar("S", bound=SessionState)
-FRESH = 0.25  # seconds after being read in which a record is taken as it is: other writers are met at the commit
+FRESH = 0.25  # seconds for which a record need not be read again: the commit detects other writers
 
 
 class SessionRecord(Generic[S]):
-    """One session in its table. A write by another caller since it was read is a `Conflict`."""
+    """The record of one session. A write by another caller since it was read raises `Conflict`."""
 
     def __init__(self, table: SessionTable[S], record: Record, state: S) -> None:
         self.table = table
@@ -38,7 +38,7 @@ class SessionRecord(Generic[S]):
 
     @property
     def base(self) -> Base[S]:
-        """What was read or written last: a change is made from it, and written over it."""
+        """The record as last read or written, on which a change is based."""
         return self._record, self._state
 
     @property
@@ -48,11 +48,11 @@ class SessionRecord(Generic[S]):
     # Reading
 
     def just_read(self) -> None:
-        """What was read for this very call need not be read again by its first change."""
+        """Mark the record as just read, so that the first change of this call need not read it again."""
         self._read_at = time.monotonic()
 
     async def current(self) -> None:
-        """Read it again, unless that was done just now."""
+        """Read it again, unless it was just read."""
         if time.monotonic() - self._read_at > FRESH:
             await self.refresh()
         self._read_at = float("-inf")
@@ -61,7 +61,7 @@ class SessionRecord(Generic[S]):
         self._record, self._state = await self.table.load(self._record.id, self._record.principal)
 
     async def slide(self, *, now: bool = False) -> None:
-        """Start the idle time over."""
+        """Restart the idle time."""
         await self.table.slide(self._record, now=now)
 
     async def at(self, rev: int) -> S:
@@ -69,7 +69,7 @@ class SessionRecord(Generic[S]):
         newest, history = self._record.rev, self.table.history
         if not 1 <= rev <= newest or newest - rev > history:
             raise NotFound(
-                f"there is no way back to revision {rev}",
+                f"revision {rev} can't be restored",
                 id=self.handle,
                 remedy=f"ask for one from {max(1, newest - history)} to {newest}",
             )
@@ -77,17 +77,17 @@ class SessionRecord(Generic[S]):
         return cast("S", self.table.kind.read(cast("JSON", stored), self.handle))
 
     async def rev_before_last_change(self) -> int:
-        """The revision that an undo goes back to. Notes in the log do not count as changes."""
+        """The revision that an undo restores. Notes in the log do not count as changes."""
         async with aclosing(records.newest(await self.table.store.open(), self.handle)) as entries:
             async for entry in entries:
-                if members(members(entry.data).get("was")):  # a note has nothing there
+                if members(members(entry.data).get("was")):  # a note stores nothing there
                     return entry.rev - 1
         return self._record.rev - 1
 
     # Writing
 
     async def fork(self, rev: int | None, title: str) -> "SessionRecord[S]":
-        """Another session of the same owner, from the state now or at a revision, with copies of the companions."""
+        """Begin another session of the same owner, with the state now or at a revision and copies of the companions."""
         parent, table = self._record, self.table
         number = parent.rev if rev is None else rev
         came_from: dict[str, JSON] = {"handle": parent.id, "rev": number}
@@ -97,7 +97,7 @@ class SessionRecord(Generic[S]):
         return SessionRecord(table, *child)
 
     async def retried(self, attempt: Callable[[], Awaitable[None]]) -> None:
-        """Again on a fresh reading after each `Conflict`; those of one process take turns."""
+        """Retry a change on the new state after each `Conflict`. Callers in one process take turns."""
         deadline = time.monotonic() + UPDATE_SECONDS
         async with self.table.turns.turn(self.handle, UPDATE_SECONDS) as waited:
             if waited:
@@ -108,9 +108,9 @@ class SessionRecord(Generic[S]):
                 try:
                     return await attempt()
                 except Conflict as error:
-                    if time.monotonic() > deadline:  # looked at only here: a write under way is not given up
+                    if time.monotonic() > deadline:  # checked only here: a write in progress is not abandoned
                         raise Busy(
-                            f"others kept writing to the session for {UPDATE_SECONDS:g} s; nothing was written",
+                            f"other callers kept writing to the session for {UPDATE_SECONDS:g} s; nothing was written",
                             id=self.handle,
                             remedy="try again later",
                         ) from error
@@ -129,8 +129,9 @@ class SessionRecord(Generic[S]):
         data: JSON = None,
         undo: int | None = None,
     ) -> None:
-        """Write a state over the reading that it was made from, with its entries of the log. What did not change is
-        not written."""
+        """Write a state over the record that it is based on, with its log entries.
+        An unchanged state is not written.
+        """
         record, state = base or self.base
         checked, after = model.checked(draft, self.table.kind, label, self.handle)
         before, stored = state.to_data(), members(record.data)
@@ -154,7 +155,7 @@ class SessionRecord(Generic[S]):
         self._state = checked
 
     async def note(self, label: str, data: JSON) -> None:
-        """An entry of the log with no change of the state."""
+        """Write a log entry without changing the state."""
         await self._write(self.data, [_note(label, data)], None, self._record)
 
     async def _write(self, data: dict[str, Any], entries: list[JSON], fence: int | None, over: Record) -> None:
@@ -166,9 +167,9 @@ class SessionRecord(Generic[S]):
             if error.actual is not None:
                 error.what = (
                     f"the session is at revision {error.actual}, not {over.rev}: "
-                    "another call was faster, and nothing of this one was written"
+                    "another call wrote first, and nothing of this one was written"
                 )
-                error.remedy = "do it again"
+                error.remedy = "try again"
             raise
 
 

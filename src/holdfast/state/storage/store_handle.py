@@ -1,4 +1,4 @@
-"""The store of one `Sessions`: given, in memory, or opened from a URL by the first call that needs it.
+"""The store of one `Sessions`: a given one, one in memory, or one opened from a URL by the first call that needs it.
 
 A store belongs to one event loop, so a store opened here is opened once for each loop.
 """
@@ -16,14 +16,16 @@ log = logging.getLogger(__name__)
 
 
 class StoreHandle:
-    """Gives the open store to any number of callers, and closes what it has opened."""
+    """Provides the open store to concurrent callers, and closes it if it opened it."""
 
     def __init__(self, store: str | Store, *, keys: Sequence[bytes | str] | None, max_bytes: int, owner: str) -> None:
         if not isinstance(store, str) and keys is not None:
-            raise UsageError("keys= seals a store that is opened here", remedy="open_store(url, keys=…)")
+            raise UsageError(
+                "keys= needs a store URL: a store that is given has keys of its own", remedy="open_store(url, keys=…)"
+            )
         self._owner = owner
         self._keys, self._max_bytes = keys, max_bytes
-        self._unopened = self._made(store) if isinstance(store, str) else store  # a bad address raises here
+        self._unopened = self._made(store) if isinstance(store, str) else store  # an invalid address raises here
         self._url = store if isinstance(store, str) else None
         self._memory_loop: asyncio.AbstractEventLoop | None = None
         self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[Store]] = {}
@@ -35,11 +37,11 @@ class StoreHandle:
         return open_store(url, keys=self._keys, max_bytes=self._max_bytes)
 
     async def open(self) -> Store:
-        """Open the store for the running event loop, unless that was done, and return it."""
+        """Return the store of the running event loop, opened if necessary."""
         loop = asyncio.get_running_loop()
         if self._url is None:
             return self._unopened
-        if self._url == "memory:":  # lives as long as this object, and in any loop
+        if self._url == "memory:":  # lives as long as this object, in any event loop
             if self._memory_loop is not loop:
                 if self._memory_loop is not None:
                     await self._unopened.__aexit__(None, None, None)
@@ -59,7 +61,7 @@ class StoreHandle:
         return await asyncio.shield(opening)
 
     async def close(self) -> None:
-        """Close the store that was opened for the running loop; the next call opens it again."""
+        """Close the store of the running event loop; the next call opens it again."""
         opening = self._opening.pop(asyncio.get_running_loop(), None)
         if opening is not None:
             with suppress(HoldfastError):

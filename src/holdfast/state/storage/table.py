@@ -1,6 +1,6 @@
-"""The sessions of one kind of state, as records of a store: begun within a quota, read, kept alive and ended.
+"""The sessions of one kind of state as records of a store: beginning within a quota, reading, keeping alive, ending.
 
-Unknown, expired and ended sessions, and those of other callers, are distinguished only for their owner.
+Only a session's owner can distinguish an expired or ended session from an unknown one.
 """
 
 import time
@@ -23,11 +23,13 @@ from holdfast.state.turns import Turns
 from holdfast.stores.update import UPDATE_SECONDS
 
 S = TypeVar("S", bound=SessionState)
-HISTORY = 200  # revisions that can be gone back to
+HISTORY = 200  # revisions that can be restored
 
 
 class SessionTable(Generic[S]):
-    """What every session of one kind shares: the state's class, the store, lifetimes, and turns of this process."""
+    """The settings shared by all sessions of one kind:
+    the state's class, the store, lifetimes, and turns of this process.
+    """
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class SessionTable(Generic[S]):
         if history < 1:
             raise UsageError(
                 f"history must be at least 1, not {history!r}",
-                remedy="give the number of revisions that can be gone back to",
+                remedy="give the number of revisions that can be restored",
             )
         self.kind: type[S] = kind
         self.name = name
@@ -63,12 +65,12 @@ class SessionTable(Generic[S]):
         self._begin_tool: str | None = None
 
     def set_begin_tool(self, tool: str) -> None:
-        """Callers begin a session with this tool."""
+        """Set the tool with which callers begin a session."""
         self._begin_tool = tool
 
     @property
     def begin_hint(self) -> str:
-        """What a caller does to have another session."""
+        """How a caller begins another session."""
         if self._begin_tool is None:
             return "begin a new one"
         return f"call {known_as(self._begin_tool)} to begin one {ENDS_SO}"
@@ -83,7 +85,7 @@ class SessionTable(Generic[S]):
         title: str = "",
         parent: dict[str, JSON] | None = None,
     ) -> tuple[Record, S]:
-        """A new session within the caller's quota, with the defaults or the state given."""
+        """Begin a session within the caller's quota, with the defaults or the given state."""
         will_stand("a session that it began")
         if self._quota is None or principal == ANONYMOUS:
             return await self._begin(principal, state, title=title, parent=parent)
@@ -99,7 +101,7 @@ class SessionTable(Generic[S]):
             return await self._begin(principal, state, title=title, parent=parent)
 
     async def begin_for_key(self, principal: Principal, key: str) -> tuple[Record, S]:
-        """A new session that a pointer will name, whatever the quota says."""
+        """Begin a session for a pointer, independently of the quota."""
         return await self._begin(principal, key=key)
 
     async def _begin(
@@ -119,12 +121,14 @@ class SessionTable(Generic[S]):
         return await store.commit(record, expect=0), fresh
 
     async def load(self, handle: str, principal: Principal) -> tuple[Record, S]:
-        """The record and the state in it. `NotFound` for a session that never was, and exactly the same for another
-        caller's; its owner gets `SessionExpired` or `Ended`."""
+        """The record and its state.
+        Raises `NotFound` both for a session that never existed and for another caller's; its owner gets
+        `SessionExpired` or `Ended`.
+        """
         unknown = NotFound("there is no such session", id=str(handle)[:80], remedy=self.begin_hint)
         try:
             check_name(handle, "handle")
-        except UnstorableValue:  # odd characters: no session has them
+        except UnstorableValue:  # characters that no handle has
             raise unknown from None
         record = await (await self.store.open()).get(KIND, handle, dead=True)
         if record is None or record.principal != principal:
@@ -138,11 +142,11 @@ class SessionTable(Generic[S]):
         return record, self.read(record)
 
     def read(self, record: Record) -> S:
-        """The state in a record, brought up to this version of its class."""
+        """The state in a record, migrated to this version of its class."""
         return cast("S", self.kind.read(record.data, record.id))
 
     async def scan(self, principal: Principal) -> AsyncGenerator[Record, None]:
-        """A caller's sessions of this kind; other kinds and companions are in the same store."""
+        """A caller's sessions of this kind, without other kinds and companions in the same store."""
         store, after = await self.store.open(), None
         while True:
             page = await store.scan(kind=KIND, principal=principal, after=after)
@@ -154,7 +158,7 @@ class SessionTable(Generic[S]):
                 return
 
     async def slide(self, record: Record, *, now: bool = False) -> None:
-        """Use starts the idle time over. Not written at every use: a tenth of that time is no difference."""
+        """Restart the idle time. Not written at every use, but after a tenth of the idle time."""
         if record.idle is None or (not now and 0 <= time.time() - record.touched < record.idle / 10):
             return
         store = await self.store.open()
@@ -165,17 +169,17 @@ class SessionTable(Generic[S]):
                 await store.touch(POINTERS, pointer)
 
     async def end(self, handle: str) -> bool:
-        """End a session and its companions; refused beside another one that the call under way has taken."""
+        """End a session and its companions; rejected beside another session that the current call uses."""
         end_beside(handle)
         was_alive = await records.end(await self.store.open(), handle)
         drop_draft(handle)
         return was_alive
 
     def write_at_once(self) -> None:
-        """A session that the call under way did not take is about to be written: refused where another one of this kind
-        is saved after the call."""
+        """Reject writing a session that the current call does not use where another one of this kind is saved after the
+        call."""
         call = call_state_of(self)
         if call is not None:
-            call.write_beside("a change of a session that the call did not take")
+            call.write_beside("a change of a session that the call does not use")
         else:
             will_stand("a change of a session of another kind")

@@ -1,4 +1,4 @@
-"""Claims: one owner at a time, tokens that only grow, and fenced commits."""
+"""Claims: one owner at a time, growing tokens, fenced commits."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Expiry by idling and by age, sliding, and the reaper."""
+"""Expiry by idle time and age, its extension by use, and the reaper."""
 
 from holdfast.core.models import Record
 from holdfast.errors import Conflict, Ended, NotFound, SessionExpired, UsageError

@@ -1,4 +1,4 @@
-"""What each test of the suite gets: an open store, a clock that it can set, and names that no other test uses."""
+"""The fixture of each test of the suite: an open store, a clock that it can set, and names that no other test uses."""
 
 import asyncio
 import secrets
@@ -18,10 +18,10 @@ _S = TypeVar("_S", bound="Contract")
 
 
 class Contract:
-    """The base of each part. `open` is called once for each test, and again for a second handle on the same data."""
+    """The base class of each part. `open` is called once per test, and again for a second handle on the same data."""
 
     def open(self, clock: Clock) -> AbstractAsyncContextManager[Store]:
-        raise NotImplementedError(f"{type(self).__name__} must say how to open its store: def open(self, clock)")
+        raise NotImplementedError(f"{type(self).__name__} must define how to open its store: def open(self, clock)")
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Given:
 
 
 def contract(promise: str) -> Callable[[Callable[[_S, Given], Awaitable[None]]], Callable[[_S], None]]:
-    """Turn an async method into a pytest method. `promise` names the entry of tests/requirements.toml it shows."""
+    """Turn an async method into a pytest method. `promise` is the entry of tests/requirements.toml that it checks."""
 
     def wrap(test: Callable[[_S, Given], Awaitable[None]]) -> Callable[[_S], None]:
         def run(self: _S) -> None:
@@ -65,7 +65,7 @@ def contract(promise: str) -> Callable[[Callable[[_S, Given], Awaitable[None]]],
 
             asyncio.run(main())
 
-        # Not functools.wraps: pytest would look through it and take `given` for a fixture.
+        # Not functools.wraps: pytest would unwrap it and treat `given` as a fixture.
         run.__name__, run.__qualname__, run.__doc__ = test.__name__, test.__qualname__, test.__doc__
         run.__dict__["promise"] = promise
         return run
@@ -74,7 +74,7 @@ def contract(promise: str) -> Callable[[Callable[[_S, Given], Awaitable[None]]],
 
 
 async def refused(kind: type[BaseException], call: Awaitable[object]) -> Any:
-    """The error that the call raised, which must be of this kind."""
+    """Return the error that the call raised, which must be of this kind."""
     try:
         result = await call
     except kind as error:

@@ -1,4 +1,4 @@
-"""Notices: hints between processes, whose loss is always reported."""
+"""Notices between processes, whose loss is always reported."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ from holdfast.errors import LeaseClosed, LimitReached, UnstorableValue, UsageErr
 from holdfast.stores import notices
 from holdfast.testing.contracts.given import Contract, Given, contract, refused
 
-WAIT = 30.0  # a notice comes within milliseconds, on a busy machine within seconds, or not at all
+WAIT = 30.0  # a notice arrives within milliseconds, on a busy machine within seconds, or never
 
 
 async def received(listeners: AsyncIterator[NoticeOrGap], count: int) -> list[NoticeOrGap]:
@@ -47,7 +47,7 @@ class NoticeContract(Contract):
                 await (given.store if n % 2 else other).publish(topic, n)
             for listeners in (far, near, late):
                 found = await received(listeners, 50)
-                # Two publishers have no common order; each one's own notices keep theirs.
+                # Notices of two publishers have no common order; those of each one keep theirs.
                 assert [notice for notice in found if notice in expected[1::2]] == expected[1::2]
                 assert sorted(found, key=repr) == sorted(expected, key=repr)
 
@@ -96,7 +96,7 @@ class NoticeContract(Contract):
                         case Notice(_, int(n)) if expected in (-1, n):
                             expected = n + 1
                         case found:
-                            raise AssertionError(f"{found} where {expected} was due, and no gap before it")
+                            raise AssertionError(f"got {found} instead of {expected}, without a gap before it")
         finally:
             notices.MAX_PENDING = patience
 

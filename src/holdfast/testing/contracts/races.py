@@ -113,7 +113,7 @@ class RaceContract(Contract):
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait([task])
-            # A write of ours that comes after waits for the cancelled one, so its outcome is settled now.
+            # A later write waits for the cancelled one, whose outcome is therefore known now.
             await given.store.commit(Record(given.kind, f"barrier{turn}"), expect=0)
             after = await given.get(id)
             log = [e.data for e in await given.store.log(given.kind, id)]

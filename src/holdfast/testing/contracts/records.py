@@ -174,7 +174,7 @@ class RecordContract(Contract):
         async with given.again() as other:
             await other.get(given.kind, "a")
         if other is given.store:
-            return  # a store whose second handle is itself is shown by the subclass
+            return  # a subclass declares a store whose second handle is the store itself
         for call in (
             other.get(given.kind, "a"),
             other.commit(Record(given.kind, "a"), expect=0),

@@ -1,4 +1,4 @@
-"""Values: what is stored comes back equal, and what would not is refused with its path."""
+"""Values: what is stored comes back equal; what would not is rejected with its path."""
 
 import datetime
 import decimal
@@ -131,8 +131,8 @@ class ValueContract(Contract):
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Equal, and of equal type all the way down: 1 is not True, and -0.0 is not 0.0."""
-    kind = cast("object", type(a))  # as an object, or the checker would narrow `a` to a container of unknowns
+    """Whether two values are equal, including the types of all parts: 1 is not True, and -0.0 is not 0.0."""
+    kind = cast("object", type(a))  # as an object, or the type checker would narrow `a` to an unknown container
     if kind is not type(b):
         return False
     if kind is dict:

@@ -13,36 +13,19 @@ from holdfast.links.wires.http.failures import Broken, NotHttp
 from holdfast.links.wires.http.pool import Pool
 from holdfast.links.wires.http.route import Route
 from tests.deadlines import patience, until
+from tests.links.web import listening
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
 async def serving(handler: Handler) -> AsyncGenerator[tuple[Route, Pool]]:
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            await handler(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-            tasks.discard(task)
-
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
     pool = Pool(2.0, None)
-    try:
-        yield Route.to(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp?x=1"), pool
-    finally:
-        await pool.close()
-        server.close()
-        for task in tuple(tasks):
-            task.cancel()
-        await until(lambda: not tasks)
+    async with listening(handler) as port:
+        try:
+            yield Route.to(f"http://127.0.0.1:{port}/mcp?x=1"), pool
+        finally:
+            await pool.close()
 
 
 async def request_of(reader: asyncio.StreamReader) -> tuple[str, bytes]:

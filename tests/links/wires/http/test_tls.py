@@ -57,14 +57,14 @@ async def test_the_wrong_scheme_is_said_in_words(certificates: Path) -> None:
         return str(caught.value)
 
     async with FaultServer() as server, tls_front(server, certificates) as url:
-        assert "its URL begins with https://" in await failure(url.replace("https:", "http:"))
+        assert "a URL that begins with https://" in await failure(url.replace("https:", "http:"))
         silent = server.url.replace("http:", "https:")  # waits for a whole HTTP request
-        assert "its URL begins with http://" in await failure(silent)
+        assert "a URL that begins with http://" in await failure(silent)
     for scheme, words, says in (
-        ("https", b"HTTP/1.1 400 Bad Request\r\n\r\n", "its URL begins with http://"),
-        ("https", b"", "its URL begins with http://"),
-        ("http", b"\x15\x03\x01\x00\x02\x02\x16", "its URL begins with https://"),  # an alert
-        ("http", b"", "its URL begins with https://"),
+        ("https", b"HTTP/1.1 400 Bad Request\r\n\r\n", "a URL that begins with http://"),
+        ("https", b"", "a URL that begins with http://"),
+        ("http", b"\x15\x03\x01\x00\x02\x02\x16", "a URL that begins with https://"),  # an alert
+        ("http", b"", "a URL that begins with https://"),
     ):
         async with await answering(words) as there:
             assert says in await failure(f"{scheme}://127.0.0.1:{there.sockets[0].getsockname()[1]}/mcp")

@@ -27,7 +27,7 @@ async def test_a_command_that_can_not_run_says_what_where_and_why(tmp_path: Path
         (CommandTarget("no-such-program-anywhere"), "not found in PATH: "),
         (CommandTarget(str(tmp_path)), "is a folder"),
         (CommandTarget(str(plain)), "is not executable"),
-        (CommandTarget(str(tmp_path / "missing")), "there is no file"),
+        (CommandTarget(str(tmp_path / "missing")), "does not exist"),
         (CommandTarget(str(script)), "interpreter /no/such/interpreter --flag is missing"),
         (CommandTarget(sys.executable, usage), "exit code 2"),
         (CommandTarget(sys.executable, cwd=str(tmp_path / "nowhere")), "is not a folder"),

@@ -1,1 +1,1 @@
-"""Streamable HTTP, with an HTTP/1.1 client of our own."""
+"""Streamable HTTP, with Holdfast's own HTTP/1.1 client."""

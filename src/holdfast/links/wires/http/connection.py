@@ -1,6 +1,6 @@
-"""One HTTP/1.1 connection, for one exchange at a time. On httptools, the parser of uvicorn.
+"""One HTTP/1.1 connection, for one exchange at a time, on httptools, the parser of uvicorn.
 
-Why not a library's client, measured: docs/decisions/0014.
+docs/decisions/0014 has the measurements that led to a client of our own.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from holdfast.links.wires.http.failures import Broken, NotHttp
 from holdfast.links.wires.http.response import Response
 from holdfast.links.wires.http.route import Route
 
-HEAD_BYTES = 64 * 1024  # of whatever comes between two pieces of a body: status, headers, chunk sizes, trailers
+HEAD_BYTES = 64 * 1024  # of anything between two pieces of a body: status, headers, chunk sizes, trailers
 HEADERS = 256  # of one answer: servers send a dozen
 
-TLS_ALERT = b"\x15\x03"  # how a server that expects TLS may answer anything else
+TLS_ALERT = b"\x15\x03"  # how a server that expects TLS may answer plain HTTP
 
 
 class Body:
-    """A request body that knows whether any of it was handed to a socket."""
+    """A request body that records whether any of it was passed to a socket."""
 
     __slots__ = ("sent", "value")
 
@@ -32,14 +32,14 @@ class Body:
 
 
 class Owner(Protocol):
-    """Who keeps connections: the pool."""
+    """The owner of a connection: the pool."""
 
     def give_back(self, connection: "Connection") -> None:
-        """It can be used again."""
+        """Take back a connection that can be used again."""
         ...
 
     def forget(self, connection: "Connection") -> None:
-        """It can't be used any more."""
+        """Remove a connection that can't be used any more."""
         ...
 
 
@@ -52,7 +52,7 @@ class Connection(asyncio.Protocol):
         self._plain = route.scheme == "http"
         self.alive = True
         self.idle_since = 0.0
-        """When its last exchange ended, by the monotonic clock."""
+        """When its latest exchange ended, by the monotonic clock."""
         self._transport: asyncio.Transport | None = None
         self._parser: Any = None
         self._poll: Any = None
@@ -60,7 +60,7 @@ class Connection(asyncio.Protocol):
         self._head: asyncio.Future[Response] | None = None
         self._head_size = self._head_count = 0
         self._beside = 0  # bytes since the last piece of a body
-        self._complete = False  # the answer has been received to its end
+        self._complete = False  # the answer has been received completely
         self._kept = False  # and the connection may be used again
         self._paused = False
         self._writable: asyncio.Future[None] | None = None
@@ -83,14 +83,14 @@ class Connection(asyncio.Protocol):
         self._beside += len(data)
         try:
             self._parser.feed_data(data)
-            if self._beside > HEAD_BYTES:  # the parser itself has no limit, and keeps all of an unfinished header
-                raise NotHttp(f"over {HEAD_BYTES} bytes of an answer hold nothing of its body")
+            if self._beside > HEAD_BYTES:  # the parser itself has no limit and stores all of an unfinished header
+                raise NotHttp(f"more than {HEAD_BYTES} bytes of the answer are not part of its body")
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, NotHttp, zlib.error) as error:
             self._kept = False
             if not self._complete:
                 what = f"the answer is not HTTP: {error.__cause__ or error.__context__ or error}"
                 if self._plain and data[:2] == TLS_ALERT:
-                    what = "the answer is TLS, not HTTP: its URL begins with https://"
+                    what = "the answer is TLS, not HTTP: use a URL that begins with https://"
                 self._fail(NotHttp(what))
             self._drop()
 
@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.alive = False
         self._owner.forget(self)
-        self._parser = self._poll = None  # the parser refers to us: a reference cycle
+        self._parser = self._poll = None  # break the reference cycle with the parser
         response = self._response
         if response is not None and not self._complete and not response.failed:
             lengthless = "content-length" not in response.headers and response.headers.get("transfer-encoding") is None
@@ -144,14 +144,14 @@ class Connection(asyncio.Protocol):
             return
         status = self._parser.get_status_code()
         if 100 <= status < 200:
-            response.headers.clear()  # the real one follows
+            response.headers.clear()  # the final one follows
             return
         response.begin(status)
         self._beside = 0
         if self._head is not None and not self._head.done():
             self._head.set_result(response)
         if self._writable is not None and not self._writable.done():
-            self._writable.set_result(None)  # the answer is here, whether or not the server reads the rest of our body
+            self._writable.set_result(None)  # the answer has arrived, even if the server reads no more of the request
 
     def on_body(self, data: bytes) -> None:
         self._beside = 0
@@ -171,8 +171,9 @@ class Connection(asyncio.Protocol):
 
     @property
     def stale(self) -> bool:
-        """The other end may have closed it, whether or not the loop has noticed: a server sends nothing unasked, so an
-        idle connection with something to read is at its end."""
+        """Whether the other end may have closed it, even if the event loop has not noticed:
+        a server sends nothing without a request, so an idle connection with data to read has ended.
+        """
         transport = self._transport
         if not self.alive or transport is None or transport.is_closing():
             return True
@@ -182,7 +183,7 @@ class Connection(asyncio.Protocol):
         return sock is None or sock.fileno() < 0 or bool(select.select([sock], [], [], 0)[0])
 
     async def exchange(self, head: bytes, body: Body | None) -> Response:
-        """Send one request; returns when the answer's head is there."""
+        """Send one request; returns when the answer's head has arrived."""
         transport = self._transport
         assert transport is not None
         response = self._response = Response(self)
@@ -228,7 +229,7 @@ class Connection(asyncio.Protocol):
     def _fail(self, error: Exception) -> None:
         if self._head is not None and not self._head.done():
             self._head.set_exception(error)
-            self._head.exception()  # the caller may be gone
+            self._head.exception()  # the caller may have been cancelled
         if self._response is not None:
             self._response.finish(error)
 

@@ -1,6 +1,6 @@
-"""One HTTP endpoint: requests with redirects within its origin, and the reading of answers that are not results.
+"""One HTTP endpoint: requests, redirects within its origin, and reading of answers that are not results.
 
-It translates refusals and broken exchanges into what was seen. Of JSON-RPC it knows only the error object.
+It converts refusals and broken exchanges into `Seen`. Of JSON-RPC it knows only the error object.
 """
 
 import email.utils
@@ -22,13 +22,13 @@ from holdfast.links.wires.http.pool import Pool, SharedPool
 from holdfast.links.wires.http.response import Response
 from holdfast.links.wires.http.route import Route, proxy_for
 
-FOREIGN_BODY = 16 * 1024  # bytes read of a body that is not an answer: enough for an error object or a page's title
-LONGEST_RETRY_AFTER = 86_400.0  # seconds: more than a day is not about load
+FOREIGN_BODY = 16 * 1024  # bytes read of a body that is not a result: enough for an error object or a page's title
+LONGEST_RETRY_AFTER = 86_400.0  # seconds: a longer delay than a day is not about load
 REDIRECTS = 3  # within the server's own origin: a missing slash, a moved path
 
 
 class Endpoint:
-    """Where the requests of one link go."""
+    """The HTTP endpoint of one link."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Endpoint:
         return body
 
     async def request(self, verb: str, headers: Mapping[str, str], body: Body | None) -> Response:
-        """One request, with redirects within our own origin followed."""
+        """Send one request, following redirects within the server's origin."""
         route = self._route
         for turn in range(REDIRECTS + 1):
             pool = self._pool
@@ -84,17 +84,17 @@ class Endpoint:
             try:
                 there = Route.to(urljoin(route.url, response.headers.get("location", "")), self._proxy)
             except (ValueError, KeyError):
-                return response  # redirected to nowhere, or to what is not HTTP
-            if there == route or there.origin != route.origin:  # another origin must not see our credentials
+                return response  # redirected without a location, or to a URL that is not HTTP
+            if there == route or there.origin != route.origin:  # another origin must not get our credentials
                 return response
             response.release()
             if response.status == 308 or there.url.rstrip("/") == route.url.rstrip("/"):
-                self._route = there  # moved for good, or a slash that every request would be sent back for
+                self._route = there  # moved permanently, or a missing slash that would redirect every request
             route = there
         raise Broken("the link is closed")
 
     async def read_status(self, response: Response, generation: Generation) -> Reply:
-        """An answer of which only the status matters, or one that is not a success."""
+        """Read an answer of which only the status matters, or one that is not a success."""
         if 200 <= response.status < 300:
             size = 0
             async for chunk in response.iter_any():
@@ -106,8 +106,9 @@ class Endpoint:
         return await self.read_refusal(response, generation)
 
     async def read_refusal(self, response: Response, generation: Generation, id: object = None) -> Reply:
-        """Read an answer that is not a success: its status, headers and body. A body that is the result of the
-        request with this id counts as that."""
+        """Read an answer that is not a success:
+        its status, headers and body. If the body is the result of the request with this id, it is returned as such.
+        """
         status = response.status
         raw = b""
         async for chunk in response.iter_any():
@@ -135,14 +136,14 @@ class Endpoint:
 
 
 def _place(location: str | None) -> str:
-    """Where a redirect leads, without the query: a token may stand there."""
+    """The target of a redirect, without the query, which may contain a token."""
     if not location:
         return "nowhere"
     return public_url(location)[:200] if "://" in location else re.split(r"[?#;@]", location)[0][:200]
 
 
 def failed(generation: Generation, error: BaseException, sent: bool, answering: bool) -> Reply:
-    """The reply of an exchange that an exception ended."""
+    """The reply for an exchange that ended with an exception."""
     broke = where_it_broke(error, sent, answering)
     seen = Seen(era=generation.era, session_sent=generation.session is not None, broke=broke)
     return Reply(seen=seen, what=describe(error))
@@ -174,7 +175,7 @@ def _error_of(raw: bytes, decode: Decode) -> tuple[int | None, str, object]:
 
 
 def _retry_after(value: str | None) -> float | None:
-    """Seconds, from a number or a date."""
+    """The seconds of a Retry-After header, given as a number or a date."""
     if value is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What can go wrong in an HTTP exchange: the exceptions, where the exchange broke, and the words for it."""
+"""Failures of HTTP exchanges: the exceptions, where the exchange broke, and the description."""
 
 import os
 import socket
@@ -6,7 +6,7 @@ import ssl
 
 from holdfast.core.verdicts import Broke
 
-PLAIN = "if the server speaks plain HTTP, its URL begins with http://"
+PLAIN = "if the server speaks plain HTTP, use a URL that begins with http://"
 
 _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG"})
 

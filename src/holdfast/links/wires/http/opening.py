@@ -23,7 +23,7 @@ class Opening:
         """The TLS handshake with the server is under way."""
 
     async def open(self, seconds: float) -> Connection:
-        """The connection, or what kept it from opening; nothing was sent to the server."""
+        """Open the connection. On an error, nothing was sent to the server."""
         try:
             async with asyncio.timeout(seconds):
                 proxy = self._route.proxy
@@ -81,5 +81,5 @@ class Opening:
 
 @cache
 def _default_tls() -> ssl.SSLContext:
-    """One for all: making one takes 20 ms and 700 KB."""
+    """The default SSL context, created once: creating one takes 20 ms and 700 KB."""
     return ssl.create_default_context()

@@ -1,7 +1,7 @@
-"""A small HTTP/1.1 client for the one thing that links do: send a request, read the answer, again.
+"""A small HTTP/1.1 client for links.
 
-It owns connections and their reuse. It never writes on a kept connection whose other end has already closed: such a
-request was not sent.
+It keeps connections for reuse. It never writes to a kept connection whose other end has already closed, so such a
+request counts as not sent.
 """
 
 import asyncio
@@ -17,11 +17,13 @@ from holdfast.links.wires.http.response import Response
 from holdfast.links.wires.http.route import Route
 from holdfast.links.wires.http.tunnel import refused
 
-KEEP_ALIVE = 60.0  # seconds an idle connection is kept; servers close theirs after five to seventy-five
+KEEP_ALIVE = 60.0  # seconds for which an idle connection is kept; servers close theirs after five to seventy-five
 
 
 class Pool:
-    """Connections by route. As many as there are calls: a call must never wait for a connection that it blocks."""
+    """Connections by route.
+    Their number is not limited: a call must not wait for a connection held by a call that waits for it.
+    """
 
     def __init__(self, connect_seconds: float, tls: ssl.SSLContext | None) -> None:
         self._connect_seconds = connect_seconds
@@ -32,7 +34,7 @@ class Pool:
         self.closed = False
 
     async def request(self, verb: str, route: Route, headers: Mapping[str, str], body: Body | None) -> Response:
-        """Send one request; returns when the answer's head is there. Characters of headers are bytes of Latin-1."""
+        """Send one request; returns when the answer's head has arrived. Headers are encoded as Latin-1."""
         if self.closed:
             raise Broken("the link is closed")
         lines = [f"{verb} {route.begin}"]
@@ -70,7 +72,7 @@ class Pool:
         return connection
 
     def give_back(self, connection: Connection) -> None:
-        """The connection can be used again."""
+        """Take back a connection that can be used again."""
         if self.closed:
             connection.close()
             return
@@ -79,7 +81,7 @@ class Pool:
             self._pruning = asyncio.get_running_loop().call_later(KEEP_ALIVE, self._prune)
 
     def _prune(self) -> None:
-        """Close connections that have been idle for long, whether or not another request comes."""
+        """Close connections that have been idle for too long, even if no further request comes."""
         self._pruning = None
         oldest = time.monotonic() - KEEP_ALIVE
         for idle in self._idle.values():
@@ -89,7 +91,7 @@ class Pool:
             self._pruning = asyncio.get_running_loop().call_later(KEEP_ALIVE / 4, self._prune)
 
     def forget(self, connection: Connection) -> None:
-        """The connection can't be used any more."""
+        """Remove a connection that can't be used any more."""
         self._all.discard(connection)
         idle = self._idle.get(connection.key)
         if idle and connection in idle:
@@ -102,11 +104,11 @@ class Pool:
         for connection in tuple(self._all):
             connection.close()
         self._idle.clear()
-        await asyncio.sleep(0)  # sockets are closed by the loop's next turn
+        await asyncio.sleep(0)  # sockets are closed in the event loop's next iteration
 
 
 class SharedPool:
-    """Connections that many links to one server use together. Its maker closes it, after those links."""
+    """A pool shared by many links to one server. Whoever created it closes it, after those links."""
 
     def __init__(self, target: HttpTarget, name: str, connect_seconds: float) -> None:
         self._target = target

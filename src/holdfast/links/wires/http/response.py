@@ -1,4 +1,4 @@
-"""One answer over HTTP: its head, and its body as it comes."""
+"""One HTTP response: its head, and its body as it arrives."""
 
 import asyncio
 import zlib
@@ -9,20 +9,20 @@ from typing import Any, Protocol, Self
 
 from holdfast.links.wires.http.failures import NotHttp
 
-MEMBERS = 64  # of one compressed answer: each costs a copy of the rest
-INFLATED = 16 * 1024 * 1024  # bytes that one read of a compressed answer may become
-BUFFER = 256 * 1024  # bytes of a body that wait to be read, before the socket is left alone
+MEMBERS = 64  # of one compressed response: each one copies the rest
+INFLATED = 16 * 1024 * 1024  # bytes to which one read of a compressed response may expand
+BUFFER = 256 * 1024  # bytes of a body that may wait to be read before the socket is paused
 
 
 class Source(Protocol):
-    """Where a response comes from: its connection."""
+    """The connection of a response."""
 
     def pause(self) -> None:
-        """Read no more from the socket for now."""
+        """Pause reading from the socket."""
         ...
 
     def resume(self) -> None:
-        """Read on."""
+        """Resume reading."""
         ...
 
     def release(self, complete: bool) -> None:
@@ -31,7 +31,7 @@ class Source(Protocol):
 
 
 class Response:
-    """One answer. Leaving its context releases the connection; a body not read to its end costs it."""
+    """One response. Leaving its context releases the connection, and closes it if the body was not read to its end."""
 
     __slots__ = (
         "_buffered",
@@ -67,12 +67,12 @@ class Response:
 
     @property
     def content_type(self) -> str:
-        """Without parameters, in lower case."""
+        """The media type, without parameters and in lower case."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     @property
     def is_eof(self) -> bool:
-        """The body has been read to its end."""
+        """Whether the body has been read to its end."""
         return self._eof and not self._chunks
 
     @property
@@ -88,7 +88,7 @@ class Response:
         self.release()
 
     async def iter_any(self) -> AsyncIterator[bytes]:
-        """The body in pieces, as they come."""
+        """The body in pieces, as they arrive."""
         while True:
             while self._chunks:
                 chunk = self._chunks.popleft()
@@ -108,7 +108,7 @@ class Response:
 
     async def read(self) -> bytes:
         """The whole body."""
-        if self._eof and len(self._chunks) == 1:  # nearly always: it came with the head
+        if self._eof and len(self._chunks) == 1:  # the usual case: it came with the head
             self._buffered = 0
             return self._chunks.popleft()
         return b"".join([chunk async for chunk in self.iter_any()])
@@ -123,7 +123,7 @@ class Response:
         return bytes(raw)
 
     def release(self) -> None:
-        """Give the connection back if the body has been received to its end, else close it."""
+        """Release the connection if the body has been received completely, else close it."""
         if not self.closed:
             self.closed = True
             self._source.release(self._eof)
@@ -143,7 +143,7 @@ class Response:
             self._inflater = zlib.decompressobj(47)
 
     def feed(self, data: bytes) -> None:
-        """A piece of the body has come."""
+        """A piece of the body has arrived."""
         if self._inflater is not None:
             data = self._inflated(data)
         self._chunks.append(data)
@@ -153,14 +153,14 @@ class Response:
         self._wake()
 
     def finish(self, error: Exception | None) -> None:
-        """The body is complete, or broke off. A complete one stays complete."""
+        """The body is complete, or was interrupted. A complete one stays complete."""
         if self._eof:
             return
         self._eof, self._error = error is None, error
         self._wake()
 
     def _inflated(self, data: bytes) -> bytes:
-        """We ask for no compression, so a server that compresses all the same gets little room."""
+        """Decompress a response, with narrow limits because compression was not requested."""
         found = b""
         while data:
             found += self._inflater.decompress(data, INFLATED - len(found))

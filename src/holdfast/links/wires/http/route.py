@@ -1,4 +1,4 @@
-"""Where a request goes: the server's URL in the form that HTTP requires, and the proxy on the way."""
+"""The route of a request: the server's URL as HTTP requires it, and the proxy."""
 
 import base64
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ from urllib.parse import quote, unquote, urlsplit
 from holdfast.errors import ConfigError
 
 _PORTS = {"http": 80, "https": 443}
-_KEPT = "!#$%&'()*+,/:;=?@[]~"  # in a path or query: what URLs may hold, and escapes that stand there already
+_KEPT = "!#$%&'()*+,/:;=?@[]~"  # in a path or query: characters that URLs may contain, and existing escapes
 
 
 @dataclass(frozen=True)
 class Proxy:
-    """A proxy: where it is and what it is shown."""
+    """A proxy: its address and its authorization."""
 
     scheme: str
     host: str
@@ -36,7 +36,7 @@ class Proxy:
 
 @dataclass(frozen=True)
 class Route:
-    """The way of a request: scheme, host and port of the server, path and query, and a proxy or none."""
+    """A route: scheme, host and port of the server, path and query, and the proxy, if any."""
 
     scheme: str
     host: str
@@ -46,7 +46,7 @@ class Route:
 
     @classmethod
     def to(cls, url: str, proxy: str | None = None) -> "Route":
-        """The route to a URL; ValueError if it is malformed."""
+        """The route to a URL. Raises ValueError if it is malformed."""
         parts = urlsplit(url)
         host = parts.hostname or ""
         if not host.isascii():
@@ -66,20 +66,21 @@ class Route:
 
     @property
     def tunnel(self) -> bool:
-        """The proxy carries bytes (CONNECT). Otherwise it reads plain HTTP."""
+        """Whether the proxy tunnels bytes (CONNECT). Otherwise it forwards plain HTTP."""
         return self.proxy is not None and self.scheme == "https"
 
     @cached_property
     def key(self) -> tuple[object, ...]:
-        """What a connection must have in common with another that can be used instead. A proxy that reads plain HTTP
-        takes requests to all servers on one connection."""
+        """The key under which connections can be reused.
+        A proxy that forwards plain HTTP accepts requests to all servers on one connection.
+        """
         if self.proxy is not None and not self.tunnel:
             return (self.proxy,)
         return (self.scheme, self.host, self.port, self.proxy)
 
     @cached_property
     def begin(self) -> str:
-        """The rest of the request line, and the headers that the route decides."""
+        """The rest of the request line, and the headers that depend on the route."""
         proxied = self.proxy is not None and not self.tunnel
         host = self.origin.partition("://")[2]
         lines = [f"{self.url if proxied else self.path} HTTP/1.1", f"host: {host}"]
@@ -89,17 +90,19 @@ class Route:
 
     @cached_property
     def lines(self) -> int:
-        """How many lines `begin` has."""
+        """The number of lines in `begin`."""
         return self.begin.count("\n")
 
 
 def bracketed(host: str) -> str:
-    """The host as it stands before a port."""
+    """The host as written before a port."""
     return f"[{host}]" if ":" in host else host
 
 
 def proxy_for(url: str, setting: str | None) -> str | None:
-    """The proxy to use: the setting, else the environment's variables with `NO_PROXY`; "" as a setting means none."""
+    """The proxy to use: the setting, else that of the environment's variables with `NO_PROXY`;
+    a setting of "" means none.
+    """
     if setting is not None:
         _check(setting, "proxy=")
         return setting or None
@@ -121,7 +124,7 @@ def _check(proxy: str, where: str) -> None:
         legal = parts.scheme in _PORTS and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         legal = False
-    if proxy and not legal:  # its words may hold a password
+    if proxy and not legal:  # its text may contain a password
         raise ConfigError(
             f"{where} is not an http:// or https:// URL",
             phase="resolve",

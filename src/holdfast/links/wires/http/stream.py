@@ -1,7 +1,6 @@
-"""The server's own stream in 2025: a GET that stays open, with resumption after a drop.
+"""The server's own stream in 2025: a GET that stays open and is resumed after an interruption.
 
-It is opened again for as long as the session lives. That a server has no such stream, or gives it to another link, is
-not an error.
+It is reopened as long as the session lives. It is not an error if a server has no such stream or another link has it.
 """
 
 import asyncio
@@ -16,8 +15,8 @@ from holdfast.links.wires.base import Dropped, Generation, Lost, Receive
 from holdfast.links.wires.http.endpoint import Endpoint, failed
 from holdfast.links.wires.http.failures import FAILURES
 
-LONGEST_PAUSE = 30.0  # seconds between two tries: a server that is back is found within that time
-SHORTEST_PAUSE = 0.05  # seconds, against a server that asks for no pause
+LONGEST_PAUSE = 30.0  # seconds between two tries: the longest time until a server that is back is noticed
+SHORTEST_PAUSE = 0.05  # seconds, in case a server asks for no delay
 
 
 async def listen(endpoint: Endpoint, generation: Generation, receive: Receive, lost: Lost, dropped: Dropped) -> None:
@@ -71,14 +70,15 @@ async def listen(endpoint: Endpoint, generation: Generation, receive: Receive, l
 
 
 def wait_for(asked: float | None, otherwise: float, failures: int) -> float:
-    """Seconds before a stream is opened again: what the server asked for, in bounds, and longer with each failure."""
+    """Seconds before a stream is reopened: what the server asked for, within limits, and longer with each failure."""
     wait = max(SHORTEST_PAUSE, asked if asked is not None else otherwise)
     return wait if failures < 2 else max(wait, backoff(failures, random.random(), base=wait, cap=LONGEST_PAUSE))
 
 
 def _messages(data: bytes, decode: Decode) -> list[dict[str, Any]]:
-    """A message, or those of a batch, which 2025-03-26 allowed; an empty one stands for what the link reports as
-    stray."""
+    """A message, or those of a batch, which 2025-03-26 allowed;
+    an empty one stands for a stray message, which the link reports.
+    """
     try:
         found = decode(data)
     except ValueError:

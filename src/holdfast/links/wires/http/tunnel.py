@@ -23,7 +23,7 @@ class Tunnel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     async def connect(self, host: str, port: int) -> None:
-        """Have the proxy connect to host and port; `ProxyFailed` if it doesn't."""
+        """Request a tunnel to host and port. Raises `ProxyFailed` if the proxy refuses."""
         place = f"{bracketed(host)}:{port}"
         lines = [f"CONNECT {place} HTTP/1.1", f"host: {place}"]
         if self._proxy.authorization is not None:
@@ -49,7 +49,7 @@ class Tunnel(asyncio.Protocol):
             self._answered.set_result(None)
 
     def _read(self) -> bool:
-        """True once the proxy has agreed."""
+        """Whether the proxy has agreed."""
         while (end := self._received.find(b"\r\n\r\n")) >= 0:
             status = _STATUS.match(bytes(self._received[: end + 4]))
             if status is None:
@@ -59,13 +59,13 @@ class Tunnel(asyncio.Protocol):
             if number >= 200:
                 if not 200 <= number < 300:
                     raise refused(self._proxy, number, (status[2] or b"").decode("latin-1"))
-                if self._received:  # a TLS server speaks second: this is the proxy's, or an attacker's
+                if self._received:  # a TLS server waits for the client: these bytes are the proxy's, or an attacker's
                     raise NotHttp(f"the proxy {self._proxy} sent more than its answer to CONNECT")
                 return True
         if self._size > HEAD_BYTES:
             raise NotHttp(f"the proxy {self._proxy} sent over {HEAD_BYTES} bytes of headers to CONNECT")
         if bytes(self._received[:5]) != b"HTTP/"[: len(self._received)] or b"\r\n\r\n" in self._received:
-            raise NotHttp(f"what the proxy {self._proxy} answered to CONNECT is not HTTP")
+            raise NotHttp(f"the answer of the proxy {self._proxy} to CONNECT is not HTTP")
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -79,7 +79,7 @@ class Tunnel(asyncio.Protocol):
 
 
 def refused(proxy: Proxy, status: int, reason: str = "") -> ProxyFailed:
-    """The proxy's answer is no."""
+    """The error for a refusal by the proxy."""
     hint = "; give user and password in the proxy's URL: http://user:password@host:port" if status == 407 else ""
     shown = " ".join(f"{status} {reason}".split())
     return ProxyFailed(f"the proxy {proxy} refused: {shown}{hint}")

@@ -1,7 +1,7 @@
-"""A wire over streamable HTTP: one POST a message, answered as JSON or as an event stream. Both eras.
+"""A wire over streamable HTTP, in both eras: one POST per message, answered as JSON or as an event stream.
 
-It owns one exchange: the request, its answer in either form, and the resumption of a broken answer stream. It reports
-what it saw and does not judge it. The server's own stream is in `stream.py`.
+It handles the request, its answer in either form, and the resumption of a broken answer stream. It reports what it
+observed and decides nothing. The server's own stream is in `stream.py`.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ from holdfast.links.wires.http.response import Response
 from holdfast.version import __version__
 
 ACCEPT = "application/json, text/event-stream"
-RESUMES = 3  # failed resumptions in a row; one that brings an event starts over
-DRAIN = 1.0  # seconds a finished answer stream may take to end, so that its connection can be used again
+RESUMES = 3  # failed resumptions in a row; one that delivers an event resets the count
+DRAIN = 1.0  # seconds in which a finished answer stream must end for its connection to be reused
 
 
 class HttpWire:
@@ -155,7 +155,7 @@ class _Call:
                 self._patience.attach(timer)
                 response = await self._wire.endpoint.request("GET" if body is None else "POST", headers, body)
                 self._status = response.status
-                if 200 <= response.status < 300:  # a body that is the answer is one, whatever success it is called
+                if 200 <= response.status < 300:  # a body that is the answer counts, with any success status
                     kind = response.content_type
                     if response.status == 204 or (response.status == 202 and response.content_length == 0):
                         return self._broken(Broke.NOT_AN_ANSWER, f"HTTP {response.status} without an answer")
@@ -173,8 +173,10 @@ class _Call:
                 self._let_go(response)
 
     def _let_go(self, response: Response) -> None:
-        """Give the connection back. An answer stream that is complete but not yet ended is read to its end aside, so
-        that the next call can have its connection; one that is not complete is cut."""
+        """Release the connection.
+        An answer stream that is complete but has not ended is read to its end in the background, so that its connection
+        can be reused; an incomplete one is closed.
+        """
         if response.is_eof or not self._answering:
             response.release()
         else:
@@ -240,7 +242,7 @@ class _Call:
         return Reply(answer, seen, session, what=seen.text)
 
     async def _sort(self, message: Any) -> Message | None:
-        """The answer, if it is the one that we wait for; anything else is handed on."""
+        """Return the message if it is the awaited answer; pass on anything else."""
         if isinstance(message, list):  # a batch, which 2025-03-26 allowed
             found = None
             for part in cast("list[Any]", message):
@@ -249,7 +251,7 @@ class _Call:
         if not isinstance(message, dict):
             return None
         known = cast("Message", message)
-        # What is gone on with answers the request of then, whose id was another.
+        # A resumed answer belongs to the earlier request, which had another id.
         if "method" not in known and (known.get("id") == self._id or self._resumes is not None):
             if isinstance(known.get("error"), dict):
                 return known
@@ -263,9 +265,9 @@ class _Call:
         asked: float | None = None
         failures = 0
         stream: Response | None = response
-        opened: Response | None = None  # by a resumption, so ours to let go
+        opened: Response | None = None  # opened by a resumption, so released here
         taken = False
-        refusal: Message | None = None  # an error without an id: it answers this request if the stream has nothing else
+        refusal: Message | None = None  # an error without an id: it is the answer if the stream has no other
         first = response
         try:
             while True:
@@ -320,14 +322,14 @@ class _Call:
         return _error_without_id(self._wire.endpoint.decode(event.data)) if b'"error"' in event.data else None
 
     async def _take(self, event: ServerSentEvent, timer: asyncio.Timeout) -> Message | None:
-        # While a progress callback of the caller runs, the server's silence is not counted.
+        # While a progress callback of the caller runs, the server's silence does not count.
         timer.reschedule(self._patience.until)
         answer = await self._sort(self._wire.endpoint.decode(event.data))
         timer.reschedule(self._patience.next(asyncio.get_running_loop().time()))
         return answer
 
     async def _resume(self, last_id: str) -> Response | None:
-        """Ask for the rest of a broken answer stream. None if that is not to be had right now."""
+        """Request the rest of a broken answer stream. Returns None if it is not available right now."""
         try:
             response = await self._wire.endpoint.request(
                 "GET", {**self._generation.headers, "last-event-id": last_id}, None
@@ -343,8 +345,10 @@ class _Call:
 
 
 def _error_without_id(message: Any) -> Message | None:
-    """An error that a server's transport made before it knew whose request it was: as the one body of a response it
-    answers that request. The specification gives it the id null, Python's SDK "server-error"."""
+    """Whether it is an error that a server's transport created before it parsed the request:
+    as the only body of a response it answers that request. Its id is null by the specification, and "server-error" in
+    Python's SDK.
+    """
     if not isinstance(message, dict):
         return None
     known = cast("Message", message)

@@ -1,1 +1,1 @@
-"""Programs over stdio: started by the warden, ended with everything that they started."""
+"""Programs over stdio, started by the warden and ended with all their descendants."""

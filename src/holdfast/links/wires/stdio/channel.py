@@ -1,6 +1,6 @@
-"""A channel to a program that we start: a line of JSON on stdin and stdout is a message. One child is one session.
+"""A channel to a program: each line of JSON on stdin and stdout is a message. One run of the program is one session.
 
-It starts the program, without a shell and with a safe part of our environment, and reports why it ended.
+It starts the program without a shell and with a safe part of this process's environment, and reports why it ended.
 """
 
 import secrets

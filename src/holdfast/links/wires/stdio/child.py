@@ -1,7 +1,7 @@
-"""One child process: its pipes and its end. The whole group, not only the program that was named.
+"""One child process with its whole process group: its pipes and its termination.
 
-It owns the messages that are not read yet, which are bounded, and the three steps of an end: stdin closed, terminate,
-kill. `lines.py` splits its stdout into messages, `stderr.py` keeps the end of its stderr.
+It keeps the unread messages, within limits, and ends the process in three steps: close stdin, terminate, kill.
+`lines.py` splits its stdout into messages, `stderr.py` keeps the end of its stderr.
 """
 
 import asyncio
@@ -20,15 +20,13 @@ from holdfast.links.wires.stdio.program import Program
 from holdfast.links.wires.stdio.stderr import TAIL_BYTES, StderrTail
 from holdfast.links.wires.stdio.warden import COOKIE, kill_by_cookie, warden
 
-BACKLOG = 1_000  # messages not yet taken; beyond it the child's stdout is not read until some are
-BACKLOG_BYTES = 1024 * 1024  # of their lines; beyond it likewise, so that at most one message more is held
-LINGER = (
-    0.5  # seconds for what a dead child had written to arrive if a grandchild holds the pipe, and for its exit code
-)
+BACKLOG = 1_000  # unread messages; beyond it the child's stdout is not read until some are taken
+BACKLOG_BYTES = 1024 * 1024  # of their lines, with the same effect; at most one more message is held
+LINGER = 0.5  # seconds to wait for the exit code and the last output of a dead child while a grandchild holds the pipe
 
 
 class Child(asyncio.SubprocessProtocol):
-    """Started by `start`. One reader, any number of writers."""
+    """A child process. It has one reader and any number of writers."""
 
     def __init__(
         self,
@@ -87,7 +85,7 @@ class Child(asyncio.SubprocessProtocol):
         elif fd == 2:
             self._stderr_ended.set()
         elif fd == 0 and not self._closing:
-            # It reads no more: what was written may be lost, and no answer comes.
+            # It does not read any more: what was written may be lost, and no answer will come.
             self._input_refused = True
             self._free_writers()
             asyncio.get_running_loop().call_later(LINGER, self._give_up_on_stdout)
@@ -97,7 +95,7 @@ class Child(asyncio.SubprocessProtocol):
         self.exit_code = self._transport.get_returncode()
         self.ended.set()
         self._free_writers()
-        # Its stdout ends by itself now, unless a grandchild holds it open.
+        # Its stdout ends now, unless a grandchild holds it open.
         asyncio.get_running_loop().call_later(LINGER, self._give_up_on_stdout)
 
     def _give_up_on_stdout(self) -> None:
@@ -115,7 +113,7 @@ class Child(asyncio.SubprocessProtocol):
 
     def _take(self, message: Message | Unreadable, size: int) -> None:
         if isinstance(message, dict) and self._answered is not None and "method" not in message:
-            # An answer goes straight to its call if nothing that came before it waits to be read.
+            # An answer is passed directly to its call if no earlier message waits to be read.
             idle = not self._messages and self._reader is not None and not self._reader.done()
             if idle and self._answered(message):
                 return
@@ -127,7 +125,7 @@ class Child(asyncio.SubprocessProtocol):
             self._reader.set_result(None)
 
     async def read(self) -> Message | Unreadable:
-        """The next message; EOFError when there will be none."""
+        """Return the next message. Raises EOFError at the end."""
         while not self._messages:
             if self._paused and self._stdout is not None:
                 self._paused = False
@@ -144,9 +142,9 @@ class Child(asyncio.SubprocessProtocol):
     # Writing
 
     async def write(self, line: bytes, sent: Callable[[], None]) -> None:
-        """Hand a line over and wait until the child keeps up. ConnectionError if it has ended."""
+        """Write a line and wait until the child keeps up. Raises ConnectionError if it has ended."""
         while self._writing_paused and not self.ended.is_set() and not self._input_refused:
-            await self._room()  # a child that reads nothing must not fill our memory with what we have to say
+            await self._room()  # a child that does not read must not let our memory fill with messages to it
         if self.ended.is_set() or self._input_refused or self._stdin is None or self._stdin.is_closing():
             raise ConnectionResetError
         sent()
@@ -194,7 +192,7 @@ class Child(asyncio.SubprocessProtocol):
         return Ending(what, code, "\n".join(lines)[-TAIL_BYTES:] or None)
 
     async def close(self, exit_seconds: float) -> None:
-        """End it and everything it started: stdin closed, then terminate, then kill."""
+        """End it and everything it started: close stdin, then terminate, then kill."""
         self._closing = True
         if self._stdin is not None:
             self._stdin.close()
@@ -217,7 +215,7 @@ class Child(asyncio.SubprocessProtocol):
         warden.forget(self.pid)
         if self._transport is not None:
             self._transport.close()
-        # The transport reports the ends of its pipes one loop turn later.
+        # The transport reports the ends of its pipes one iteration of the event loop later.
         await asyncio.sleep(0)
 
     async def _gone(self, seconds: float) -> bool:
@@ -255,7 +253,9 @@ def _signal_name(number: int) -> str:
 
 
 async def start(child: Child, file: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None) -> None:
-    """Start it in a process group and session of its own, known to the warden. OSError as the system says it."""
+    """Start it in a process group and session of its own, registered with the warden.
+    Raises OSError from the system.
+    """
     env = {**env, **warden.cookies(), COOKIE: child.cookie}
     if os.name != "posix":
         await asyncio.get_running_loop().subprocess_exec(lambda: child, file, *args, env=env, cwd=cwd)
@@ -267,14 +267,14 @@ async def start(child: Child, file: str, args: Sequence[str], env: Mapping[str, 
 async def _started(
     child: Child, file: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None, tries: int = 2
 ) -> Program:
-    """Start it by the warden; once more if the warden was killed meanwhile."""
+    """Start it through the warden; try once more if the warden was killed meanwhile."""
     warden.start()
     program = Program(child)
     try:
         await program.start(file, args, env, cwd)
     except BaseException as error:
         program.close()
-        await asyncio.sleep(0)  # the pipes close one loop turn later
+        await asyncio.sleep(0)  # the pipes close one iteration later
         if isinstance(error, BrokenPipeError) and tries > 1:
             return await _started(child, file, args, env, cwd, tries - 1)
         raise

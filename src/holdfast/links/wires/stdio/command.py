@@ -1,6 +1,6 @@
-"""A command line before it runs: which file it names, its environment, and how it is shown with secrets masked.
+"""Resolving a command line: the file that it names, its environment, and its text with secrets masked.
 
-Errors name what was run, where it was looked for and what to do. There is no shell.
+Errors name the command, where it was searched for and what to do. There is no shell.
 """
 
 import os
@@ -17,21 +17,21 @@ SAFE_ENVIRONMENT = (
     if os.name == "nt"
     else ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 )  # fmt: skip
-"""What a child gets of our own environment unasked: enough to run, nothing that is a secret."""
+"""The variables of this process's environment that a child always gets: enough to run, and no secrets."""
 
 MASK = "•••"
 _SECRET = re.compile(r"(?i)(token|secret|passw|api[-_]?key|\bkey\b|auth|credential)")
 
 
 def environment(named: Mapping[str, str]) -> dict[str, str]:
-    """The safe part of ours, and what was named."""
+    """The safe part of this process's environment, and the declared variables."""
     ours = {name: value for name in SAFE_ENVIRONMENT if (value := os.environ.get(name)) is not None}
     # Exported shell functions are code, not settings.
     return {name: value for name, value in {**ours, **named}.items() if not value.startswith("()")}
 
 
 class Missing(Exception):
-    """A command that can't run here: why, and what helps."""
+    """A command that can't run here: the reason and the remedy."""
 
     def __init__(self, why: str, remedy: str) -> None:
         super().__init__(why)
@@ -40,7 +40,7 @@ class Missing(Exception):
 
 
 def find(command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None, server: str) -> str:
-    """The file to run, or `ConnectFailed` with the reason."""
+    """The file to run. Raises `ConnectFailed` with the reason if there is none."""
     try:
         return located(command, env, cwd)
     except Missing as missing:
@@ -48,7 +48,7 @@ def find(command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | N
 
 
 def located(command: str, env: Mapping[str, str], cwd: str | None) -> str:
-    """The file that a command names, or `Missing`."""
+    """The file that a command names. Raises `Missing` if there is none."""
     if cwd is not None and not Path(cwd).is_dir():
         raise Missing(f"its cwd {cwd} is not a folder", "give a folder that exists as cwd")
     path = env.get("PATH", os.defpath)
@@ -57,11 +57,11 @@ def located(command: str, env: Mapping[str, str], cwd: str | None) -> str:
         if place.is_dir():
             raise Missing(f"{command} is a folder", "name the program in it")
         if not place.exists():
-            raise Missing(f"there is no file {place}", "check the path; relative ones begin at cwd")
+            raise Missing(f"the file {place} does not exist", "check the path; a relative path starts at cwd")
         if not os.access(place, os.X_OK):
             raise Missing(f"{place} is not executable", f"chmod +x {place}")
         _check_interpreter(str(place), path)
-        return str(place.absolute())  # else the system would look for it in PATH, or begin at cwd twice
+        return str(place.absolute())  # otherwise the system would search PATH, or apply cwd twice
     found = shutil.which(command, path=path)
     if found is None:
         folders = path.split(os.pathsep)
@@ -72,7 +72,7 @@ def located(command: str, env: Mapping[str, str], cwd: str | None) -> str:
 
 
 def _check_interpreter(file: str, path: str) -> None:
-    """`Missing` if a script's first line names a program that is not there."""
+    """Raise `Missing` if a script's first line names a program that does not exist."""
     line = _interpreter(file) if os.name != "nt" else None
     words = (line or "").split()
     if not words or not words[0].startswith("/"):
@@ -87,7 +87,7 @@ def _check_interpreter(file: str, path: str) -> None:
 
 
 def failed_to_start(error: OSError, file: str, shown: str, server: str) -> ConnectFailed:
-    """The error of the system as `ConnectFailed`; a missing interpreter is looked up in the file's first line."""
+    """The system's error as `ConnectFailed`; the name of a missing interpreter is read from the file's first line."""
     if isinstance(error, FileNotFoundError) and (interpreter := _interpreter(file)):
         return _no(
             server, shown, f"its interpreter {interpreter} is missing", f"install it, or correct line 1 of {file}"
@@ -108,10 +108,10 @@ def _no(server: str, shown: str, why: str, remedy: str) -> ConnectFailed:
     return ConnectFailed(f"{server!r} did not start: {why}; ran: {shown}", server=server, phase="open", remedy=remedy)
 
 
-# An argument may be 128 KB of one word or of URLs, and is masked at every start: each pattern goes over it once. A
-# scheme begins a word, a URL is taken whole whether it has a query or not, and a header's name has an upper bound.
+# An argument may be 128 KB of one word or of URLs and is masked at every start, so each pattern must be linear: a
+# scheme begins a word, a URL is matched whole with or without a query, and a header's name has a maximum length.
 _USERINFO = re.compile(r"((?<!\w)\w+://)[^/\s@]+@")
-_QUERY = re.compile(r"((?<!\w)\w+://[^\s?#]*)([?#]\S+)?")  # whole, as with a URL that is declared
+_QUERY = re.compile(r"((?<!\w)\w+://[^\s?#]*)([?#]\S+)?")  # whole, as for a declared URL
 _HEADER = re.compile(
     r"^((?=[\w-]{0,200}?(?:token|secret|passw|key|auth|credential|cookie))[\w-]+\s*:\s*).+", re.IGNORECASE | re.DOTALL
 )
@@ -122,7 +122,7 @@ def _without_query(found: re.Match[str]) -> str:
 
 
 def masked(command: str, args: Sequence[str], env: Mapping[str, str]) -> str:
-    """The command line for people: values that look like secrets, or are those of named variables, are not shown."""
+    """The command line for people, without values that look like secrets or are those of declared variables."""
     hidden = sorted((value for name, value in env.items() if name not in SAFE_ENVIRONMENT and len(value) > 3), key=len)
     shown: list[str] = [command]
     mask_next = False

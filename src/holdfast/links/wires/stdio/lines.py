@@ -1,6 +1,6 @@
-"""Messages in what a program writes to stdout: a line is a message, of any size up to the cap.
+"""Splits a program's stdout into messages: a line is a message, of any size up to the limit.
 
-What is not a message is skipped and counted. Of a line over the cap only its ends are kept, to find out which call it
+Other lines are skipped and counted. Of a line over the limit only its two ends are kept, to find out which call it
 answers.
 """
 
@@ -15,12 +15,14 @@ from holdfast.links.wires.base import Message
 from holdfast.links.wires.duplex import Unreadable
 
 LINE_SHOWN = 500  # characters of one line of output, in an event or an error
-ID_WITHIN = 300  # bytes at either end of a line over the cap: there its id is looked for
+ID_WITHIN = 300  # bytes at either end of a line over the limit, in which its id is searched
 _ID = re.compile(rb'"id"\s*:\s*("(?:[^"\\]|\\.){1,200}"|\d{1,18})')
 
 
 class Lines:
-    """Splits stdout into messages. `take` gets each with the size of its line, `on_stray` the first that is none."""
+    """Splits stdout into messages.
+    `take` is called with each message and the size of its line, `on_stray` with the first line that is not one.
+    """
 
     def __init__(
         self,
@@ -31,7 +33,7 @@ class Lines:
     ) -> None:
         self.strays = 0
         self.printed: deque[str] = deque(maxlen=5)
-        """The last lines that were no messages."""
+        """The last lines that were not messages."""
         self._cap = cap
         self._decode = decode
         self._take = take
@@ -42,10 +44,10 @@ class Lines:
         self._skipped_ids: tuple[str | int, ...] = ()
 
     def feed(self, data: bytes) -> None:
-        """Take what came from the pipe."""
+        """Process bytes from the pipe."""
         self._rest += data
         while (end := self._rest.find(b"\n", self._scanned)) >= 0:
-            line = bytes(memoryview(self._rest)[:end])  # one copy: it may be as large as the cap
+            line = bytes(memoryview(self._rest)[:end])  # only one copy: it may be as large as the limit
             del self._rest[: end + 1]
             self._scanned = 0
             if self._skipping:
@@ -87,11 +89,11 @@ class Lines:
         text = line[:LINE_SHOWN].decode("utf-8", "replace").strip()
         self.printed.append(text)
         if self.strays == 1:
-            self._on_stray(f"the program writes to stdout what is not a message; it is skipped: {text!r:.200}")
+            self._on_stray(f"the program wrote to stdout a line that is not a message; it is skipped: {text!r:.200}")
 
 
 def ids_in(data: bytes | bytearray) -> tuple[str | int, ...]:
-    """What may be the id of a message of which only a part is at hand; the last one first."""
+    """Possible ids of a message of which only parts are available; the last one first."""
     found: list[str | int] = []
     for text in _ID.findall(bytes(data)):
         with suppress(ValueError):

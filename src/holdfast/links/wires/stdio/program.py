@@ -1,8 +1,8 @@
-"""A program that the warden starts for us: its three pipes, its leash, its exit code. POSIX only.
+"""A program started by the warden: its three pipes, its leash, its exit code. POSIX only.
 
-It owns the descriptors, on any event loop: pipes of our own, which no other process inherits, so that their ends are
-noticed (uvloop's subprocesses keep copies of theirs). The program is not our child process, so the host's child watcher
-and signal handlers are not involved.
+It owns the descriptors, on any event loop: its pipes are not inherited by other processes, so that their ends are
+noticed (uvloop's subprocesses keep copies of theirs). The program is not a child of this process, so the host's child
+watcher and signal handlers are not involved.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from typing import Protocol
 
 from holdfast.links.wires.stdio.warden import warden
 
-START_SECONDS = 10.0  # a keeper needs some milliseconds to start a program; this is a machine that hangs
+START_SECONDS = 10.0  # a keeper needs milliseconds to start a program; after this time the machine hangs
 MAX_REQUEST = 16 * 1024 * 1024  # bytes of arguments and environment; Linux takes a fraction of it
-WORD_BYTES = 64  # bytes of one word from a keeper
+WORD_BYTES = 64  # bytes of one message from a keeper
 
 
 class Listener(Protocol):
-    """What a program reports to: `Child`."""
+    """The receiver of a program's events: `Child`."""
 
     def connection_made(self, transport: "Program") -> None: ...
 
@@ -39,7 +39,7 @@ class Listener(Protocol):
 
 
 class Program:
-    """What `Child` needs of a subprocess's transport."""
+    """The part of a subprocess's transport that `Child` needs."""
 
     def __init__(self, child: Listener) -> None:
         self._child = child
@@ -51,10 +51,10 @@ class Program:
         self._returncode: int | None = None
         self._pipes: dict[int, asyncio.BaseTransport] = {}
         self.let_go = asyncio.Event()
-        """Set when the keeper has ended, and with it everything that the program started."""
+        """Set when the keeper has ended, and so everything that the program started."""
 
     async def start(self, file: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None) -> None:
-        """Run it. OSError as the system says it."""
+        """Start it. Raises OSError from the system."""
         theirs = await self._open_pipes()
         try:
             request = _request(file, args, env, cwd)
@@ -71,7 +71,7 @@ class Program:
             raise OSError(errno.ETIMEDOUT, f"nothing was started within {START_SECONDS:g} s") from None
 
     async def _open_pipes(self) -> list[int]:
-        """The program's ends; ours become transports."""
+        """Create the pipes; returns the program's ends, while ours become transports."""
         theirs: list[int] = []
         try:
             for number in range(3):
@@ -91,7 +91,7 @@ class Program:
         return theirs
 
     def _read_leash(self) -> None:
-        """Words of the keeper, or its end."""
+        """Read messages of the keeper, or its end."""
         assert self._leash is not None
         try:
             data = self._leash.recv(WORD_BYTES)
@@ -103,11 +103,11 @@ class Program:
         for line in lines:
             word, _, number = line.partition(b" ")
             if word == b"exited":
-                if self._pid:  # else its start was cancelled
+                if self._pid:  # otherwise its start was cancelled
                     self._exited(int(number))
             elif not self._started.done() and word == b"started":
                 self._pid = int(number)
-                self._child.connection_made(self)  # now: it may have ended already, which is reported next
+                self._child.connection_made(self)  # first, because its end may be reported next
                 self._started.set_result(None)
             elif not self._started.done():
                 self._started.set_exception(OSError(int(number), os.strerror(int(number))))
@@ -115,12 +115,12 @@ class Program:
             self._lost()
 
     def _lost(self) -> None:
-        """The keeper is gone: at the end of its work, or because it was killed."""
+        """The keeper has ended, normally or because it was killed."""
         self._drop()
         if not self._started.done():
             self._started.set_exception(BrokenPipeError("the warden is gone"))
-            self._started.exception()  # if the start was cancelled, it is not retrieved elsewhere
-        elif self._pid and self._returncode is None:  # then its end can't be known: end it now
+            self._started.exception()  # if the start was cancelled, nothing else retrieves it
+        elif self._pid and self._returncode is None:  # its end could not be noticed any more, so end it now
             self.send_signal(signal.SIGKILL)
             self._exited(-signal.SIGKILL)
 
@@ -149,12 +149,12 @@ class Program:
 
     def send_signal(self, number: int) -> None:
         if not self._pid:
-            return  # group 0 is our own
+            return  # group 0 is this process's own
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pid, number)
 
     async def end_descendants(self, seconds: float) -> None:
-        """Terminate, then kill, all that is left below the keeper, and let it go."""
+        """Terminate, then kill, all that is left below the keeper, and release it."""
         if self._leash is None:
             return
         with suppress(OSError, TimeoutError):
@@ -163,14 +163,14 @@ class Program:
                 await self.let_go.wait()
 
     def close(self) -> None:
-        """The keeper kills whatever is still there."""
+        """Let the keeper kill whatever is left."""
         for transport in self._pipes.values():
             transport.close()
         self._drop()
 
 
 class _Pipe(asyncio.Protocol):
-    """Our end of a pipe; what it reads goes to the child under the descriptor's number."""
+    """Our end of a pipe; what it reads is passed to the child under the descriptor's number."""
 
     def __init__(self, child: Listener, number: int) -> None:
         self._child = child

@@ -1,4 +1,4 @@
-"""The end of what a program wrote to stderr, for errors; each line is reported as it comes."""
+"""Keeps the last lines of a program's stderr, for errors, and reports each line as it arrives."""
 
 from collections import deque
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from holdfast.links.wires.stdio.lines import LINE_SHOWN
 
 TAIL_LINES = 40  # kept for an error
-TAIL_BYTES = 8 * 1024  # kept for an error: it fits a screen or two
+TAIL_BYTES = 8 * 1024  # kept for an error: a screen or two
 
 
 class StderrTail:
@@ -18,7 +18,7 @@ class StderrTail:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Take what came from the pipe."""
+        """Process bytes from the pipe."""
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest[-4 * LINE_SHOWN :]
         for line in lines:
@@ -28,6 +28,6 @@ class StderrTail:
                 self._on_line(text)
 
     def finish(self) -> None:
-        """Count a last line without a line end."""
+        """Process a last line without a line end."""
         if self._rest:
             self.feed(b"\n")

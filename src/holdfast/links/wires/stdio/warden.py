@@ -1,10 +1,10 @@
-"""The warden: one small process beside ours that starts programs and kills what is left of them when we are gone.
+"""The warden: a small helper process that starts programs, and kills what is left of them when this process ends.
 
-This side owns the helper process, the leash of each program, and the cookies by which descendants are found that left
-their group where no keeper held them. The other side is `warden_main.py`.
+This module owns the helper process, the leash of each program, and the cookies by which descendants that left their
+group are found where no keeper holds them. The other side is `warden_main.py`.
 
-Linux: keepers, groups and cookies. macOS: groups only, since the system lets a process neither adopt the orphans below
-it nor read another one's environment. Windows: neither; there children end with their pipes.
+Linux: keepers, groups and cookies. macOS: groups only, since a process there can neither adopt the orphans below it nor
+read another one's environment. Windows: none of them; children end when their pipes close.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from contextlib import suppress
 from pathlib import Path
 
 COOKIE = "HOLDFAST_CHILD"
-"""In the environment of a child and of everything that it starts: which child."""
+"""The environment variable that identifies a child in everything that it starts."""
 OURS = "HOLDFAST_WARDEN"
 """The same for all children of one Holdfast process."""
 _PROC = Path("/proc")
 
 
 class Warden:
-    """The helper of this process, started with the first child."""
+    """The helper process of this process, started with the first child."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,7 +42,7 @@ class Warden:
         return {OURS: self._token}
 
     def start(self) -> None:
-        """Start it, or start it again if it was killed."""
+        """Start the helper, or restart it if it was killed."""
         if os.name != "posix":
             return
         with self._lock:
@@ -52,7 +52,7 @@ class Warden:
             script = str(Path(__file__).with_name("warden_main.py"))
             ours, theirs = socket.socketpair()
             with theirs:
-                # Its own session: what a terminal sends to our group, or a supervisor to all of it, must not reach it.
+                # In a session of its own: signals from a terminal or a supervisor to our group must not reach it.
                 self._process = subprocess.Popen(
                     [sys.executable, "-I", "-S", script, self._token],
                     stdin=theirs.fileno(),
@@ -68,8 +68,9 @@ class Warden:
                 self._tell(f"+{group}")
 
     def leash(self, stdin: int, stdout: int, stderr: int) -> socket.socket:
-        """The leash of a new keeper, which waits on it for a program to start on these descriptors. OSError if the
-        warden was killed."""
+        """The leash of a new keeper, which waits on it for a program to start with these descriptors.
+        Raises OSError if the warden was killed.
+        """
         ours, theirs = socket.socketpair()
         with theirs, self._lock:
             if self._control is None:
@@ -85,13 +86,13 @@ class Warden:
         return ours
 
     def know(self, group: int) -> None:
-        """A group that must not outlive us."""
+        """Register a group that must not outlive this process."""
         with self._lock:
             self._known.add(group)
             self._tell(f"+{group}")
 
     def forget(self, group: int) -> None:
-        """It is gone."""
+        """Unregister a group that has ended."""
         with self._lock:
             self._known.discard(group)
             self._tell(f"-{group}")
@@ -108,7 +109,9 @@ class Warden:
             control.close()
 
     def stop(self) -> None:
-        """Stop it; it kills what is still known and ends. For tests, and for programs that must leave nothing."""
+        """Stop it; it kills what is still registered and ends.
+        For tests, and for programs that must leave nothing behind.
+        """
         with self._lock:
             process = self._process
             self._reap()
@@ -121,7 +124,7 @@ class Warden:
         return None if self._control is None else self._control.fileno()
 
     def after_fork(self) -> None:
-        """A forked copy of us is another process: it must not keep the sockets open, and has no children yet."""
+        """A forked copy of this process must not keep the sockets open, and has no children yet."""
         self._lock = threading.Lock()
         for each in (self._control, *self._leashes):
             if each is not None:
@@ -140,7 +143,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _holders(mark: bytes) -> list[int]:
-    """Processes of ours that carry the mark in their environment."""
+    """Processes with the mark in their environment."""
     found: list[int] = []
     me = os.getpid()
     for entry in os.scandir(_PROC) if _PROC.is_dir() else ():
@@ -157,7 +160,7 @@ def _holders(mark: bytes) -> list[int]:
 
 
 async def kill_by_cookie(cookie: str, seconds: float) -> int:
-    """Terminate, then kill, whatever a child started and its group does not hold. Returns how many there were."""
+    """Terminate, then kill, what a child started outside its group. Returns how many processes there were."""
     mark = f"{COOKIE}={cookie}".encode()
     left = _holders(mark)
     count = len(left)

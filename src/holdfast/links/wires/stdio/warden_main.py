@@ -1,10 +1,10 @@
-"""The warden's own program: starts programs for Holdfast, each under a keeper, and kills what is left when it is gone.
+"""The warden's program: starts programs for Holdfast, each under a keeper, and kills what is left when Holdfast ends.
 
 Run as `python -I -S warden_main.py TOKEN` with a Unix socket as stdin. For each program it forks a *keeper*, the parent
 and subreaper of the program: on Linux every descendant stays below it in the tree, whatever session, group or
 environment that gives itself. A keeper kills all of them when its leash (a socket to Holdfast) closes.
 
-It imports as little as it can and refuses to end before its work is done.
+It imports as little as possible and ignores signals until its work is done.
 """
 
 import os
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-ROUNDS = 20  # times to look for survivors: a process may fork while we kill
+ROUNDS = 20  # searches for survivors: a process may fork while others are killed
 PAUSE = 0.05  # seconds between two
 PR_SET_CHILD_SUBREAPER = 36  # of Linux's prctl
 FILES = 4  # of one program, in this order: leash, stdin, stdout, stderr
@@ -31,7 +31,7 @@ def _prctl() -> Callable[..., object] | None:
 
         return ctypes.CDLL(None).prctl
     except (ImportError, OSError, AttributeError):
-        return None  # descendants that leave the group are found by their environment then
+        return None  # descendants that leave the group are then found by their environment
 
 
 def main(token: str) -> None:
@@ -88,7 +88,7 @@ def _kill_what_is_left(groups: set[int], mark: bytes) -> None:
 
 
 def _marked(mark: bytes) -> list[int]:
-    """Processes that carry the mark in their environment."""
+    """Processes with the mark in their environment."""
     found: list[int] = []
     for pid in _pids():
         with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as opened:
@@ -117,7 +117,7 @@ def keep(files: list[int], prctl: Callable[..., object] | None) -> None:
     try:
         leash = socket.socket(fileno=files[0])
         null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(null, 0)  # else a dead warden would look alive to its writers
+        os.dup2(null, 0)  # otherwise a dead warden would seem alive to its writers
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if prctl is not None:
             prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -129,7 +129,7 @@ def keep(files: list[int], prctl: Callable[..., object] | None) -> None:
 
 
 def _request(leash: socket.socket) -> list[bytes] | None:
-    """The file, the folder, the number of arguments, the arguments, the environment; None at the end."""
+    """Read a request: file, folder, number of arguments, arguments, environment. Returns None at the end."""
     head = leash.recv(HEAD, socket.MSG_WAITALL)
     if len(head) < HEAD:
         return None
@@ -164,13 +164,13 @@ def _start(leash: socket.socket, request: list[bytes], files: list[int]) -> int 
 
 
 def _say(leash: socket.socket, word: bytes) -> None:
-    """To Holdfast, which may be gone; then the leash is at its end, and that is where it is noticed."""
+    """Send a message to Holdfast. If Holdfast has ended, the end of the leash shows that."""
     with suppress(OSError):
         leash.sendall(word)
 
 
 def _hold(leash: socket.socket, pid: int | None, files: list[int]) -> None:
-    """Wait until Holdfast closes the leash, sends `end SECONDS`, or is gone."""
+    """Wait until Holdfast closes the leash, sends `end SECONDS`, or ends."""
     for file in files:
         os.close(file)
     if pid is None:
@@ -204,11 +204,11 @@ def _hold(leash: socket.socket, pid: int | None, files: list[int]) -> None:
 
 
 def _woken(number: int, frame: object) -> None:
-    """A handler must be there for the wake-up descriptor to be written to."""
+    """The wake-up descriptor is written only if a handler is installed."""
 
 
 def _reap(leash: socket.socket, program: int) -> bool:
-    """Take the exit codes of whatever has ended, and report the program's. False if nothing is left below us."""
+    """Collect exit codes, and report the program's. Returns False if no process is left below this one."""
     try:
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
             if found[0] == program:
