@@ -314,9 +314,11 @@ class PostgresStore(BaseStore):
         raise Busy(f"{kind}/{id} is claimed and released too fast", store=self.url, kind=kind, id=id)
 
     async def _begin_turns(self, keys: Sequence[Key], owner: str, ttl: float, notify: bool) -> Begun:
+        alone = len(keys) == 1
+        statement, names = (several.BEGIN_TURN, keys[0]) if alone else (several.BEGIN_TURNS, _columns(keys))
         for _ in range(_RACES):
             try:
-                found = await self._rows(several.BEGIN_TURNS, *_columns(keys), owner, float(ttl), notify)
+                found = await self._rows(statement, *names, owner, float(ttl), notify)
             except Raced:
                 continue
             except AnswerLost as lost:
