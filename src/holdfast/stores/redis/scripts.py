@@ -113,8 +113,8 @@ local function full() return redis.call('HMGET', rec, 'p', 'r', 'b', 'l', 'c', '
 _BODIES: dict[Script, str] = {
     # 5 how many writes, 6 how many claims to release; then of each write: name, expect, principal, body, count, idle,
     # max_age, created, nonce, entries, fence; then of each claim: name, token, the notice of its release.
-    # Everything is checked before the first write, for a script that fails in the middle is not undone: that what is
-    # written are the sets they should be, too.
+    # Everything is checked before the first write, since a script that fails in the middle is not undone; with several
+    # records also that each key has the type that it should have.
     "commit": _FREE
     + """
 local writes, releases = tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -132,8 +132,10 @@ for k = 1, writes do
     if not alive(r) or r[1] ~= ARGV[a + 3] or r[2] ~= ARGV[a + 2] then fits = false break end
     if tonumber(ARGV[a + 8]) ~= 0 and tonumber(ARGV[a + 8]) ~= tonumber(r[4]) then fits = false break end
   end
-  if ARGV[a + 5] ~= '0' then redis.call('ZCARD', log) end
-  if writes > 1 and ARGV[a + 2] == '0' then redis.call('ZCARD', P..':own:'..ARGV[a + 3]) end
+  if writes > 1 then
+    if ARGV[a + 5] ~= '0' then redis.call('ZCARD', log) end
+    if ARGV[a + 2] == '0' then redis.call('ZCARD', P..':own:'..ARGV[a + 3]) end
+  end
 end
 local behind = 6 + 11 * writes
 for k = 0, releases - 1 do
@@ -167,12 +169,12 @@ for k = 1, writes do
     rev, created, last = tonumber(r[2]) + 1, r[4], tonumber(r[3])
   end
   last = last + tonumber(ARGV[a + 5])
-  redis.call('HSET', rec, 'p', principal, 'r', string.format('%d', rev), 'b', ARGV[a + 4],
-    'l', string.format('%d', last), 'c', created, 't', touched, 'i', ARGV[a + 6], 'm', ARGV[a + 7], 'e', '',
-    'n', ARGV[a + 9])
   if ARGV[a + 5] ~= '0' then
     redis.call('ZADD', log, last, string.format('%d', rev)..'|'..touched..'|'..ARGV[a + 10])
   end
+  redis.call('HSET', rec, 'p', principal, 'r', string.format('%d', rev), 'b', ARGV[a + 4],
+    'l', string.format('%d', last), 'c', created, 't', touched, 'i', ARGV[a + 6], 'm', ARGV[a + 7], 'e', '',
+    'n', ARGV[a + 9])
   index(expiry(created, touched, ARGV[a + 6], ARGV[a + 7]))
   done[k + 2] = created
 end
