@@ -8,12 +8,14 @@ Every test uses kinds and ids of its own, so a shared database need not be empti
 """
 
 from holdfast.testing.contracts.claims import ClaimContract
+from holdfast.testing.contracts.commits import CommitContract
 from holdfast.testing.contracts.expiry import ExpiryContract
 from holdfast.testing.contracts.logs import LogContract
 from holdfast.testing.contracts.notices import NoticeContract
 from holdfast.testing.contracts.races import RaceContract
 from holdfast.testing.contracts.records import RecordContract
 from holdfast.testing.contracts.scans import ScanContract
+from holdfast.testing.contracts.turns import TurnContract
 from holdfast.testing.contracts.values import ValueContract
 
 
@@ -22,7 +24,9 @@ class StoreSuite(
     ValueContract,
     LogContract,
     ExpiryContract,
+    CommitContract,
     ClaimContract,
+    TurnContract,
     ScanContract,
     NoticeContract,
     RaceContract,
