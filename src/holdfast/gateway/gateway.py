@@ -14,30 +14,30 @@ from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.models import Principal
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.events import Sink
-from holdfast.gateway.announcements import Announcements
 from holdfast.gateway.backends.backend import Backend
-from holdfast.gateway.backends.caller_lists import CallerLists
 from holdfast.gateway.backends.checks import HealthChecks
 from holdfast.gateway.backends.children import Children
-from holdfast.gateway.backends.offers import Offers
+from holdfast.gateway.backends.lists.caller_lists import CallerLists
 from holdfast.gateway.backends.ownership import Programs, whereabouts
-from holdfast.gateway.backends.routing import Table
+from holdfast.gateway.calls.link_choice import LinkChoice
+from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.config.file import Config, ServerEntry
 from holdfast.gateway.config.settings import Settings
 from holdfast.gateway.failure_log import FailureLog
+from holdfast.gateway.fronts.http.streams import Room, Stream, Streams
 from holdfast.gateway.fronts.steering import Steering
-from holdfast.gateway.fronts.streams import Room, Stream, Streams
-from holdfast.gateway.lifecycle import GatewayLifecycle
-from holdfast.gateway.link_choice import LinkChoice
-from holdfast.gateway.listeners import Listeners
-from holdfast.gateway.orphans import Orphans
+from holdfast.gateway.lists.announcements import Announcements
+from holdfast.gateway.lists.listeners import Listeners
+from holdfast.gateway.names.offers import Offers
+from holdfast.gateway.names.routing import Table
+from holdfast.gateway.names.seen_uris import SeenByCallers, SeenUris
 from holdfast.gateway.parking.parked_calls import ParkedCalls
-from holdfast.gateway.place import check_sealing
-from holdfast.gateway.process_record import ProcessRecord, described
-from holdfast.gateway.reload import OutdatedBackends, goes_on
-from holdfast.gateway.request_context import RequestContext
-from holdfast.gateway.seen_uris import SeenByCallers, SeenUris
-from holdfast.gateway.sessions.reaper import Reaper
+from holdfast.gateway.process.lifecycle import GatewayLifecycle
+from holdfast.gateway.process.orphans import Orphans
+from holdfast.gateway.process.place import check_sealing
+from holdfast.gateway.process.record import ProcessRecord, described
+from holdfast.gateway.process.reload import OutdatedBackends, goes_on
+from holdfast.gateway.sessions.ending.reaper import Reaper
 from holdfast.gateway.sessions.registry import Sessions
 from holdfast.stores.contract import Store
 

@@ -15,12 +15,12 @@ from holdfast.core.models import Principal
 from holdfast.core.questions import request_digest
 from holdfast.core.values import members
 from holdfast.errors import ConnectionLost, ErrorAnswer, ParkedElsewhere
+from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.config.settings import Sessions as Settings
-from holdfast.gateway.lifecycle import GatewayLifecycle
 from holdfast.gateway.parking.call import ParkableCall
 from holdfast.gateway.parking.places import Places
 from holdfast.gateway.parking.record import ParkedRecords, new_state
-from holdfast.gateway.request_context import RequestContext
+from holdfast.gateway.process.lifecycle import GatewayLifecycle
 from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.gateway")
