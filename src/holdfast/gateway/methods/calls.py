@@ -5,7 +5,8 @@ from typing import Any, cast
 
 from holdfast.core.eras import Era
 from holdfast.errors import ErrorAnswer, HoldfastError
-from holdfast.gateway.calls.backend_calls import BackendCalls, BackendRequest
+from holdfast.gateway.calls.backend_calls import BackendCalls
+from holdfast.gateway.calls.outgoing_call import BackendRequest
 from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.calls.results import tool_error
 from holdfast.gateway.gateway import Gateway

@@ -14,7 +14,8 @@ from holdfast.core.values import members
 from holdfast.errors import ErrorAnswer, Rejected, Unavailable
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.identity import ServerIdentity
-from holdfast.gateway.calls.backend_calls import BackendCalls, BackendRequest
+from holdfast.gateway.calls.backend_calls import BackendCalls
+from holdfast.gateway.calls.outgoing_call import BackendRequest
 from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.identity import CAPABILITIES, catalogues_of

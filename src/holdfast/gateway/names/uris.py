@@ -11,7 +11,8 @@ from typing import Any
 from holdfast.core.eras import METHOD_NOT_FOUND, Era
 from holdfast.errors import ErrorAnswer, HoldfastError
 from holdfast.gateway.backends.backend import Backend
-from holdfast.gateway.calls.backend_calls import BackendCalls, BackendRequest
+from holdfast.gateway.calls.backend_calls import BackendCalls
+from holdfast.gateway.calls.outgoing_call import BackendRequest
 from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.names.routing import Route, Table

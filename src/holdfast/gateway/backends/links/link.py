@@ -70,18 +70,18 @@ class BackendLink:
     """One link to a backend: a session's, a principal's, all clients', or one call's."""
 
     __slots__ = (
+        "_calls",
         "_for_first_look",
+        "_logs",
+        "_parkable",
         "_starting",
         "backend",
         "begun",
         "caller",
-        "calls",
         "is_spare",
         "link",
-        "logs",
         "memory",
         "owns",
-        "parkable",
         "passed",
         "session",
         "used",
@@ -108,11 +108,11 @@ class BackendLink:
         self.owns: Ownership | None = None
         self.passed: Mapping[str, str] = passed or {}
         """Headers of the caller's latest request, for servers that want them on every request."""
-        self.parkable: list[ParkableCall] = []
+        self._parkable: list[ParkableCall] = []
         """Calls under way that can wait while their client is asked."""
-        self.calls: list[RefusedQuestions] = []
+        self._calls: list[RefusedQuestions] = []
         """Of the calls under way."""
-        self.logs: list[CallLog] = []
+        self._logs: list[CallLog] = []
         """Of the calls under way whose 2026 clients want log messages."""
         self.begun = self.used = time.monotonic()
         if program is not None and backend.is_child:
@@ -128,6 +128,22 @@ class BackendLink:
         if passed is not None:
             self.passed = passed
 
+    def begin_call(self, refused: RefusedQuestions, call_log: CallLog | None, parkable: ParkableCall | None) -> None:
+        """A call goes over it: what comes on no call's own stream may belong to this one."""
+        self._calls.append(refused)
+        if call_log is not None:
+            self._logs.append(call_log)
+        if parkable is not None:
+            self._parkable.append(parkable)
+
+    def end_call(self, refused: RefusedQuestions, call_log: CallLog | None, parkable: ParkableCall | None) -> None:
+        """The same call is over."""
+        self._calls.remove(refused)
+        if call_log is not None:
+            self._logs.remove(call_log)
+        if parkable is not None:
+            self._parkable.remove(parkable)
+
     def pass_next(self, passed: Mapping[str, str] | None) -> None:
         """Headers of a request for which the link comes up, if it is not up: those of an earlier one may have been
         wrong."""
@@ -138,16 +154,16 @@ class BackendLink:
         """Answer a question that came on no call's own stream: by the client of the latest call that can wait. Callers
         who share a link are asked only where no other call can be meant. Else it is refused, or the server would wait;
         that belongs to the call under way, if there is one only."""
-        if self.parkable and (self.caller is not None or len(self.calls) == 1):
-            return await self.parkable[-1].ask(method, params, id)
-        asked = self.calls[0] if len(self.calls) == 1 else RefusedQuestions(self.server)
+        if self._parkable and (self.caller is not None or len(self._calls) == 1):
+            return await self._parkable[-1].ask(method, params, id)
+        asked = self._calls[0] if len(self._calls) == 1 else RefusedQuestions(self.server)
         return await asked.refuse(method, params, id)
 
     def take_log(self, method: str, params: Params) -> bool:
         """A log message that came on no call's own stream: it goes to the latest call of the link's one caller."""
-        if method != MESSAGE or not self.logs or self.caller is None:
+        if method != MESSAGE or not self._logs or self.caller is None:
             return False
-        self.logs[-1].take(params)
+        self._logs[-1].take(params)
         return True
 
     async def want_logs(self, wanted: CallLog) -> None:
