@@ -4,6 +4,7 @@ It wires the parts, starts and stops them, and takes over another configuration.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import AsyncGenerator, Coroutine, Mapping
@@ -49,11 +50,13 @@ STOP_SECONDS = 5.0  # for background tasks to take their cancellation
 class Gateway:
     """One gateway in one process. `async with gateway.running():`"""
 
-    def __init__(self, config: Config, store: Store, *, sink: Sink | None = None, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self, config: Config, store: Store, *, address: str = "", sink: Sink | None = None, clock: Clock = SYSTEM
+    ) -> None:
         settings = config.settings
         self.config = config
         self.store = store
-        self.address = ""
+        self._address = address
         self._sink = sink
         self._clock = clock
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -144,7 +147,7 @@ class Gateway:
         """What `holdfast backends` shows."""
         return {
             **whereabouts(),
-            "address": self.address,
+            "address": self._address,
             "sessions": len(self.sessions.live),
             "children": self._children.count,
             "backends": {
@@ -165,7 +168,13 @@ class Gateway:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator["Gateway"]:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            self.lifecycle.cut()  # nobody was served: there is no load balancer to wait for
+            with contextlib.suppress(HoldfastError):  # of a store that was not there at the start either
+                await self.stop()
+            raise
         try:
             yield self
         finally:
@@ -195,7 +204,6 @@ class Gateway:
             # Resources keep their URIs whatever the mode: of two, the first in the file wins.
             clash = next((each for each in self.table.clashes if each.kind in ("tool", "prompt")), None)
             if clash is not None:
-                await self.stop()
                 one, other = (name for name in self.backends if name in (clash.winner, clash.loser))
                 raise ConfigError(
                     f"the {clash.kind} {clash.name!r} is offered by {one!r} and by {other!r}",

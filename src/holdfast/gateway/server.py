@@ -74,8 +74,7 @@ class Program:
         try:
             make_room(self.config)
             async with open_store(self.config.store_url, keys=self._keys) as store:
-                gateway = self.gateway = Gateway(self.config, store, sink=self._sink)
-                gateway.address = self.url
+                gateway = self.gateway = Gateway(self.config, store, address=self.url, sink=self._sink)
                 self.front = HttpFront(gateway)
                 async with gateway.running():
                     server = _Server(_settings(self.front, self.config.settings.clients, self.connections))

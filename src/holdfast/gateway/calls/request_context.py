@@ -42,6 +42,14 @@ class RequestContext:
         """The answer reports a loss."""
         self.reporting = link, loss
 
+    def report_as(self, other: "RequestContext") -> None:
+        """The answer reports the loss that another context has."""
+        self.reporting = other.reporting
+
+    def forget_headers(self) -> None:
+        """The request that brought the headers is over; what was begun for it goes on."""
+        self.headers = None
+
     def reported(self) -> None:
         """The client has read the answer."""
         if self.reporting is not None:
