@@ -17,8 +17,8 @@ from holdfast.errors import (
     SessionReplaced,
     UnstorableValue,
 )
+from holdfast.gateway.calls.results import ERROR, tool_error
 from holdfast.gateway.fronts.refusals import Refused
-from holdfast.gateway.results import ERROR, tool_error
 
 POISON = "POISON"
 POISONED: dict[str, Any] = {

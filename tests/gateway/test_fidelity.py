@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from holdfast.events import BackendFailed, BackendItemLeftOut, Event
-from holdfast.gateway.backends.catalogue import ITEMS
+from holdfast.gateway.backends.lists.catalogue import ITEMS
 from holdfast.gateway.fronts.stdio import StdioFront
 from holdfast.gateway.gateway import Gateway
 from holdfast.stores import open_store

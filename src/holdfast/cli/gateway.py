@@ -117,7 +117,7 @@ def check(
 
 
 async def _lacking(config: Config, keys_file: Path | None) -> Mistake | None:
-    from holdfast.gateway.place import check_place
+    from holdfast.gateway.process.place import check_place
 
     try:
         await check_place(config, read_keys(keys_file))

@@ -11,21 +11,21 @@ from typing import Any
 from holdfast.core.eras import Era, result_in
 from holdfast.core.questions import ASKING, asked_by_error, has, may_be_asked
 from holdfast.errors import ErrorAnswer, HoldfastError, Unavailable
-from holdfast.gateway.backend_calls import BackendCalls
-from holdfast.gateway.fresh_lists import FreshLists
+from holdfast.gateway.calls.backend_calls import BackendCalls
+from holdfast.gateway.calls.request_context import RequestContext
+from holdfast.gateway.calls.results import tool_error
 from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.lists.fresh_lists import FreshLists
 from holdfast.gateway.methods.calls import CallMethods
 from holdfast.gateway.methods.foreign import ForeignMethods, method_not_found
 from holdfast.gateway.methods.lists import ListMethods
 from holdfast.gateway.methods.offered import OfferedNames
 from holdfast.gateway.methods.session_settings import SessionSettings
 from holdfast.gateway.methods.tasks import TaskMethods
+from holdfast.gateway.names.uris import UriRouting
 from holdfast.gateway.parking.call import missing_capability
 from holdfast.gateway.parking.parked_calls import Work
 from holdfast.gateway.parking.record import PREFIX
-from holdfast.gateway.request_context import RequestContext
-from holdfast.gateway.results import tool_error
-from holdfast.gateway.uris import UriRouting
 
 _ONLY_2025 = frozenset({"ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
 

@@ -4,6 +4,7 @@ It wires the parts, starts and stops them, and takes over another configuration.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import AsyncGenerator, Coroutine, Mapping
@@ -14,30 +15,30 @@ from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.models import Principal
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.events import Sink
-from holdfast.gateway.announcements import Announcements
 from holdfast.gateway.backends.backend import Backend
-from holdfast.gateway.backends.caller_lists import CallerLists
 from holdfast.gateway.backends.checks import HealthChecks
 from holdfast.gateway.backends.children import Children
-from holdfast.gateway.backends.offers import Offers
+from holdfast.gateway.backends.lists.caller_lists import CallerLists
 from holdfast.gateway.backends.ownership import Programs, whereabouts
-from holdfast.gateway.backends.routing import Table
+from holdfast.gateway.calls.link_choice import LinkChoice
+from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.config.file import Config, ServerEntry
 from holdfast.gateway.config.settings import Settings
 from holdfast.gateway.failure_log import FailureLog
+from holdfast.gateway.fronts.http.streams import Room, Stream, Streams
 from holdfast.gateway.fronts.steering import Steering
-from holdfast.gateway.fronts.streams import Room, Stream, Streams
-from holdfast.gateway.lifecycle import GatewayLifecycle
-from holdfast.gateway.link_choice import LinkChoice
-from holdfast.gateway.listeners import Listeners
-from holdfast.gateway.orphans import Orphans
+from holdfast.gateway.lists.announcements import Announcements
+from holdfast.gateway.lists.listeners import Listeners
+from holdfast.gateway.names.offers import Offers
+from holdfast.gateway.names.routing import Table
+from holdfast.gateway.names.seen_uris import SeenByCallers, SeenUris
 from holdfast.gateway.parking.parked_calls import ParkedCalls
-from holdfast.gateway.place import check_sealing
-from holdfast.gateway.process_record import ProcessRecord, described
-from holdfast.gateway.reload import OutdatedBackends, goes_on
-from holdfast.gateway.request_context import RequestContext
-from holdfast.gateway.seen_uris import SeenByCallers, SeenUris
-from holdfast.gateway.sessions.reaper import Reaper
+from holdfast.gateway.process.lifecycle import GatewayLifecycle
+from holdfast.gateway.process.orphans import Orphans
+from holdfast.gateway.process.place import check_sealing
+from holdfast.gateway.process.record import ProcessRecord, described
+from holdfast.gateway.process.reload import OutdatedBackends, goes_on
+from holdfast.gateway.sessions.ending.reaper import Reaper
 from holdfast.gateway.sessions.registry import Sessions
 from holdfast.stores.contract import Store
 
@@ -49,11 +50,13 @@ STOP_SECONDS = 5.0  # for background tasks to take their cancellation
 class Gateway:
     """One gateway in one process. `async with gateway.running():`"""
 
-    def __init__(self, config: Config, store: Store, *, sink: Sink | None = None, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self, config: Config, store: Store, *, address: str = "", sink: Sink | None = None, clock: Clock = SYSTEM
+    ) -> None:
         settings = config.settings
         self.config = config
         self.store = store
-        self.address = ""
+        self._address = address
         self._sink = sink
         self._clock = clock
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -144,7 +147,7 @@ class Gateway:
         """What `holdfast backends` shows."""
         return {
             **whereabouts(),
-            "address": self.address,
+            "address": self._address,
             "sessions": len(self.sessions.live),
             "children": self._children.count,
             "backends": {
@@ -165,7 +168,13 @@ class Gateway:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator["Gateway"]:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            self.lifecycle.cut()  # nobody was served: there is no load balancer to wait for
+            with contextlib.suppress(HoldfastError):  # of a store that was not there at the start either
+                await self.stop()
+            raise
         try:
             yield self
         finally:
@@ -195,7 +204,6 @@ class Gateway:
             # Resources keep their URIs whatever the mode: of two, the first in the file wins.
             clash = next((each for each in self.table.clashes if each.kind in ("tool", "prompt")), None)
             if clash is not None:
-                await self.stop()
                 one, other = (name for name in self.backends if name in (clash.winner, clash.loser))
                 raise ConfigError(
                     f"the {clash.kind} {clash.name!r} is offered by {one!r} and by {other!r}",

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, cast
 
 from holdfast.core.eras import CLIENT_CAPABILITIES, CLIENT_INFO, SERVER_INFO, Era
 from holdfast.core.values import members
-from holdfast.gateway.backends.catalogue import Catalogue
-from holdfast.gateway.backends.list_members import OTHERS
+from holdfast.gateway.backends.lists.catalogue import Catalogue
+from holdfast.gateway.backends.lists.list_members import OTHERS
+from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.gateway import Gateway
-from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.sessions.record import Client
 from holdfast.links.codec import weight
 from holdfast.version import __version__

@@ -20,11 +20,11 @@ from holdfast.events import Sink
 from holdfast.gateway.auth import Authenticator, check_bind, check_tokens
 from holdfast.gateway.config.file import Config, load_config
 from holdfast.gateway.config.settings import ClientLimits
-from holdfast.gateway.fronts.connections import Connections
-from holdfast.gateway.fronts.http import HttpFront
-from holdfast.gateway.fronts.uvicorn_protocol import Protocol
+from holdfast.gateway.fronts.http.app import HttpFront
+from holdfast.gateway.fronts.http.connections import Connections
+from holdfast.gateway.fronts.http.uvicorn_protocol import Protocol
 from holdfast.gateway.gateway import Gateway
-from holdfast.gateway.place import bound, make_room
+from holdfast.gateway.process.place import bound, make_room
 from holdfast.stores import open_store
 
 log = logging.getLogger("holdfast.gateway")
@@ -74,8 +74,7 @@ class Program:
         try:
             make_room(self.config)
             async with open_store(self.config.store_url, keys=self._keys) as store:
-                gateway = self.gateway = Gateway(self.config, store, sink=self._sink)
-                gateway.address = self.url
+                gateway = self.gateway = Gateway(self.config, store, address=self.url, sink=self._sink)
                 self.front = HttpFront(gateway)
                 async with gateway.running():
                     server = _Server(_settings(self.front, self.config.settings.clients, self.connections))

@@ -20,7 +20,7 @@ from holdfast.gateway.backends.ownership import PROCESSES
 from holdfast.links.lifecycle.peer import peer_of
 from holdfast.testing import Fault, FaultServer, Refusal, Request
 from tests.deadlines import patience, until
-from tests.gateway.backends.test_caller_lists import TenantServer
+from tests.gateway.backends.lists.test_caller_lists import TenantServer
 from tests.gateway.clients import RawClient
 from tests.gateway.gateways import NOTEBOOK, config_of, gateway
 

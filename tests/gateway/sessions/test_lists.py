@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 import pytest
 
-from holdfast.gateway.backends.catalogue import Catalogue
-from holdfast.gateway.backends.link import BackendLink
+from holdfast.gateway.backends.links.link import BackendLink
+from holdfast.gateway.backends.lists.catalogue import Catalogue
 from holdfast.gateway.sessions.lists import SessionLists
 from tests.deadlines import patience
 from tests.gateway.clients import RawClient

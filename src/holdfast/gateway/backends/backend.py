@@ -17,18 +17,18 @@ from holdfast.core.handshake import Handshake, Ours
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import ConnectFailed, HoldfastError, NoBackend, OutcomeUnknown, Rejected, RunsElsewhere
 from holdfast.events import BackendItemLeftOut, BackendSessionReplaced, Event, HandshakeDone, LinkSessionReplaced, Sink
-from holdfast.gateway.backends.catalogue import Catalogue, server_digest
 from holdfast.gateway.backends.children import Children
 from holdfast.gateway.backends.health import BackendHealth
-from holdfast.gateway.backends.known_lists import KnownLists
-from holdfast.gateway.backends.link import BackendLink
+from holdfast.gateway.backends.links.link import BackendLink
+from holdfast.gateway.backends.links.memories import SessionMemory, SharedMemory
+from holdfast.gateway.backends.links.passed_headers import HasHeaders, passed, with_passed
+from holdfast.gateway.backends.links.shared_links import SharedLinks
+from holdfast.gateway.backends.links.spares import Spares
 from holdfast.gateway.backends.listener import BackendListener
-from holdfast.gateway.backends.lists import LISTS, BackendLists
-from holdfast.gateway.backends.memories import SessionMemory, SharedMemory
+from holdfast.gateway.backends.lists.catalogue import Catalogue, server_digest
+from holdfast.gateway.backends.lists.fetching import LISTS, BackendLists
+from holdfast.gateway.backends.lists.known_lists import KnownLists
 from holdfast.gateway.backends.ownership import Programs
-from holdfast.gateway.backends.passed_headers import HasHeaders, passed, with_passed
-from holdfast.gateway.backends.shared_links import SharedLinks
-from holdfast.gateway.backends.spares import Spares
 from holdfast.gateway.config.file import ServerEntry
 from holdfast.links.calls.handlers import OnNotification, OnRequest
 from holdfast.links.link import Link

@@ -19,10 +19,10 @@ from holdfast.client.server import Server
 from holdfast.core.values import members
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.gateway.auth import check_bind, check_tokens
-from holdfast.gateway.backends.routing import too_many_names
-from holdfast.gateway.backends.secret_files import PREFIX, FileHeaders
+from holdfast.gateway.backends.links.secret_files import PREFIX, FileHeaders
 from holdfast.gateway.config.reading import Mistake, Reading
 from holdfast.gateway.config.settings import POLICY_KEYS, SETTINGS_KEYS, Policy, Reuse, Settings
+from holdfast.gateway.names.routing import too_many_names
 from holdfast.links.target import CommandTarget, HttpTarget, check_headers
 from holdfast.links.wires.http.route import proxy_for
 from holdfast.links.wires.stdio.command import Missing, environment, located

@@ -20,8 +20,8 @@ from holdfast.client.server import Server
 from holdfast.core.eras import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from holdfast.core.values import members
 from holdfast.errors import HoldfastError
+from holdfast.gateway.calls.results import ERROR
 from holdfast.gateway.config.file import Config, load_config
-from holdfast.gateway.results import ERROR
 from holdfast.gateway.server import Program
 
 START_SECONDS = 30.0  # for a demo server to listen

@@ -5,9 +5,9 @@ from typing import Any, cast
 from holdfast.core.eras import SERVER_INFO, VERSIONS, Era
 from holdfast.core.values import encode
 from holdfast.errors import UnstorableValue
+from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.identity import introduction
-from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.sessions.record import Client
 
 MAX_HANDSHAKE = 16 * 1024  # bytes that a client may say about itself: they are stored, and sent to every backend

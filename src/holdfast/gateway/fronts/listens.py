@@ -13,15 +13,15 @@ from holdfast.core.exact import is_unicode
 from holdfast.core.questions import has
 from holdfast.core.values import members
 from holdfast.errors import HoldfastError
-from holdfast.gateway.backends.subscriptions import LISTEN_URIS, Subscriptions
+from holdfast.gateway.backends.links.subscriptions import LISTEN_URIS, Subscriptions
+from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.fronts.refusals import Refused
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.identity import TASKS as EXTENSION
-from holdfast.gateway.listeners import TASKS, Listener
-from holdfast.gateway.request_context import RequestContext
-from holdfast.gateway.seen_uris import LONGEST_URI
+from holdfast.gateway.lists.listeners import TASKS, Listener
+from holdfast.gateway.names.seen_uris import LONGEST_URI
+from holdfast.gateway.names.uris import UriRouting
 from holdfast.gateway.tasks.watch import LISTEN_TASKS, NOTICE, TaskWatch
-from holdfast.gateway.uris import UriRouting
 
 log = logging.getLogger("holdfast.gateway")
 

@@ -13,14 +13,14 @@ from holdfast.core.disclosure import rpc_error
 from holdfast.core.eras import INVALID_PARAMS, UNSUPPORTED_VERSION, Era
 from holdfast.core.models import Principal
 from holdfast.errors import HoldfastError
-from holdfast.gateway.backends.passed_headers import HasHeaders
+from holdfast.gateway.backends.links.passed_headers import HasHeaders
+from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.dispatch import Methods
 from holdfast.gateway.fronts.handshake import BadHandshake, client_of, discovery, handshake
 from holdfast.gateway.fronts.messages import Message
 from holdfast.gateway.fronts.refusals import CANCELLED, Refused
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.methods.client_notices import ClientNotices
-from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.sessions.questions import ReplyChannel
 from holdfast.gateway.sessions.record import Client
 from holdfast.gateway.sessions.session import GatewaySession

@@ -18,17 +18,17 @@ from holdfast.core.disclosure import INTERNAL_ERROR, rpc_error
 from holdfast.core.eras import Era
 from holdfast.core.models import Principal
 from holdfast.errors import ConfigError, HoldfastError, Unavailable
+from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.config.file import Config
+from holdfast.gateway.fronts.http.streams import Streams
 from holdfast.gateway.fronts.messages import Message, checked, decoded
 from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Pipeline
 from holdfast.gateway.fronts.refusals import INVALID_REQUEST, PARSE_ERROR, SESSION_NOT_FOUND, Malformed, Refused
 from holdfast.gateway.fronts.stdio_output import OutPipe
-from holdfast.gateway.fronts.streams import Streams
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.identity import with_info
-from holdfast.gateway.lifecycle import CUT_SECONDS
-from holdfast.gateway.place import make_room
-from holdfast.gateway.request_context import RequestContext
+from holdfast.gateway.process.lifecycle import CUT_SECONDS
+from holdfast.gateway.process.place import make_room
 from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.links.codec import decode_exactly, encode_known
 from holdfast.links.target import CommandTarget

@@ -5,15 +5,16 @@ from typing import Any, cast
 
 from holdfast.core.eras import Era
 from holdfast.errors import ErrorAnswer, HoldfastError
-from holdfast.gateway.backend_calls import BackendCalls, BackendRequest
-from holdfast.gateway.backends.routing import Route
+from holdfast.gateway.calls.backend_calls import BackendCalls
+from holdfast.gateway.calls.outgoing_call import BackendRequest
+from holdfast.gateway.calls.request_context import RequestContext
+from holdfast.gateway.calls.results import tool_error
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.methods.offered import OfferedNames
 from holdfast.gateway.methods.params import checked_uri, invalid
-from holdfast.gateway.request_context import RequestContext
-from holdfast.gateway.results import tool_error
+from holdfast.gateway.names.routing import Route
+from holdfast.gateway.names.uris import UriRouting
 from holdfast.gateway.sessions import handles
-from holdfast.gateway.uris import UriRouting
 
 
 class CallMethods:

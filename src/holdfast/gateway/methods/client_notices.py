@@ -11,10 +11,10 @@ from typing import Any
 from holdfast.core.eras import Era
 from holdfast.core.methods import NOTICES_FROM_CLIENTS
 from holdfast.gateway.backends.backend import Backend
-from holdfast.gateway.backends.passed_headers import HasHeaders
+from holdfast.gateway.backends.links.passed_headers import HasHeaders
+from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.methods.foreign import LONGEST_METHOD, ForeignMethods
-from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.gateway.tasks.messages import STATUS, names_tasks
 from holdfast.links.codec import weight

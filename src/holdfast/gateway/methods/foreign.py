@@ -12,13 +12,14 @@ from holdfast.core.eras import METHOD_NOT_FOUND
 from holdfast.core.methods import is_foreign
 from holdfast.core.values import members
 from holdfast.errors import ErrorAnswer, Rejected, Unavailable
-from holdfast.gateway.backend_calls import BackendCalls, BackendRequest
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.identity import ServerIdentity
-from holdfast.gateway.backends.routing import Route
+from holdfast.gateway.calls.backend_calls import BackendCalls
+from holdfast.gateway.calls.outgoing_call import BackendRequest
+from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.identity import CAPABILITIES, catalogues_of
-from holdfast.gateway.request_context import RequestContext
+from holdfast.gateway.names.routing import Route
 
 LONGEST_METHOD = 500  # characters; what is longer is nobody's
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.core.eras import Era
-from holdfast.gateway.backends.routing import BadCursor, Routes, page
-from holdfast.gateway.fresh_lists import FreshLists
+from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.lists.fresh_lists import FreshLists
 from holdfast.gateway.methods.offered import OfferedNames
 from holdfast.gateway.methods.params import invalid
-from holdfast.gateway.request_context import RequestContext
+from holdfast.gateway.names.routing import BadCursor, Routes, page
 from holdfast.gateway.sessions import handles
 
 _KEYS = {"tools": "tools", "prompts": "prompts", "resources": "resources", "templates": "resourceTemplates"}

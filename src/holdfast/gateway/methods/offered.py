@@ -3,11 +3,11 @@
 from typing import Literal
 
 from holdfast.gateway.backends.backend import Backend
-from holdfast.gateway.backends.routing import Route, Table
-from holdfast.gateway.fresh_lists import FreshLists
+from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.lists.fresh_lists import FreshLists
 from holdfast.gateway.methods.params import invalid
-from holdfast.gateway.request_context import RequestContext
+from holdfast.gateway.names.routing import Route, Table
 
 
 class OfferedNames:

@@ -3,7 +3,7 @@
 from holdfast.core.eras import INVALID_PARAMS
 from holdfast.core.exact import is_unicode
 from holdfast.errors import ErrorAnswer
-from holdfast.gateway.seen_uris import LONGEST_URI
+from holdfast.gateway.names.seen_uris import LONGEST_URI
 
 
 def invalid(what: str) -> ErrorAnswer:

@@ -3,12 +3,12 @@
 from typing import Any
 
 from holdfast.gateway.backends.call_logs import LEVELS
-from holdfast.gateway.backends.subscriptions import LISTEN_URIS
-from holdfast.gateway.link_choice import LinkChoice
+from holdfast.gateway.backends.links.subscriptions import LISTEN_URIS
+from holdfast.gateway.calls.link_choice import LinkChoice
+from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.methods.offered import OfferedNames
 from holdfast.gateway.methods.params import checked_uri, invalid
-from holdfast.gateway.request_context import RequestContext
-from holdfast.gateway.uris import UriRouting, not_found
+from holdfast.gateway.names.uris import UriRouting, not_found
 
 
 class SessionSettings:

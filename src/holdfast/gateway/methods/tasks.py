@@ -9,13 +9,14 @@ from typing import Any, cast
 from holdfast.core.eras import INVALID_PARAMS, METHOD_NOT_FOUND, Era
 from holdfast.core.values import members
 from holdfast.errors import ErrorAnswer
-from holdfast.gateway.backend_calls import BackendCalls, BackendRequest
 from holdfast.gateway.backends.backend import Backend
-from holdfast.gateway.backends.routing import Route
+from holdfast.gateway.calls.backend_calls import BackendCalls
+from holdfast.gateway.calls.outgoing_call import BackendRequest
+from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.identity import TASKS, catalogues_of
 from holdfast.gateway.methods.params import invalid
-from holdfast.gateway.request_context import RequestContext
+from holdfast.gateway.names.routing import Route
 
 _SAFE = frozenset({"tasks/get", "tasks/result", "tasks/list"})
 

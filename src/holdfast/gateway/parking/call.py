@@ -70,11 +70,11 @@ class ParkableCall:
         places: Places,
     ) -> None:
         self.principal = principal
-        self.capabilities = capabilities
+        self._capabilities = capabilities
         self.channel = LatestChannel(channel)
         self.refusal: HoldfastError | None = None
         """Why a question of the server was refused; the reason of the call's failure, if it fails."""
-        self.on_end: Callable[[], None] | None = None
+        self._on_end: Callable[[], None] | None = None
         """Called when the work is done, while no request waits for it."""
         self._params = params
         self._places = places
@@ -107,8 +107,8 @@ class ParkableCall:
         for question in self._questions.values():
             if not question.answered.done():
                 question.answered.set_exception(_not_asked(question.method, "the call is over"))
-        if self.on_end is not None:
-            self.on_end()
+        if self._on_end is not None:
+            self._on_end()
         self._wake()
 
     async def settle(self) -> None:
@@ -150,6 +150,22 @@ class ParkableCall:
         if self._task is not None:
             await asyncio.wait((self._task,), timeout=seconds)
 
+    # The client
+
+    def park(self, on_end: Callable[[], None]) -> None:
+        """No request waits for it any longer. `on_end` is called if its work is done meanwhile."""
+        self.channel.move_to(None)
+        self._on_end = on_end
+
+    def unpark(self) -> None:
+        """A request is about to take it up, or it is given up."""
+        self._on_end = None
+
+    def resume(self, channel: ReplyChannel | None, progress_token: Any, capabilities: Mapping[str, Any]) -> None:
+        """Another request of its client waits for it now."""
+        self.channel.move_to(channel, progress_token)
+        self._capabilities = capabilities
+
     # The questions
 
     @property
@@ -186,7 +202,7 @@ class ParkableCall:
         needed = required(method, params)
         if needed is None:
             raise ErrorAnswer(f"{method}: not a question", message="Method not found", code=METHOD_NOT_FOUND)
-        if not has(self.capabilities, needed):
+        if not has(self._capabilities, needed):
             self.refusal = missing_capability(method, needed)
             raise _not_asked(method, "the client does not support this")
 

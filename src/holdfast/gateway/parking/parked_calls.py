@@ -15,12 +15,12 @@ from holdfast.core.models import Principal
 from holdfast.core.questions import request_digest
 from holdfast.core.values import members
 from holdfast.errors import ConnectionLost, ErrorAnswer, ParkedElsewhere
+from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.config.settings import Sessions as Settings
-from holdfast.gateway.lifecycle import GatewayLifecycle
 from holdfast.gateway.parking.call import ParkableCall
 from holdfast.gateway.parking.places import Places
 from holdfast.gateway.parking.record import ParkedRecords, new_state
-from holdfast.gateway.request_context import RequestContext
+from holdfast.gateway.process.lifecycle import GatewayLifecycle
 from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.gateway")
@@ -97,8 +97,8 @@ class ParkedCalls:
             raise ErrorAnswer("inputResponses", message="inputResponses is an object", code=INVALID_PARAMS)
         self._unpark(state, known)
         call, inner = known.call, known.context
-        call.channel.move_to(context.reply_channel, members(params.get("_meta")).get("progressToken"))
-        call.capabilities = context.client.capabilities
+        token = members(params.get("_meta")).get("progressToken")
+        call.resume(context.reply_channel, token, context.client.capabilities)
         call.answer(members(cast("object", responses)))
         return await self._go_on(context, inner, call, lambda: digest)
 
@@ -131,26 +131,25 @@ class ParkedCalls:
                 self._places.release(call, call.principal)
 
     def _result(self, context: RequestContext, inner: RequestContext, call: ParkableCall) -> dict[str, Any]:
-        context.reporting = inner.reporting
+        context.report_as(inner)
         result = call.result()
         if result is None:
             raise ConnectionLost("the call was cut when its session or the gateway ended", phase="call")
         return result
 
     def _park(self, state: str, call: ParkableCall, inner: RequestContext, digest: str) -> None:
-        call.channel.move_to(None)
-        inner.headers = None  # they belong to a request that is over
+        inner.forget_headers()
         why = f"its client did not answer within {self._lifetime:g} s"
         timer = asyncio.get_running_loop().call_later(self._lifetime, self._give_up, state, why)
         self._parked[state] = Parked(call, inner, digest, timer)
         if inner.session is not None:
             inner.session.parked.add(call.task)
-        call.on_end = lambda: self._ended(call, inner)
+        call.park(lambda: self._ended(call, inner))
 
     def _unpark(self, state: str, known: Parked) -> None:
         del self._parked[state]
         known.timer.cancel()
-        known.call.on_end = None
+        known.call.unpark()
         if known.context.session is not None and not known.call.is_done:
             known.context.session.parked.discard(known.call.task)
         self._start(self._records.end(state))
@@ -188,7 +187,7 @@ class ParkedCalls:
         parked, self._parked = self._parked, {}
         for known in parked.values():
             known.timer.cancel()
-            known.call.on_end = None
+            known.call.unpark()
             known.call.cancel()
             self._places.release(known.call, known.call.principal)
         if self._tasks:

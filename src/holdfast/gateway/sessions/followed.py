@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from holdfast.core.eras import Era
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.gateway.backends.backend import Backend
-from holdfast.gateway.backends.subscriptions import Subscriptions
+from holdfast.gateway.backends.links.subscriptions import Subscriptions
 
 
 def shared_subscriptions(backend: Backend, principal: Principal, idle: float) -> Subscriptions | None:

@@ -13,7 +13,7 @@ from holdfast.core.eras import Era
 from holdfast.core.models import FrontSessionId, Principal, Record
 from holdfast.core.values import members
 from holdfast.errors import Busy, HoldfastError
-from holdfast.gateway.backends.memories import GRACE
+from holdfast.gateway.backends.links.memories import GRACE
 from holdfast.gateway.sessions.record import Client
 from holdfast.gateway.sessions.registry import Sessions
 from holdfast.gateway.sessions.session import GatewaySession

@@ -13,10 +13,10 @@ from holdfast.core.models import Principal
 from holdfast.core.questions import may_be_asked
 from holdfast.errors import HoldfastError
 from holdfast.gateway.backends.backend import Backend
-from holdfast.gateway.backends.link import BackendLink, close_all
-from holdfast.gateway.backends.lists import LISTS
-from holdfast.gateway.backends.memories import SessionMemory
-from holdfast.gateway.backends.subscriptions import Subscriptions
+from holdfast.gateway.backends.links.link import BackendLink, close_all
+from holdfast.gateway.backends.links.memories import SessionMemory
+from holdfast.gateway.backends.links.subscriptions import Subscriptions
+from holdfast.gateway.backends.lists.fetching import LISTS
 from holdfast.gateway.sessions.followed import FollowedResources, shared_subscriptions
 from holdfast.gateway.sessions.lists import SessionLists
 from holdfast.gateway.sessions.questions import Asker, Questions

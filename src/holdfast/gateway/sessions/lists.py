@@ -6,13 +6,13 @@ It owns the catalogues that differ from what other sessions see.
 from collections.abc import Mapping
 from typing import Protocol
 
-from holdfast.gateway.backends.catalogue import Catalogue, fetch, fetch_list
-from holdfast.gateway.backends.link import BackendLink
-from holdfast.gateway.backends.lists import FETCH_SECONDS
-from holdfast.gateway.backends.looks import METHODS, Looks
-from holdfast.gateway.backends.offers import Offers
-from holdfast.gateway.backends.refetch import Refetch
-from holdfast.gateway.backends.routing import Table
+from holdfast.gateway.backends.links.link import BackendLink
+from holdfast.gateway.backends.lists.catalogue import Catalogue, fetch, fetch_list
+from holdfast.gateway.backends.lists.fetching import FETCH_SECONDS
+from holdfast.gateway.backends.lists.looks import METHODS, Looks
+from holdfast.gateway.backends.lists.refetch import Refetch
+from holdfast.gateway.names.offers import Offers
+from holdfast.gateway.names.routing import Table
 
 
 class ListsReader(Protocol):

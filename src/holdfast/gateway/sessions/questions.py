@@ -15,7 +15,7 @@ from holdfast.core.methods import TASKS, is_foreign
 from holdfast.core.questions import CAPABILITY
 from holdfast.core.values import members
 from holdfast.errors import ErrorAnswer
-from holdfast.gateway.fronts.streams import Stream
+from holdfast.gateway.fronts.http.streams import Stream
 from holdfast.gateway.tasks.session_tasks import SessionTasks
 
 INTERNAL_ERROR = -32603

@@ -17,7 +17,7 @@ from holdfast.core.handshake import Ours
 from holdfast.core.models import FrontSessionId, Principal, Record
 from holdfast.core.values import JSON, members
 from holdfast.errors import Conflict, NotFound
-from holdfast.gateway.sessions.lifetimes import Lifetimes
+from holdfast.gateway.sessions.ending.lifetimes import Lifetimes
 from holdfast.stores.contract import Store
 
 KIND = "session"

@@ -16,18 +16,18 @@ from holdfast.core.models import FrontSessionId, Principal
 from holdfast.errors import Ended, NotFound, SessionExpired
 from holdfast.events import GatewaySessionBegan, Sink
 from holdfast.gateway.backends.backend import Backend
-from holdfast.gateway.backends.offers import Offers
 from holdfast.gateway.config.settings import Sessions as Settings
-from holdfast.gateway.fronts.streams import Streams
-from holdfast.gateway.listeners import Listeners
+from holdfast.gateway.fronts.http.streams import Streams
+from holdfast.gateway.lists.listeners import Listeners
+from holdfast.gateway.names.offers import Offers
 from holdfast.gateway.sessions.admission import Admission
-from holdfast.gateway.sessions.endings import Endings
-from holdfast.gateway.sessions.lifetimes import Lifetimes
+from holdfast.gateway.sessions.ending.endings import Endings
+from holdfast.gateway.sessions.ending.lifetimes import Lifetimes
+from holdfast.gateway.sessions.ending.stored import StoredSessions
 from holdfast.gateway.sessions.live import LiveSessions
 from holdfast.gateway.sessions.record import KIND, Client, era_of, new_id, record_id
 from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.gateway.sessions.start import start_backends
-from holdfast.gateway.sessions.stored import StoredSessions
 from holdfast.gateway.tasks.ids import TaskIds
 from holdfast.stores.contract import Store
 

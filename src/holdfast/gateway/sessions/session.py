@@ -16,13 +16,13 @@ from holdfast.core.eras import Era
 from holdfast.core.lifecycle import GATEWAY_SESSION, GatewaySessionEvent, GatewaySessionState
 from holdfast.core.models import FrontSessionId, Principal
 from holdfast.gateway.backends.backend import Backend
-from holdfast.gateway.backends.lists import NOTIFICATIONS
-from holdfast.gateway.backends.offers import Offers
+from holdfast.gateway.backends.lists.fetching import NOTIFICATIONS
 from holdfast.gateway.config.settings import Sessions as Settings
-from holdfast.gateway.fronts.streams import Stream, Streams
-from holdfast.gateway.listeners import Listeners, RecentKinds
-from holdfast.gateway.seen_uris import SeenUris
-from holdfast.gateway.sessions.lifetimes import Lifetimes, Usage
+from holdfast.gateway.fronts.http.streams import Stream, Streams
+from holdfast.gateway.lists.listeners import Listeners, RecentKinds
+from holdfast.gateway.names.offers import Offers
+from holdfast.gateway.names.seen_uris import SeenUris
+from holdfast.gateway.sessions.ending.lifetimes import Lifetimes, Usage
 from holdfast.gateway.sessions.links import SessionLinks
 from holdfast.gateway.sessions.lists import SessionLists
 from holdfast.gateway.sessions.outbox import Outbox

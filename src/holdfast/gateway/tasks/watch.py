@@ -9,8 +9,8 @@ from holdfast.core.eras import Era, without_subscription
 from holdfast.core.values import members
 from holdfast.errors import HoldfastError
 from holdfast.gateway.backends.backend import Backend
-from holdfast.gateway.link_choice import LinkChoice
-from holdfast.gateway.request_context import RequestContext
+from holdfast.gateway.calls.link_choice import LinkChoice
+from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.tasks.ids import TaskIds
 from holdfast.gateway.tasks.messages import with_ids
 from holdfast.links.calls.handlers import CallHandlers

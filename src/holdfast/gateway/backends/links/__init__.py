@@ -1,0 +1,1 @@
+"""The gateway's links to servers: of sessions, shared, spare; and what is sent and kept with each."""

@@ -1,0 +1,1 @@
+"""What each server offers: its lists, when they were read, and when they are read again."""

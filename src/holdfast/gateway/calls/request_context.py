@@ -1,0 +1,66 @@
+"""Who asks for something, in which session, and how to reach them meanwhile: what a front knows of one request."""
+
+from dataclasses import dataclass, field
+
+from holdfast.core.eras import Era
+from holdfast.core.models import ANONYMOUS, Principal
+from holdfast.gateway.backends.links.passed_headers import HasHeaders
+from holdfast.gateway.parking.call import ParkableCall
+from holdfast.gateway.sessions.questions import ReplyChannel
+from holdfast.gateway.sessions.record import Client
+from holdfast.gateway.sessions.session import GatewaySession
+from holdfast.gateway.tasks.ids import scope_of
+from holdfast.links.link import Link
+from holdfast.links.wires.base import Loss
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """One request, for those who answer it."""
+
+    principal: Principal
+    era: Era
+    session: GatewaySession | None = None
+    client: Client = field(default_factory=Client)
+    headers: HasHeaders | None = None
+    """Of the request, by their names in lower case."""
+    reply_channel: ReplyChannel | None = None
+    parkable: ParkableCall | None = None
+    """The call, if it can wait while its server asks the client."""
+    reporting: tuple[Link, Loss] | None = None
+    """A loss that the answer reports."""
+
+    def enter(self, session: GatewaySession) -> None:
+        """The request belongs to a session."""
+        self.session = session
+
+    def identify(self, client: Client) -> None:
+        """The client that the request comes from is known."""
+        self.client = client
+
+    def will_report(self, link: Link, loss: Loss) -> None:
+        """The answer reports a loss."""
+        self.reporting = link, loss
+
+    def report_as(self, other: "RequestContext") -> None:
+        """The answer reports the loss that another context has."""
+        self.reporting = other.reporting
+
+    def forget_headers(self) -> None:
+        """The request that brought the headers is over; what was begun for it goes on."""
+        self.headers = None
+
+    def reported(self) -> None:
+        """The client has read the answer."""
+        if self.reporting is not None:
+            link, loss = self.reporting
+            link.losses.reported(loss)
+
+    @property
+    def task_scope(self) -> str:
+        """Who may use the tasks that this request makes."""
+        return self.session.tasks.scope if self.session is not None else scope_of(self.principal, None)
+
+    @property
+    def is_anonymous(self) -> bool:
+        return self.principal == ANONYMOUS

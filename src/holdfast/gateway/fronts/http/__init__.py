@@ -1,0 +1,1 @@
+"""The HTTP front: connections, requests and answers, in both eras."""

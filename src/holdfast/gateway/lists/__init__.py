@@ -1,0 +1,1 @@
+"""Lists as clients get them, and the clients that follow their changes."""

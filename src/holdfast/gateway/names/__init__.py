@@ -1,0 +1,1 @@
+"""Which server has a name or a URI."""

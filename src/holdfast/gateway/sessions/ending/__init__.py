@@ -1,0 +1,1 @@
+"""How long sessions live, and how they end."""
