@@ -83,11 +83,11 @@ class OutgoingCall:
 
     def begin(self) -> None:
         """What its server sends and asks on no call's own stream may belong to it from now on."""
-        self.backend_link.begin_call(self.refused, self.log, self.context.parkable)
+        self.backend_link.calls.begin(self.refused, self.log, self.context.parkable)
 
     def end(self) -> None:
         """It is answered, or has failed."""
-        self.backend_link.end_call(self.refused, self.log, self.context.parkable)
+        self.backend_link.calls.end(self.refused, self.log, self.context.parkable)
 
     def refusal(self) -> HoldfastError | None:
         """Why a question of the server was refused during this call."""
