@@ -58,7 +58,7 @@ class BatchReply:
         self._held = 0
 
     async def add(self, message: dict[str, Any]) -> None:
-        """One more answer."""
+        """Add an answer."""
         self.expected -= 1
         size = weight(message)
         if self._held + size > self._most and not self.channel.can_ask:
@@ -141,7 +141,7 @@ class Batch:
                             await reply.add(_refused(part.id, part.error))
                     elif part.is_request:
                         calls.create_task(self._call(part, reply))
-                        await asyncio.sleep(0)  # a notification behind it may cancel it
+                        await asyncio.sleep(0)  # a later notification may cancel it
                     else:
                         handle(part)
         except BaseException:
