@@ -13,8 +13,8 @@ from holdfast.core.disclosure import INTERNAL_ERROR
 from holdfast.core.eras import Era
 from holdfast.errors import HoldfastError
 from holdfast.gateway.calls.request_context import RequestContext
-from holdfast.gateway.fronts.http.asgi import Request
 from holdfast.gateway.fronts.http.post_reply import PostReplyChannel
+from holdfast.gateway.fronts.http.request import Request
 from holdfast.gateway.fronts.messages import Message, checked
 from holdfast.gateway.fronts.pipeline import Pipeline
 from holdfast.gateway.fronts.refusals import INVALID_REQUEST, UNAVAILABLE, Malformed, Refused

@@ -13,7 +13,6 @@ from holdfast.core.eras import UNSUPPORTED_VERSION, VERSIONS, Era
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import HoldfastError
 from holdfast.gateway.auth import Authenticator
-from holdfast.gateway.fronts.http.asgi import Receive, Request, Scope, Send
 from holdfast.gateway.fronts.http.bodies import COMMON, RequestBodies
 from holdfast.gateway.fronts.http.connections import most_of_one_caller
 from holdfast.gateway.fronts.http.http_2025 import Front2025
@@ -21,6 +20,7 @@ from holdfast.gateway.fronts.http.http_2026 import Front2026
 from holdfast.gateway.fronts.http.keep_alive import KeepAlive
 from holdfast.gateway.fronts.http.open_requests import OpenRequests
 from holdfast.gateway.fronts.http.post_reply import Accepts
+from holdfast.gateway.fronts.http.request import Receive, Request, Scope, Send
 from holdfast.gateway.fronts.messages import Message, checked, decoded
 from holdfast.gateway.fronts.pipeline import Pipeline
 from holdfast.gateway.fronts.refusals import Refused
