@@ -1,6 +1,6 @@
 """The table of the methods that clients may call, and how any of them is answered.
 
-All fronts call them alike. What a method does stands in `methods/`, how a call reaches its backend in
+All fronts call them alike. What a method does is in `methods/`, how a call reaches its backend in
 `backend_calls.py`.
 """
 

@@ -48,7 +48,7 @@ class FailureLog:
         log.warning("%s: %s: %s", self._whose, type(error).__name__, error)
 
     def clear(self, caller: Principal | None = None) -> None:
-        """It works again, for this caller if there is one: log the next failure, whatever its kind."""
+        """Log the next failure, whatever its kind: it works again, for this caller if there is one."""
         self._logged.clear()
         if caller is not None and self._of_callers:
             self._of_callers = {each: None for each in self._of_callers if each[0] != caller}
@@ -57,7 +57,7 @@ class FailureLog:
 def _kind_of(error: HoldfastError) -> tuple[HoldfastError, tuple[object, ...]]:
     """The error that is logged, and what makes two failures the same."""
     if isinstance(error, NoBackend) and isinstance(error.__cause__, HoldfastError):
-        error = error.__cause__  # the error behind it; `NoBackend` only words it for a caller
+        error = error.__cause__  # the error behind it; `NoBackend` is only its form for a caller
     kind: tuple[object, ...] = type(error).__name__, error.status, error.code, error.exit_code
     if isinstance(error, NoBackend):
         kind = (*kind, error.kind, error.id)  # which limit was reached, and by which caller

@@ -1,6 +1,6 @@
 """The gateway itself: backends, sessions and the table that joins them, for as long as the process runs.
 
-It wires the parts, starts and stops them, and takes over another configuration. It knows no HTTP.
+It wires the parts, starts and stops them, and takes over another configuration. It has no part in HTTP.
 """
 
 import asyncio
@@ -222,12 +222,12 @@ class Gateway:
         await self.lifecycle.drain(self.settings.listen.linger, self.settings.sessions.drain)
 
     def end_streams(self) -> None:
-        """Clients that listen see that it is over in this process."""
+        """End the streams of clients that listen: this process serves them no longer."""
         self.sessions.live.end_streams()
         self.listeners.end()
 
     async def stop(self) -> None:
-        """Drain, then let go. With a durable store, sessions at HTTP backends stay for the next process."""
+        """Drain, then close everything. With a durable store, sessions at HTTP backends stay for the next process."""
         await self.drain()
         await self.parked.close()
         await self.caller_lists.close()

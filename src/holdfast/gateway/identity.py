@@ -1,6 +1,6 @@
-"""What a gateway says of itself and of the servers behind it, in a handshake and in `_meta` of results.
+"""The identity of the gateway and of the servers behind it, in handshakes and in `_meta` of results.
 
-One server alone is passed on as it is. Several are merged: the first server's value stands, and others are in `_meta`.
+One server alone is passed on as it is. Of several, the first server's value is taken, and others are in `_meta`.
 """
 
 import copy
@@ -37,7 +37,7 @@ SERVERS_BYTES = 512 * 1024  # of all servers in `_meta` of one handshake, in mem
 
 
 class Introduction(NamedTuple):
-    """What a client is told in a handshake."""
+    """What the handshake shows to a client."""
 
     info: Mapping[str, Any]
     capabilities: Mapping[str, Any]

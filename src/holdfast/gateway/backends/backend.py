@@ -1,6 +1,6 @@
 """One backend: a server as the gateway sees it, with its health, its lists, its shared links and its spares.
 
-It makes links, for sessions too, and keeps one backend's trouble from the others.
+It makes links, for sessions too, and keeps the faults of one backend away from the others.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class Backend:
         self.lists = BackendLists(self, self.known_lists, self.links, listener)
         self.spares = Spares(name, self.policy.warm, children, self._new_spare)
         self._server: str | None = None
-        """What the server said of itself at the latest handshake, where its lists depend on the caller."""
+        """The server's identity in the latest handshake, where its lists depend on the caller."""
         self._fetch_due = False
         """Its lists are to be fetched in any case, as soon as there is a place for its program."""
 
@@ -292,7 +292,7 @@ def _logs_first(backend_link: BackendLink, on_notification: OnNotification | Non
 
 
 def _could_not_connect(error: HoldfastError) -> bool:
-    """Did the server not even take a connection, so that nothing of the caller's reached it?"""
+    """Was the connection refused, so that nothing of the caller's request reached the server?"""
     if not isinstance(error, ConnectFailed) or error.phase not in ("handshake", "call") or error.status is not None:
         return False
     return not isinstance(error.__cause__, OutcomeUnknown)  # else it was sent, and the answer did not come

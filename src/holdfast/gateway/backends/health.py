@@ -1,6 +1,6 @@
 """Whether one backend is up, as calls and checks have shown, and when it may be tried again.
 
-It owns the words of the error that a caller gets while the backend is down.
+It owns the error that a caller gets while the backend is down.
 """
 
 import logging
@@ -92,7 +92,7 @@ class BackendHealth:
         why = error.what if error is not None else self.why
         rest = error.retry_after if error is not None else None
         left = max(0.0, self.next_try - time.monotonic())
-        if rest is not None:  # a circuit that is open knows better than the pause of the checks
+        if rest is not None:  # the time of an open circuit is more exact than the pause of the checks
             left = rest if isinstance(error, CircuitOpen) else max(left, rest)
         return NoBackend(
             f"backend {self._name!r} {state}" + (f": {why}" if why else ""),

@@ -1,4 +1,4 @@
-"""What one server says of itself in its handshake: its info, its capabilities, `_meta`, members of no specification.
+"""The identity of one server, from its handshake: info, capabilities, `_meta`, members of no specification.
 
 Frozen, and limited in size: it goes into the handshake of every client.
 """
@@ -27,7 +27,7 @@ class ServerIdentity:
     """The parts of one handshake that clients get."""
 
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Name, version, title, icons and what else stands in `serverInfo`; empty: nothing is known."""
+    """Name, version, title, icons and what else is in `serverInfo`; empty: nothing is known."""
     capabilities: Mapping[str, Any] = field(default_factory=dict[str, Any])
     meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
     others: Mapping[str, Any] = field(default_factory=dict[str, Any])

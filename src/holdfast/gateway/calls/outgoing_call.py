@@ -83,11 +83,11 @@ class OutgoingCall:
 
     def begin(self) -> None:
         """What its server sends and asks on no call's own stream may belong to it from now on."""
-        self.backend_link.begin_call(self.refused, self.log, self.context.parkable)
+        self.backend_link.calls.begin(self.refused, self.log, self.context.parkable)
 
     def end(self) -> None:
         """It is answered, or has failed."""
-        self.backend_link.end_call(self.refused, self.log, self.context.parkable)
+        self.backend_link.calls.end(self.refused, self.log, self.context.parkable)
 
     def refusal(self) -> HoldfastError | None:
         """Why a question of the server was refused during this call."""
@@ -104,7 +104,8 @@ class OutgoingCall:
         own = session is not None and backend_link.session is not None
 
         def on_notice(method: str, params: Mapping[str, Any] | None) -> None:
-            # Lists: we list anew first, and then the client may. Updates: 2026 has them on subscriptions only.
+            # Lists: the gateway reads them again first, and then announces the change.
+            # Updates of resources: 2026 has them on subscriptions only.
             if method in LISTS or (method == UPDATED and era is Era.Y2026):
                 if own and session is not None:
                     session.links.on_notification(backend.name, method, params)

@@ -1,4 +1,4 @@
-"""Who asks for something, in which session, and how to reach them meanwhile: what a front knows of one request."""
+"""One request of a client: its caller, era, session and headers, and the way to reach the client meanwhile."""
 
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ from holdfast.links.wires.base import Loss
 
 @dataclass(slots=True)
 class RequestContext:
-    """One request, for those who answer it."""
+    """What a front knows of one request, for the code that answers it."""
 
     principal: Principal
     era: Era

@@ -1,4 +1,4 @@
-"""Results of tools as the gateway words them: an error of its own, a refused question, a session for one call only."""
+"""Results of tools that the gateway writes or adds to: its own errors, refused questions, sessions for one call."""
 
 from typing import Any, cast
 

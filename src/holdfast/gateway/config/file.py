@@ -296,7 +296,7 @@ def _with_files(server: Server) -> Server:
 
 
 def _check_together(reading: Reading, place: str, settings: Settings, entries: dict[str, ServerEntry]) -> None:
-    """Refuse what only two settings together make wrong."""
+    """Refuse combinations of settings that can't work."""
     for key in settings.naming.rename:
         server = key.partition(".")[0]
         if server not in entries:

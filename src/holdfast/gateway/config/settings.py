@@ -111,7 +111,7 @@ class Token(Part):
     @classmethod
     def _somebody(cls, value: str) -> str:
         if value in ("anonymous", "local"):
-            raise ValueError(f"{value!r} stands for callers without a token; take another name")
+            raise ValueError(f"{value!r} is the name of callers without a token; take another name")
         return value
 
     @field_validator("hash")

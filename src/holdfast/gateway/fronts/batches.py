@@ -13,8 +13,8 @@ from holdfast.core.disclosure import INTERNAL_ERROR
 from holdfast.core.eras import Era
 from holdfast.errors import HoldfastError
 from holdfast.gateway.calls.request_context import RequestContext
-from holdfast.gateway.fronts.http.asgi import Request
 from holdfast.gateway.fronts.http.post_reply import PostReplyChannel
+from holdfast.gateway.fronts.http.request import Request
 from holdfast.gateway.fronts.messages import Message, checked
 from holdfast.gateway.fronts.pipeline import Pipeline
 from holdfast.gateway.fronts.refusals import INVALID_REQUEST, UNAVAILABLE, Malformed, Refused
@@ -58,7 +58,7 @@ class BatchReply:
         self._held = 0
 
     async def add(self, message: dict[str, Any]) -> None:
-        """One more answer."""
+        """Add an answer."""
         self.expected -= 1
         size = weight(message)
         if self._held + size > self._most and not self.channel.can_ask:
@@ -141,7 +141,7 @@ class Batch:
                             await reply.add(_refused(part.id, part.error))
                     elif part.is_request:
                         calls.create_task(self._call(part, reply))
-                        await asyncio.sleep(0)  # a notification behind it may cancel it
+                        await asyncio.sleep(0)  # a later notification may cancel it
                     else:
                         handle(part)
         except BaseException:

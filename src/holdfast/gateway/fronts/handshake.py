@@ -1,4 +1,4 @@
-"""What the gateway says about itself in a handshake, and what it reads from a client's."""
+"""Handshakes with clients: what is read from theirs, and what is answered."""
 
 from typing import Any, cast
 

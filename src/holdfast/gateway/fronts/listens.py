@@ -1,6 +1,6 @@
 """`subscriptions/listen` of a 2026 client: what it follows, and the messages that answer it.
 
-What nobody has, or what a server does not agree to, is not acknowledged.
+What no server has, or does not agree to, is not acknowledged.
 """
 
 import asyncio
@@ -118,7 +118,7 @@ class Subscription:
 
 
 def _checked(uris: object) -> list[str]:
-    """The URIs that a listen names; those that are none are left out."""
+    """The URIs that a listen names; what is no URI is left out."""
     listed = cast("list[object]", uris) if isinstance(uris, list) else []
     if len(listed) > LISTEN_URIS or any(isinstance(uri, str) and len(uri) > LONGEST_URI for uri in listed):
         what = f"resourceSubscriptions has at most {LISTEN_URIS} URIs of at most {LONGEST_URI} characters each"

@@ -1,6 +1,6 @@
 """The steps that every front takes with a message: begin a session, discover, notify, answer, deliver.
 
-A front owns how messages arrive and leave. What one era does differently stands in `http_2025.py` and `http_2026.py`.
+A front owns how messages arrive and leave. What one era does differently is in `http_2025.py` and `http_2026.py`.
 """
 
 import asyncio

@@ -43,7 +43,7 @@ CHUNK = 64 * 1024
 
 
 class StdioFront:
-    """Serves one client over two pipes. It is also the `AnswerChannel` of each of its calls."""
+    """Serves one client over two pipes. It is also the `AnswerChannel` of each of the client's calls."""
 
     can_ask = True
     is_alone = True
@@ -126,7 +126,7 @@ class StdioFront:
                 del buffer[:-ID_WITHIN]
 
     def _refuse_long(self, ids: tuple[str | int, ...], cap: int) -> None:
-        """Answer a line that is too long to be read, so that its client does not wait for ever. The session goes on."""
+        """Answer a line that is too long to be read, so that its client does not wait forever. The session goes on."""
         id = next((id for id in ids if id not in self._calls), None)
         self._refuse(id, INVALID_REQUEST, f"a message has at most {cap} bytes")
 
@@ -217,7 +217,7 @@ class StdioFront:
         return result
 
     async def _push(self, streams: Streams) -> None:
-        """Send what the session has to say outside of calls."""
+        """Send the session's messages that belong to no call."""
         async for event in streams.own.after(0):
             data = event.partition(b"data: ")[2].rstrip(b"\n")
             self.send(decode_exactly(data))
@@ -257,8 +257,8 @@ class StdioFront:
 
 
 def _store_url(config: Config) -> str:
-    """The store's URL. Where the file names none, memory will do, as the session ends with the pipe; but a program that
-    callers share needs a store in which another process sees that it runs."""
+    """The store's URL. Where the file names none, memory is enough, as the session ends with the pipe; but a program
+    that callers share needs a store in which another process sees that it runs."""
     shared = [
         name
         for name, entry in config.entries.items()

@@ -30,7 +30,7 @@ class Steering:
         """Message and data of the error that answers a client's probe; None if the client may use 2026."""
         if not settings.steer or settings.handles or settings.header is not None:
             return None
-        if not any(backend.keeps_sessions and backend.policy.reuse == "session" for backend in _telling(backends)):
+        if not any(backend.keeps_sessions and backend.policy.reuse == "session" for backend in _deciding(backends)):
             return None
         given = (info or {}).get("name")
         name = given if isinstance(given, str) else ""
@@ -46,9 +46,9 @@ class Steering:
         return message, {"supported": list(VERSIONS[Era.Y2025]), "requested": requested}
 
 
-def _telling(backends: Iterable[Backend]) -> list[Backend]:
-    """The backends that say whether sessions are kept here. One that is down, and of which nothing is known, does not
-    take 2026 from the clients of the others; where there is no other, it counts as one that keeps sessions."""
+def _deciding(backends: Iterable[Backend]) -> list[Backend]:
+    """The backends that decide whether sessions are kept here. One that is down, and of which nothing is known, does
+    not take 2026 from the clients of the others; where there is no other, it counts as one that keeps sessions."""
     known: list[Backend] = []
     unknown: list[Backend] = []
     for backend in backends:

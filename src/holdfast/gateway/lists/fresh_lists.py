@@ -28,7 +28,7 @@ class FreshLists:
         await self._freshen(context, self._gateway.backends.values(), name, None)
 
     async def look_for(self, context: RequestContext, name: str, public: str) -> bool:
-        """Ask those servers again that may offer a tool or prompt of a public name by now. False: there are none."""
+        """Fetch the lists of servers that may offer a tool or prompt of a public name by now. False: there are none."""
         asked = self._that_may_have(public)
         await self._freshen(context, asked, name, time.monotonic())
         return bool(asked)

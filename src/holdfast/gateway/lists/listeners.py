@@ -1,6 +1,6 @@
 """The subscriptions of 2026 clients: who follows which lists and resources, and what each has not taken yet.
 
-What a server says to one caller's session goes to listeners of that caller; what it says to all goes to all listeners.
+What a server announces in one caller's session goes to that caller's listeners; other announcements go to all.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.links.codec import weight
 
 TASKS = ("tasks",)
-"""Stands where the kinds of lists are, in the update of a task."""
+"""In the place of the kinds of lists, in the update of a task."""
 UPDATE_BYTES = 64 * 1024  # of one update beside its URI: it is kept until the client takes it
 AGAIN_SECONDS = 1.0  # within which one change that a server announces over several links is announced once
 _Change: TypeAlias = tuple[tuple[str, ...], str | None]
@@ -87,7 +87,7 @@ class Listener:
             self._changes.put(((), uri), params)
 
     def task_updated(self, id: str, params: Mapping[str, Any]) -> None:
-        """The latest state of a task stands for those before it."""
+        """The latest state of a task replaces those before it."""
         self._changes.put((TASKS, id), params)
 
     def end(self) -> None:

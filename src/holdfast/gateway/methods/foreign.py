@@ -1,4 +1,4 @@
-"""Methods of extensions and vendors: which server has one, and the asking where nothing tells.
+"""Methods of extensions and vendors: which server has one, and the search for it where that is not known.
 
 The order: configuration, what servers declare, a single server. Else the servers that declare any extension are asked
 in turn, in the file's order: one that answers "Method not found" has executed nothing.
@@ -21,11 +21,11 @@ from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.identity import CAPABILITIES, catalogues_of
 from holdfast.gateway.names.routing import Route
 
-LONGEST_METHOD = 500  # characters; what is longer is nobody's
+LONGEST_METHOD = 500  # characters; a longer name belongs to no method
 
 
 def method_not_found(method: str) -> ErrorAnswer:
-    """Nobody has a method."""
+    """The error for a method that no server has."""
     return ErrorAnswer(f"no method {method!r:.80}", message="Method not found", code=METHOD_NOT_FOUND)
 
 

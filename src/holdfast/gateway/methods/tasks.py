@@ -1,4 +1,4 @@
-"""Methods of tasks, in both forms: each goes to the server that has the task, which the task's id tells.
+"""Methods of tasks, in both forms: each goes to the server that has the task, which is part of the task's id.
 
 `tasks/list` (2025) goes through the servers that have it, page by page, and shows the tasks of this session alone.
 """

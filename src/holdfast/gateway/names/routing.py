@@ -17,7 +17,7 @@ from holdfast.gateway.backends.lists.catalogue import Catalogue, Item
 from holdfast.gateway.config.settings import Naming, Policy
 from holdfast.gateway.names.seen_uris import ui_uris
 
-PAGE = 500  # items a page: one page for nearly everybody
+PAGE = 500  # items a page: one page in nearly every case
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ class Pattern:
 
 
 def too_many_names(names: Iterable[str]) -> tuple[str, str] | None:
-    """Two backends whose prefixed names could not be told apart: `a` and `a__b` both make `a__b__c`."""
+    """Two backends whose prefixed names could be the same: `a` and `a__b` both make `a__b__c`."""
     known = sorted(names)
     for one in known:
         for other in known:

@@ -88,7 +88,7 @@ def uris_in(method: str, result: Mapping[str, Any]) -> list[str]:
 
 
 def ui_uris(meta: object) -> Iterator[str]:
-    """Every `ui://…` in a `_meta`, wherever it stands there."""
+    """Every `ui://…` in a `_meta`, at any depth."""
     waiting, left = [meta], META_VALUES
     while waiting and left:
         value, left = waiting.pop(), left - 1

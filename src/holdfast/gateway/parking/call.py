@@ -41,7 +41,7 @@ class LatestChannel:
         self._is_first = True
 
     def move_to(self, channel: ReplyChannel | None, progress_token: Any = None) -> None:
-        """What comes now goes to another request, or is dropped."""
+        """Send what comes from now on to another request; None: drop it."""
         self._channel, self._token, self._is_first = channel, progress_token, False
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -133,7 +133,7 @@ class ParkableCall:
         return None if self.task.cancelled() else self.task.result()
 
     def drop_result(self, instead: HoldfastError) -> None:
-        """The result takes too much room to be kept."""
+        """Drop the result, which is too large to be kept, and raise this error in its place."""
         self._dropped, self._task = instead, None
 
     def result_bytes(self) -> int:

@@ -20,7 +20,7 @@ PREFIX = "hfp_"
 
 
 def new_state() -> str:
-    """A name that can't be guessed: 256 bits. What it stands for is kept here, so nothing in it can be changed."""
+    """A name that can't be guessed: 256 bits. It holds no data itself, so nothing can be changed in it."""
     return PREFIX + secrets.token_urlsafe(32)
 
 

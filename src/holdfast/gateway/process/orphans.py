@@ -1,4 +1,4 @@
-"""What process 1 has to do: reap processes that others left behind. In a container no other process does.
+"""The duty of process 1: reap processes whose parents have ended. In a container no other process does.
 
 A child that this process itself waits for is not reaped: its status has been fetched long before the second check.
 """

@@ -1,4 +1,4 @@
-"""What a gateway needs on this machine: its port, and the folder and file of its sessions. Made, or only checked."""
+"""What a gateway needs on this machine, made or only checked: its port, and the folder and file of its sessions."""
 
 import errno
 import logging

@@ -104,7 +104,7 @@ class Keys:
         return (life if isinstance(life, int) else 0), (record.rev if record is not None else 0)
 
     async def _begin(self, principal: Principal, client: Client, digest: str, life: int, rev: int) -> GatewaySession:
-        """The session first, then the life that names it: a request that sees the life finds the session."""
+        """Begin the session, then write the record that names it: a request that sees the record finds the session."""
         session = await self._sessions.begin(principal, client, Era.Y2026, _id(digest, life + 1))
         idle, max_age = self._sessions.settings.idle, self._sessions.settings.max_age
         record = Record(KIND, digest, principal, {"life": life + 1}, idle=max(idle, max_age) + GRACE)

@@ -188,7 +188,7 @@ class SessionLinks(Mapping[str, BackendLink]):
             link.stream.want()
             return
         known = self.subscriptions(backend_link)
-        if uri not in known:  # one listen stands for all resources of this session
+        if uri not in known:  # one listen is for all resources of this session
             subscribed = self._session.record.subscriptions
             wanted = [each for each, where in subscribed.items() if where == name and each not in known]
             await known.add([uri, *wanted])

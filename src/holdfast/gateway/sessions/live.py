@@ -9,7 +9,7 @@ from holdfast.gateway.sessions.session import GatewaySession
 
 
 class LiveSessions(Mapping[str, GatewaySession]):
-    """The live sessions of one gateway, by id. The one used last stands last."""
+    """The live sessions of one gateway, by id. The one used last comes last."""
 
     def __init__(self) -> None:
         self._by_id: OrderedDict[str, GatewaySession] = OrderedDict()
@@ -38,15 +38,15 @@ class LiveSessions(Mapping[str, GatewaySession]):
                 self.rest(idle, "at rest")
 
     def mark_used(self, session: GatewaySession) -> None:
-        """It is the one used last."""
+        """Note that a session was used."""
         self._by_id.move_to_end(session.id)
 
     def remove(self, session: GatewaySession) -> None:
-        """It ends."""
+        """Take out a session that ends."""
         self._by_id.pop(session.id, None)
 
     def rest(self, session: GatewaySession, reason: str) -> None:
-        """Let go of a session in this process; its record stays."""
+        """Take a session out of this process; its record stays."""
         self.remove(session)
         session.step(GatewaySessionEvent.HANDED_OVER)
         task = asyncio.get_running_loop().create_task(session.close(reason, end=False), name="rest session")
@@ -54,7 +54,7 @@ class LiveSessions(Mapping[str, GatewaySession]):
         task.add_done_callback(self._resting.discard)
 
     def end_streams(self) -> None:
-        """Clients that listen see that it is over in this process."""
+        """End the streams of clients that listen: this process serves them no longer."""
         for session in self._by_id.values():
             if session.streams is not None:
                 session.streams.end()

@@ -59,7 +59,7 @@ class QuestionedSession(Protocol):
 
 
 class Asker(NamedTuple):
-    """The server that asks, and how its client's progress gets there."""
+    """The server that asks, and how the client's progress is sent to it."""
 
     server: str
     notify: Callable[[str, Mapping[str, Any]], Awaitable[None]]
@@ -76,7 +76,7 @@ class Questions:
         self._open: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._numbers = itertools.count(1)
         self._progress: OrderedDict[str, tuple[Asker, Any]] = OrderedDict()
-        """Who wants to know of the client's progress, and the token of the server, by the token that the client got."""
+        """Where the client's progress goes, and the server's token for it, by the token that the client got."""
 
     def __len__(self) -> int:
         return len(self._open)

@@ -22,7 +22,7 @@ from holdfast.stores.contract import Store
 
 KIND = "session"
 TASKS = 200  # that `tasks/list` can show; older ones are found by their ids
-TASKS_LENGTH = 32 * 1024  # characters of their ids: they stand in the session's record
+TASKS_LENGTH = 32 * 1024  # characters of their ids: they are in the session's record
 TRIES = 20  # to write a record that other links of the session write to
 
 
@@ -38,7 +38,7 @@ def record_id(id: str) -> str:
 
 @dataclass(frozen=True)
 class Client:
-    """What a client said of itself."""
+    """A client, as its handshake describes it."""
 
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     capabilities: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -46,7 +46,7 @@ class Client:
 
     @property
     def ours(self) -> Ours:
-        """The same, as a link to a server says it."""
+        """The same, as a link introduces it to a server."""
         return Ours(self.info, self.capabilities)
 
     def to_json(self) -> JSON:

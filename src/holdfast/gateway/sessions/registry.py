@@ -1,6 +1,6 @@
 """The sessions of one gateway: begun, and found again, here or by their records.
 
-An id that is unknown, expired or another caller's gets one and the same answer: None. Which sessions are live stands in
+An id that is unknown, expired or another caller's gets one and the same answer: None. Which sessions are live is in
 `live.py`, how one ends in `endings.py`.
 """
 
@@ -176,7 +176,7 @@ class Sessions:
     # The end of the process
 
     async def close(self, *, end: bool) -> None:
-        """Let go of every live session: ended, or left in the store for the next process."""
+        """Close every live session: ended, or left in the store for the next process."""
         self.live.end_streams()
         calls = [task for session in self.live.values() for task in session.calls.values()]
         if calls:

@@ -277,7 +277,7 @@ class GatewaySession:
             await asyncio.wait(calls, timeout=seconds)
 
     async def close(self, reason: str, *, end: bool) -> None:
-        """Let go of everything in this process. `end=False`: the record stays for another process, or for later."""
+        """Close everything in this process. `end=False`: the record stays for another process, or for later."""
         self.lists.close()
         tasks = [task for task in (*self.calls.values(), *self._tasks) if task is not asyncio.current_task()]
         for task in tasks:

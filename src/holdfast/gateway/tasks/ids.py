@@ -1,6 +1,6 @@
 """Ids of tasks as the other side sees them: with the server that has the task, sealed for one caller.
 
-Nothing is kept for a task: its id says where it is, also after a restart and in another process. A seal is made with a
+Nothing is kept for a task: its id names the server, also after a restart and in another process. A seal is made with a
 key that the gateways of one store share; an id that another caller shows is like one that was never given out.
 """
 

@@ -1,4 +1,4 @@
-"""The places in messages where ids of tasks stand, and their replacement.
+"""The ids of tasks in messages: where they are, and their replacement.
 
 2025: `tasks/*`, `task` of a result, `_meta` of all that belongs to a task. 2026: results with `resultType: "task"`,
 `tasks/*`, `notifications/tasks`.

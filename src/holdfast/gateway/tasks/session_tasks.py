@@ -1,6 +1,6 @@
 """The tasks of one session in both directions: ids in its messages, tasks that its client runs, progress of tasks.
 
-What is kept here makes things better and is not needed: ids of tasks say by themselves whose they are.
+What is kept here can be lost: ids of tasks show by themselves whose they are.
 """
 
 import logging

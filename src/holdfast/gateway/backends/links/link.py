@@ -18,13 +18,12 @@ from holdfast.events import BackendClosed, BackendStarted, Event
 from holdfast.gateway.backends.call_logs import MESSAGE, CallLog, is_lower
 from holdfast.gateway.backends.children import Children
 from holdfast.gateway.backends.health import BackendHealth
+from holdfast.gateway.backends.links.calls_under_way import CallsUnderWay
 from holdfast.gateway.backends.links.memories import BackendMemory, SessionMemory
 from holdfast.gateway.backends.lists.catalogue import Catalogue
 from holdfast.gateway.backends.ownership import Ownership, Programs
-from holdfast.gateway.backends.refused_questions import RefusedQuestions
 from holdfast.gateway.config.file import ServerEntry
 from holdfast.gateway.config.settings import Policy
-from holdfast.gateway.parking.call import ParkableCall
 from holdfast.links.calls.handlers import Params
 from holdfast.links.link import Link
 
@@ -70,14 +69,12 @@ class BackendLink:
     """One link to a backend: a session's, a principal's, all clients', or one call's."""
 
     __slots__ = (
-        "_calls",
         "_for_first_look",
-        "_logs",
-        "_parkable",
         "_starting",
         "backend",
         "begun",
         "caller",
+        "calls",
         "is_spare",
         "link",
         "memory",
@@ -108,12 +105,7 @@ class BackendLink:
         self.owns: Ownership | None = None
         self.passed: Mapping[str, str] = passed or {}
         """Headers of the caller's latest request, for servers that want them on every request."""
-        self._parkable: list[ParkableCall] = []
-        """Calls under way that can wait while their client is asked."""
-        self._calls: list[RefusedQuestions] = []
-        """Of the calls under way."""
-        self._logs: list[CallLog] = []
-        """Of the calls under way whose 2026 clients want log messages."""
+        self.calls = CallsUnderWay()
         self.begun = self.used = time.monotonic()
         if program is not None and backend.is_child:
             self._claim(program)
@@ -128,22 +120,6 @@ class BackendLink:
         if passed is not None:
             self.passed = passed
 
-    def begin_call(self, refused: RefusedQuestions, call_log: CallLog | None, parkable: ParkableCall | None) -> None:
-        """A call goes over it: what comes on no call's own stream may belong to this one."""
-        self._calls.append(refused)
-        if call_log is not None:
-            self._logs.append(call_log)
-        if parkable is not None:
-            self._parkable.append(parkable)
-
-    def end_call(self, refused: RefusedQuestions, call_log: CallLog | None, parkable: ParkableCall | None) -> None:
-        """The same call is over."""
-        self._calls.remove(refused)
-        if call_log is not None:
-            self._logs.remove(call_log)
-        if parkable is not None:
-            self._parkable.remove(parkable)
-
     def pass_next(self, passed: Mapping[str, str] | None) -> None:
         """Headers of a request for which the link comes up, if it is not up: those of an earlier one may have been
         wrong."""
@@ -151,20 +127,12 @@ class BackendLink:
             self.passed = passed
 
     async def on_question(self, method: str, params: Params, id: str | int) -> dict[str, Any]:
-        """Answer a question that came on no call's own stream: by the client of the latest call that can wait. Callers
-        who share a link are asked only where no other call can be meant. Else it is refused, or the server would wait;
-        that belongs to the call under way, if there is one only."""
-        if self._parkable and (self.caller is not None or len(self._calls) == 1):
-            return await self._parkable[-1].ask(method, params, id)
-        asked = self._calls[0] if len(self._calls) == 1 else RefusedQuestions(self.server)
-        return await asked.refuse(method, params, id)
+        """Answer a question that came on no call's own stream."""
+        return await self.calls.on_question(method, params, id, self.server, has_one_caller=self.caller is not None)
 
     def take_log(self, method: str, params: Params) -> bool:
         """A log message that came on no call's own stream: it goes to the latest call of the link's one caller."""
-        if method != MESSAGE or not self._logs or self.caller is None:
-            return False
-        self._logs[-1].take(params)
-        return True
+        return method == MESSAGE and self.caller is not None and self.calls.take_log(params)
 
     async def want_logs(self, wanted: CallLog) -> None:
         """Let a 2025 server send what this call wants: the level of its session is the lowest that a call has named,

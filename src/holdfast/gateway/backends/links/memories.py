@@ -143,7 +143,7 @@ class SessionMemory:
         entry = self._entry
         had = entry.get("saved") is not None
         if not self._goes_on() or entry.get("at") != self._at or not had:
-            return  # the whole record ends; or another server's session stands here by now
+            return  # the whole record ends; or another server's session is here by now
         await self._put(None, entry.get("n", 0), self._leaves_loss)
 
     async def touch(self) -> None:

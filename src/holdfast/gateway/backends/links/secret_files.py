@@ -1,4 +1,4 @@
-"""Headers whose values stand in files, as secrets are mounted: read when a link comes up, and again after a 401.
+"""Headers whose values are in files, as secrets are mounted: read when a link comes up, and again after a 401.
 
 It owns the reading; a rotated secret is used without a signal, a reload or the loss of a session. The values are
 neither kept nor shown. Two with the same files are equal: a reload changes nothing for the server.

@@ -17,7 +17,7 @@ from holdfast.links.link import Link
 log = logging.getLogger("holdfast.gateway")
 
 LISTEN_URIS = 256  # of one `subscriptions/listen`, and of one 2025 session: what a client can sensibly follow
-RESOURCES = 4_096  # of one link: all of them stand in one request to the server
+RESOURCES = 4_096  # of one link: all of them are in one request to the server
 UNSUBSCRIBE_SECONDS = 10.0
 
 
@@ -56,7 +56,7 @@ class Subscriptions:
     async def _begin(self, new: list[str]) -> frozenset[str]:
         await self.link.open()
         if self.link.era is Era.Y2026:
-            # One listen stands for all. The next one begins before the last one ends, so that nothing is missed.
+            # One listen is for all. The next one begins before the last one ends, so that nothing is missed.
             watch = await self.link.watch(uris=[*self._readers, *new], partial=True)
             self._close()
         else:

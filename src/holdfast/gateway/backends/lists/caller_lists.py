@@ -69,7 +69,7 @@ class CallerLists:
         """Is there a server whose lists depend on the caller?"""
 
     def configure(self, settings: Settings) -> None:
-        """The servers are others now, or have another policy."""
+        """Take over other servers, or another policy of a server."""
         self._settings = settings
         self.needed = any(backend.is_per_caller for backend in self._backends.values())
         self._listed.clear()

@@ -49,7 +49,7 @@ class Catalogue:
     instructions: str | None = None
     era: str | None = None
     keeps_sessions: bool = True
-    """The backend remembers something for each session, as far as its handshake tells."""
+    """The backend remembers something for each session, as far as its handshake shows."""
     left_out: tuple[str, ...] = ()
     """What the backend sent and no client is offered, each with the reason."""
     digest: str | None = None

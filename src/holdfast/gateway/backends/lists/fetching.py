@@ -1,6 +1,6 @@
 """The fetching of one backend's lists, again when the server changed or may have.
 
-A fetch is shared by all callers that wait for it. What is known stands in `known_lists.py`.
+A fetch is shared by all callers that wait for it. What is known of the lists is in `known_lists.py`.
 """
 
 import asyncio

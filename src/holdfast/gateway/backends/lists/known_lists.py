@@ -1,6 +1,6 @@
 """What is known of one backend's lists: the catalogue, how old it is, and its copy in the store.
 
-It owns the catalogue. Fetching is the business of `lists.py`.
+It owns the catalogue. Fetching them is in `fetching.py`.
 """
 
 import logging

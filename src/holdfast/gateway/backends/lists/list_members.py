@@ -60,7 +60,7 @@ class ListMembers:
 
 
 def merged(lists: Iterable[tuple[str, ListMembers]]) -> dict[str, Any]:
-    """`_meta` and other members of the lists of several servers, for one answer. The first server's value stands."""
+    """`_meta` and other members of the lists of several servers, for one answer. The first server's value is taken."""
     result: dict[str, Any] = {}
     meta: dict[str, Any] = {}
     hidden: dict[str, dict[str, Any]] = {}

@@ -45,7 +45,7 @@ class Looks:
         self.changes += 1
 
     def began(self) -> tuple[float, int]:
-        """The present, to be given to `done`."""
+        """The state before a reading, to be given to `done`."""
         return time.monotonic(), self.changes
 
     def done(self, name: str, began: tuple[float, int]) -> None:

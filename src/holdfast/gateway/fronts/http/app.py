@@ -1,6 +1,6 @@
 """The gateway's ASGI application: who may come in, health checks, and which era a request belongs to.
 
-What is done for a request stands in `http_2025.py` and `http_2026.py`. A request is refused with the status that the
+What is done for a request is in `http_2025.py` and `http_2026.py`. A request is refused with the status that the
 specification names, and nothing that a client sends is answered with 500.
 """
 
@@ -13,7 +13,6 @@ from holdfast.core.eras import UNSUPPORTED_VERSION, VERSIONS, Era
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import HoldfastError
 from holdfast.gateway.auth import Authenticator
-from holdfast.gateway.fronts.http.asgi import Receive, Request, Scope, Send
 from holdfast.gateway.fronts.http.bodies import COMMON, RequestBodies
 from holdfast.gateway.fronts.http.connections import most_of_one_caller
 from holdfast.gateway.fronts.http.http_2025 import Front2025
@@ -21,6 +20,7 @@ from holdfast.gateway.fronts.http.http_2026 import Front2026
 from holdfast.gateway.fronts.http.keep_alive import KeepAlive
 from holdfast.gateway.fronts.http.open_requests import OpenRequests
 from holdfast.gateway.fronts.http.post_reply import Accepts
+from holdfast.gateway.fronts.http.request import Receive, Request, Scope, Send
 from holdfast.gateway.fronts.messages import Message, checked, decoded
 from holdfast.gateway.fronts.pipeline import Pipeline
 from holdfast.gateway.fronts.refusals import Refused
@@ -101,7 +101,7 @@ class HttpFront:
         elif path == "/readyz":
             why_not = await self._readiness.why_not()
             await request.reply(503 if why_not else 200, b"%s\n" % (why_not or "ready").encode(), _TEXT)
-        elif path.rstrip("/") == endpoint.rstrip("/"):  # with a slash behind it, it is the same endpoint
+        elif path.rstrip("/") == endpoint.rstrip("/"):  # with a slash after it, it is the same endpoint
             await self._mcp(request)
         else:
             raise Refused(404, f"there is nothing here; the endpoint is {endpoint}")
@@ -123,8 +123,8 @@ class HttpFront:
         request.is_of(principal)
         if principal != ANONYMOUS:
             self._check_share(principal)
-        if request.doubled:
-            self._refuse_doubles(request.doubled)
+        if request.repeated:
+            self._refuse_doubles(request.repeated)
         with self.open.keep(request, principal, authorization):
             try:
                 if request.method == "POST":

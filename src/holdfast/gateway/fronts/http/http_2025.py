@@ -7,9 +7,9 @@ from holdfast.core.eras import Era
 from holdfast.core.models import Principal
 from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.fronts.batches import Batch, parts_of
-from holdfast.gateway.fronts.http.asgi import Request
 from holdfast.gateway.fronts.http.keep_alive import KeepAlive
 from holdfast.gateway.fronts.http.post_reply import Accepts, PostReplyChannel, event_of
+from holdfast.gateway.fronts.http.request import Request
 from holdfast.gateway.fronts.messages import Message
 from holdfast.gateway.fronts.pipeline import Pipeline
 from holdfast.gateway.fronts.refusals import SESSION_NOT_FOUND, Refused

@@ -18,9 +18,9 @@ from holdfast.core.eras import (
 from holdfast.core.exact import plain
 from holdfast.core.models import Principal
 from holdfast.gateway.calls.request_context import RequestContext
-from holdfast.gateway.fronts.http.asgi import Request
 from holdfast.gateway.fronts.http.keep_alive import KeepAlive
 from holdfast.gateway.fronts.http.post_reply import Accepts, PostReplyChannel, event_of
+from holdfast.gateway.fronts.http.request import Request
 from holdfast.gateway.fronts.listens import Subscription
 from holdfast.gateway.fronts.messages import Message
 from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Answer, Pipeline

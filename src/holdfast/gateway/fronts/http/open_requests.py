@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from holdfast.core.models import Principal
 from holdfast.gateway.auth import Authenticator
-from holdfast.gateway.fronts.http.asgi import Request
+from holdfast.gateway.fronts.http.request import Request
 
 
 class _Open(NamedTuple):

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from holdfast.gateway.fronts.http.asgi import Request
+from holdfast.gateway.fronts.http.request import Request
 from holdfast.gateway.fronts.http.streams import COMMENT, Stream
 from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED
 from holdfast.links.codec import encode_known

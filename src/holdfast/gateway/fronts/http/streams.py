@@ -118,7 +118,7 @@ class Stream:
         self._events: deque[_Event] = deque()
         self._room = room
         self._limit = limit
-        self._lost = 0  # the last event that had to go before its time
+        self._lost = 0  # the last event that was dropped before it was taken
         self._written = 0  # bytes in all
         self._taken = 0  # bytes of those that the reader has taken
         self._news = asyncio.Event()
@@ -143,7 +143,7 @@ class Stream:
         self._written += size
         self._events.append(_Event(self.last, event, self._written))
         self.size += size
-        self.drop_to(self._limit + size)  # a large event is no reason to forget those before it
+        self.drop_to(self._limit + size)  # a large event does not push out those before it
         self._room.take(self, size)
         if self._closed and not self.is_read:
             self.drop_to(0)

@@ -19,7 +19,7 @@ log = logging.getLogger("holdfast.gateway")
 HEAD_BYTES = 128 * 1024  # of a request's first line and headers, of its trailers, and between two pieces of its body
 PIPELINED = 16  # requests on a connection that were not answered when the next one came
 SOME_BYTES = 16 * 1024  # that a client which is sent more must take within `clients.write`: a very slow phone does
-MUCH = 1024 * 1024  # bytes that a client has not taken yet: many such clients are looked at soon
+MUCH = 1024 * 1024  # bytes that a client has not taken yet: the connections of many such clients are checked soon
 _FRAMING = (b"content-length", b"transfer-encoding")
 _REFUSED = {
     400: b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
@@ -69,7 +69,7 @@ async def answer_was_taken(send: Callable[[dict[str, Any]], Awaitable[None]]) ->
     """Is the connection still there after an answer was written, with nothing of it left to send?"""
     cycle = getattr(send, "__self__", None)
     if not isinstance(cycle, RequestResponseCycle):
-        return True  # another server, of which it is not known
+        return True  # another ASGI server, where this can't be found out
     if cycle.disconnected:
         return False
     for _ in range(2):
@@ -186,7 +186,7 @@ class Protocol(HttpToolsProtocol):
             elif now - self._since > limits.body:
                 self._refuse(408)
         elif cycle is not None and not cycle.response_complete:
-            self._since = now  # behind a request that is being answered: its time comes
+            self._since = now  # after a request that is being answered: it is parsed later
         elif now - self._since > limits.head:
             self._refuse(408) if self._unframed else self.transport.close()
         unsent = self.transport.get_write_buffer_size()
@@ -211,7 +211,7 @@ class Protocol(HttpToolsProtocol):
         """Give the parser what frames the body, without what offered an upgrade. The method frames nothing."""
         framing = [b"%s: %s\r\n" % (name, value) for name, value in self.headers if name in _FRAMING]
         version = self.scope["http_version"].encode()
-        if not self._parser.should_keep_alive():  # it has closed itself behind the head, and would skip the body
+        if not self._parser.should_keep_alive():  # it stops after the head, and would skip the body
             framing.append(b"connection: close\r\n")
             self.parser = self._parser = httptools.HttpRequestParser(self)
             self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn: it is read and dropped
@@ -268,7 +268,7 @@ class Protocol(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._past_head:  # a trailer counts for nothing: headers have been checked
+        if not self._past_head:  # trailers are ignored: the headers have been checked
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:

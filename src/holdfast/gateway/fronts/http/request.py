@@ -1,6 +1,6 @@
 """One HTTP request over ASGI: its headers, its body, and the bytes of its answer.
 
-A body over the cap is refused, and so is a header that decides something and stands there twice.
+A body that is too large is refused, and so is a repeated header that may have one value only.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ _STREAM_HEADERS = [
 class Request:
     """One HTTP request. Headers by lower-case name; the body is read when asked for."""
 
-    __slots__ = ("_extra", "_receive", "_scope", "_send", "begun", "doubled", "headers", "method", "revoked")
+    __slots__ = ("_extra", "_receive", "_scope", "_send", "begun", "headers", "method", "repeated", "revoked")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope = scope
@@ -57,23 +57,23 @@ class Request:
         self.method: str = scope["method"]
         raw: list[tuple[bytes, bytes]] = scope["headers"]
         self.headers: dict[bytes, bytes] = dict(raw)
-        self.doubled: frozenset[bytes] = frozenset()
+        self.repeated: frozenset[bytes] = frozenset()
         """Headers that occur more than once."""
         if len(self.headers) != len(raw):
-            self._refuse_doubles(raw)
+            self._refuse_repeated(raw)
 
-    def _refuse_doubles(self, raw: list[tuple[bytes, bytes]]) -> None:
+    def _refuse_repeated(self, raw: list[tuple[bytes, bytes]]) -> None:
         seen: set[bytes] = set()
-        doubled: set[bytes] = set()
+        repeated: set[bytes] = set()
         for name, _ in raw:
             if name in seen:
-                doubled.add(name)
+                repeated.add(name)
                 if name in _SINGLE or name.startswith(b"mcp-param-"):
                     raise Refused(400, f"the header {name.decode('latin-1')} occurs twice")
                 if name == b"accept":
                     self.headers[name] = b", ".join(each for header, each in raw if header == name)
             seen.add(name)
-        self.doubled = frozenset(doubled)
+        self.repeated = frozenset(repeated)
 
     def revoke(self) -> None:
         """The token that let it in is no longer valid."""
