@@ -159,7 +159,6 @@ class Companion(Generic[S, O]):
     async def step(self, label: str, *, to: str | None = None) -> AsyncGenerator[Turn[S]]:
         """One step and, with `to`, a change of phase: written whole at the end of the block, or not at all. `label`
         names it in the log."""
-        self.gate.check_beside()
         with self._session.in_call.showing():
             await self._session.record.current()
         await self.gate.check_free()
@@ -172,7 +171,6 @@ class Companion(Generic[S, O]):
     async def turn(self, label: str, *, to: str | None = None, ttl: float = 120.0) -> AsyncGenerator[Turn[S]]:
         """A long step, with the `label` and `to` of `step`: other callers' steps are refused (`Busy`) until it ends. If
         the process dies in it, the step is given up after `ttl` seconds and nothing of it is written."""
-        self.gate.check_beside()
         await self.gate.check_free()
         await self.gate.use_session()
         async with (
@@ -231,7 +229,6 @@ class Companion(Generic[S, O]):
         if self._turn is not None:  # goes with the step under way
             self._turn.note(label, data)
             return
-        self.gate.check_beside()
         await self.gate.check_free()
         await self.gate.use_session()
         await self._session.log.add(label, data)
@@ -262,7 +259,6 @@ class Companion(Generic[S, O]):
 
     async def undo(self) -> S:
         """Go back one step, phase and counts included; that is a step, too, so another undo takes it back."""
-        self.gate.check_beside()
         await self.gate.check_free()
         await self.gate.use_session()
         now, before = time.time(), self._stored

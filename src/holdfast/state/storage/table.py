@@ -13,8 +13,7 @@ from holdfast.core.records import ended, expired
 from holdfast.core.values import JSON, members
 from holdfast.errors import Ended, LimitReached, NotFound, SessionExpired, UnstorableValue, UsageError
 from holdfast.state import model
-from holdfast.state.calls.call_state import call_state_of, drop_draft, end_beside, will_stand
-from holdfast.state.calls.request import ENDS_SO, known_as
+from holdfast.state.calls.request import ENDS_SO, current_transaction, known_as
 from holdfast.state.model import SessionState
 from holdfast.state.storage import records
 from holdfast.state.storage.entries import KIND, POINTERS
@@ -67,6 +66,11 @@ class SessionTable(Generic[S]):
         self._begin_tool = tool
 
     @property
+    def begin_tool(self) -> str | None:
+        """The tool that begins a session, if the server has one."""
+        return self._begin_tool
+
+    @property
     def begin_hint(self) -> str:
         """What a caller does to have another session."""
         if self._begin_tool is None:
@@ -84,7 +88,6 @@ class SessionTable(Generic[S]):
         parent: dict[str, JSON] | None = None,
     ) -> tuple[Record, S]:
         """A new session within the caller's quota, with the defaults or the state given."""
-        will_stand("a session that it began")
         if self._quota is None or principal == ANONYMOUS:
             return await self._begin(principal, state, title=title, parent=parent)
         async with self.turns.turn(f"quota of {principal}", UPDATE_SECONDS):
@@ -121,20 +124,29 @@ class SessionTable(Generic[S]):
     async def load(self, handle: str, principal: Principal) -> tuple[Record, S]:
         """The record and the state in it. `NotFound` for a session that never was, and exactly the same for another
         caller's; its owner gets `SessionExpired` or `Ended`."""
-        unknown = NotFound("there is no such session", id=str(handle)[:80], remedy=self.begin_hint)
+        record = await (await self.store.open()).get(KIND, self.check_handle(handle), dead=True)
+        return self.check(record, handle, principal)
+
+    def check_handle(self, handle: str) -> str:
+        """The handle, if a session can have it."""
         try:
-            check_name(handle, "handle")
+            return check_name(handle, "handle")
         except UnstorableValue:  # odd characters: no session has them
-            raise unknown from None
-        record = await (await self.store.open()).get(KIND, handle, dead=True)
+            raise self._unknown(handle) from None
+
+    def _unknown(self, handle: str) -> NotFound:
+        return NotFound("there is no such session", id=str(handle)[:80], remedy=self.begin_hint)
+
+    def check(self, record: Record | None, handle: str, principal: Principal) -> tuple[Record, S]:
+        """What was read under a handle, dead or alive, as `load` returns it."""
         if record is None or record.principal != principal:
-            raise unknown
+            raise self._unknown(handle)
         if record.ended is not None:
             error = expired("session", handle) if record.expired else ended("session", handle)
             error.remedy = self.begin_hint
             raise error
         if members(record.data).get("t") != self.name:
-            raise unknown
+            raise self._unknown(handle)
         return record, self.read(record)
 
     def read(self, record: Record) -> S:
@@ -165,17 +177,9 @@ class SessionTable(Generic[S]):
                 await store.touch(POINTERS, pointer)
 
     async def end(self, handle: str) -> bool:
-        """End a session and its companions; refused beside another one that the call under way has taken."""
-        end_beside(handle)
+        """End a session and its companions; in a call that has taken it, at the end of the call."""
         was_alive = await records.end(await self.store.open(), handle)
-        drop_draft(handle)
+        transaction = current_transaction()
+        if transaction is not None:
+            transaction.drop(handle)
         return was_alive
-
-    def write_at_once(self) -> None:
-        """A session that the call under way did not take is about to be written: refused where another one of this kind
-        is saved after the call."""
-        call = call_state_of(self)
-        if call is not None:
-            call.write_beside("a change of a session that the call did not take")
-        else:
-            will_stand("a change of a session of another kind")
