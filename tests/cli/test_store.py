@@ -48,8 +48,8 @@ def test_check_prints_a_line_for_each_proof_and_leaves_nothing_behind(filled: st
     before = json.loads(run.invoke(app, ["store", "ls", filled, "--state", "all", "--json"]).output)
     result = run.invoke(app, ["store", "check", filled])
     assert result.exit_code == 0, result.output
-    assert result.output.count("ok ") == 10
-    assert result.output.splitlines()[-1] == "10 of 10 checks passed"
+    assert result.output.count("ok ") == 11
+    assert result.output.splitlines()[-1] == "11 of 11 checks passed"
     after = json.loads(run.invoke(app, ["store", "ls", filled, "--state", "all", "--json"]).output)
     assert [(r["kind"], r["id"]) for r in after["records"]] == [(r["kind"], r["id"]) for r in before["records"]]
 
@@ -66,7 +66,7 @@ def test_check_fails_with_the_reason_when_the_store_does(url: str, tmp_path: Pat
     report = json.loads(result.output)
     assert (result.exit_code, report["ok"]) == (1, False)
     assert [c["name"] for c in report["checks"] if not c["ok"]] == ["append to a log in order"]
-    assert "9 of 10 checks passed" in run.invoke(app, ["store", "check", url]).output
+    assert "10 of 11 checks passed" in run.invoke(app, ["store", "check", url]).output
 
 
 @pytest.mark.promise("cli.store")
@@ -96,7 +96,7 @@ def test_ls_names_corrupt_rows_and_fails(filled: str, tmp_path: Path) -> None:
     assert "d1" in result.output
     assert "corrupt: draft/d2 is not a record" in result.stderr
     checked = run.invoke(app, ["store", "check", str(filled)])
-    assert (checked.exit_code, checked.output.splitlines()[-1]) == (1, "9 of 10 checks passed")
+    assert (checked.exit_code, checked.output.splitlines()[-1]) == (1, "10 of 11 checks passed")
     assert "1 rows can't be read: draft/d2 is not a record" in checked.output
 
 

@@ -3,14 +3,15 @@
 import asyncio
 import multiprocessing
 import os
+import random
 import signal
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 import holdfast
-from holdfast.stores import Record
+from holdfast.stores import TURNS, Record, Turn, Write
 from tests.deadlines import patience
 
 # Children are forked from a server that has imported everything once: ten milliseconds each instead of half a second.
@@ -144,3 +145,81 @@ async def just_open(pipe: Connection, url: str, kind: str) -> None:
     async with holdfast.open_store(url) as store:
         await store.commit(Record(kind, str(os.getpid())), expect=0)
     pipe.send("done")
+
+
+async def transfer_for_ever(pipe: Connection, url: str, kind: str, ids: list[str]) -> None:
+    """Move amounts between two random records until killed, under turns on both; report each that returned."""
+    luck = random.Random(os.getpid())
+    async with holdfast.open_store(url) as store, store.listen(TURNS) as notices:
+        n = 0
+        while True:
+            pair = [(kind, id) for id in luck.sample(ids, 2)]
+            owner = f"{os.getpid()}.{n}"
+            while True:
+                try:
+                    turns = await store.begin_turns(pair, owner=owner, ttl=1, notify=True)
+                    break
+                except holdfast.errors.Busy as busy:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(busy.retry_after or 0):
+                            await anext(notices)
+            amount = luck.randint(-50, 50)
+            writes = [
+                Write(
+                    record.with_data({"amount": record.data["amount"] + change}),
+                    expect=record.rev,
+                    entries=[{"by": owner, "change": change}],
+                    fence=turn.claim.token,
+                )
+                for turn, change in zip(turns, (amount, -amount), strict=True)
+                if (record := turn.record) is not None
+            ]
+            try:
+                done = await store.commit_all(writes, release=[turn.claim for turn in turns])
+            except holdfast.errors.Conflict:  # our second was up, on a busy machine
+                pipe.send((owner, None))
+            else:
+                pipe.send((owner, [(record.id, record.rev) for record in done]))
+            n += 1
+
+
+async def count_under_turns(pipe: Connection, url: str, kind: str, tasks: int, counts: int) -> None:
+    """Add to two records in turns, waiting for each; say when ready, wait for the word, say how many were refused."""
+    async with holdfast.open_store(url) as store:
+        refused = 0
+
+        async def count(task: int) -> None:
+            nonlocal refused
+            names = [(kind, id) for id in ("left", "right")]
+            async with store.listen(TURNS) as notices:
+                for n in range(counts):
+                    owner = f"{os.getpid()}.{task}.{n}"
+                    while True:
+                        try:
+                            turns = await store.begin_turns(
+                                names[:: 1 if task % 2 else -1], owner=owner, ttl=60, notify=True
+                            )
+                            break
+                        except holdfast.errors.Busy:
+                            with suppress(TimeoutError):
+                                async with asyncio.timeout(0.5):  # a notice is a hint
+                                    await anext(notices)
+                    writes = [
+                        Write(plus_one_of(turn), expect=turn.record.rev, fence=turn.claim.token)
+                        for turn in turns
+                        if turn.record is not None
+                    ]
+                    try:
+                        await store.commit_all(writes, release=[turn.claim for turn in turns])
+                    except holdfast.errors.Conflict:
+                        refused += 1
+
+        pipe.send("ready")
+        pipe.recv()
+        await asyncio.gather(*(count(task) for task in range(tasks)))
+        pipe.send(refused)
+
+
+def plus_one_of(turn: Turn) -> Record:
+    assert turn.record is not None
+    return turn.record.with_data(plus_one(turn.record.data))

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.core.clock import Clock
-from holdfast.stores import JSON, Record
+from holdfast.stores import JSON, Claim, Record, Write
 from holdfast.stores.codec import Codec
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import StoreSuite
@@ -98,6 +98,63 @@ class SharesData(MemoryStore):
         return replace(await super().get(record.kind, record.id), data=record.data)
 
 
+class WritesOneByOne(MemoryStore):
+    """What a loop around `commit` does."""
+
+    async def commit_all(self, writes: Sequence[Write], *, release: Sequence[Claim] = ()):
+        made = [await self.commit(w.record, expect=w.expect, entries=w.entries, fence=w.fence) for w in writes]
+        for claim in release:
+            await self.release(claim)
+        return made
+
+
+class ForgetsToRelease(MemoryStore):
+    async def commit_all(self, writes: Sequence[Write], *, release: Sequence[Claim] = ()):
+        return await super().commit_all(writes, release=release if not writes else ())
+
+
+class ReleasesWhatWasLost(MemoryStore):
+    async def commit_all(self, writes: Sequence[Write], *, release: Sequence[Claim] = ()):
+        held = [claim for claim in release if await self.holder(claim.kind, claim.id) == claim]
+        return await super().commit_all(writes, release=held)
+
+
+class ReadsOneByOne(MemoryStore):
+    async def get_all(self, keys: Sequence[tuple[str, str]], *, dead: bool = False):
+        return [await self.get(kind, id, dead=dead) for kind, id in keys]
+
+
+class ClaimsOneByOne(MemoryStore):
+    async def begin_turns(self, keys: Sequence[tuple[str, str]], **given: Any):
+        return [(await super(ClaimsOneByOne, self).begin_turns([key], **given))[0] for key in keys]
+
+
+class ReadsBeforeItClaims(MemoryStore):
+    async def begin_turns(self, keys: Sequence[tuple[str, str]], *, dead: bool = False, **given: Any):
+        records = await self.get_all(keys, dead=dead)
+        await asyncio.sleep(0)
+        turns = await super().begin_turns(keys, dead=dead, **given)
+        return [replace(turn, record=record) for turn, record in zip(turns, records, strict=True)]
+
+
+class LeavesCancelledClaims(MemoryStore):
+    async def begin_turns(self, keys: Sequence[tuple[str, str]], **given: Any):
+        turns = await super().begin_turns(keys, **given)
+        await asyncio.sleep(0)
+        return turns
+
+
+class ReleasesInSilence(MemoryStore):
+    async def begin_turns(self, keys: Sequence[tuple[str, str]], *, notify: bool = False, **given: Any):
+        return await super().begin_turns(keys, **given)
+
+
+class NotifiesAlways(MemoryStore):
+    async def release(self, claim: Claim) -> bool:
+        self._awaited.add((claim.kind, claim.id))
+        return await super().release(claim)
+
+
 def _fails(store: Callable[..., MemoryStore], name: str) -> bool:
     class Suite(StoreSuite):
         def open(self, clock: Clock) -> Any:
@@ -138,6 +195,16 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         (CountsNothingWithoutAKind, "test_without_a_filter_every_kind_is_seen"),
         (DropsInSilence, "test_a_listener_that_falls_behind_hears_all_or_learns_of_the_gap"),
         (SharesData, "test_data_belongs_to_whoever_read_it"),
+        (WritesOneByOne, "test_one_refusal_refuses_all_and_names_the_record"),
+        (WritesOneByOne, "test_the_sum_of_two_records_is_the_same_at_every_read"),
+        (ForgetsToRelease, "test_claims_are_released_with_the_commit_or_not_at_all"),
+        (ReleasesWhatWasLost, "test_a_commit_rests_on_every_claim_that_it_releases"),
+        (ReadsOneByOne, "test_the_sum_of_two_records_is_the_same_at_every_read"),
+        (ClaimsOneByOne, "test_several_turns_begin_together_or_none_does"),
+        (ReadsBeforeItClaims, "test_turns_on_crossing_names_never_overlap_and_all_are_had"),
+        (LeavesCancelledClaims, "test_a_cancelled_turn_leaves_no_claim"),
+        (ReleasesInSilence, "test_a_release_is_published_if_someone_asked_for_it"),
+        (NotifiesAlways, "test_a_release_is_published_if_someone_asked_for_it"),
         (DeafListeners, "test_a_listener_hears_its_topics_in_order_and_no_others"),
     ],
 )

@@ -96,7 +96,10 @@ def decide_commits(
     release: Sequence[Claim] = (),
 ) -> list[Row]:
     """The rows to write in one step, or the first reason why none of them may be written."""
-    decided = [decide_commit(now, rows.get(write.key), claims.get(write.key), write) for write in writes]
+    decided: list[Row] = []
+    for write in writes:
+        key = write.kind, write.id
+        decided.append(decide_commit(now, rows.get(key), claims.get(key), write))
     _refuse_release(now, claims, release)
     return decided
 
@@ -214,7 +217,9 @@ def decide_claim(
     now: float, held: Claim | None, kind: str, id: str, owner: str, ttl: float, token: Callable[[], int]
 ) -> Claim:
     """A new claim with a new token. The same owner may claim again; its older token is worth nothing then."""
-    return decide_claims(now, {} if held is None else {(kind, id): held}, [(kind, id)], owner, ttl, token)[0]
+    if held is not None and held.expires > now and held.owner != owner:
+        raise _busy(now, held)
+    return Claim(kind, id, owner, token(), now + ttl)
 
 
 def decide_claims(
@@ -227,15 +232,18 @@ def decide_claims(
 ) -> list[Claim]:
     """A new claim on each of the keys, or `Busy` about the one that stands in the way for longest."""
     if standing := in_the_way(now, claims, keys, owner):
-        longest = max(standing, key=lambda claim: claim.expires)
-        wait = longest.expires - now
-        raise Busy(
-            f"{longest.kind}/{longest.id} is claimed by {longest.owner} for another {wait:.1f} s",
-            retry_after=wait,
-            kind=longest.kind,
-            id=longest.id,
-        )
+        raise _busy(now, max(standing, key=lambda claim: claim.expires))
     return [Claim(kind, id, owner, token(), now + ttl) for kind, id in keys]
+
+
+def _busy(now: float, held: Claim) -> Busy:
+    wait = held.expires - now
+    return Busy(
+        f"{held.kind}/{held.id} is claimed by {held.owner} for another {wait:.1f} s",
+        retry_after=wait,
+        kind=held.kind,
+        id=held.id,
+    )
 
 
 def in_the_way(now: float, claims: Mapping[Key, Claim], keys: Sequence[Key], owner: str) -> list[Claim]:

@@ -135,24 +135,31 @@ class BaseStore:
         self._check_open()
         if not keys:
             raise UsageError("begin_turns was given no names")
-        # A claim that is made while its caller is cancelled would block everybody until it runs out.
-        beginning = asyncio.ensure_future(self._begin_turns(keys, owner, ttl, notify))
-        try:
-            claims, now, rows = await asyncio.shield(beginning)
-        except asyncio.CancelledError:
-            await to_the_end(self._give_back(beginning))
-            raise
+        claims, now, rows = await self._begin_to_the_end(keys, owner, ttl, notify)
         try:
             records = [self._read_row(row(), now, dead=dead) for row in rows]
         except HoldfastError:  # a row that can't be read: nobody gets the claims, so nobody would release them
-            await to_the_end(self._give_back(beginning))
+            await to_the_end(self._give_back(claims))
             raise
         return [Turn(claim, record) for claim, record in zip(claims, records, strict=True)]
 
-    async def _give_back(self, beginning: asyncio.Future[Begun]) -> None:
+    async def _begin_to_the_end(self, keys: Sequence[Key], owner: str, ttl: float, notify: bool) -> Begun:
+        """A claim that is made while its caller is cancelled would stand in everybody's way until it runs out."""
+        beginning = asyncio.ensure_future(self._begin_turns(keys, owner, ttl, notify))
+        try:
+            return await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            await to_the_end(self._give_back_begun(beginning))
+            raise
+
+    async def _give_back_begun(self, beginning: asyncio.Future[Begun]) -> None:
+        with suppress(HoldfastError):
+            await self._give_back((await beginning).claims)
+
+    async def _give_back(self, claims: Sequence[Claim]) -> None:
         with suppress(HoldfastError, TimeoutError):  # then they run out by themselves
             async with asyncio.timeout(CLOSE_SECONDS):
-                for claim in (await beginning).claims:
+                for claim in claims:
                     await self.release(claim)
 
     def _read_row(self, row: Row | None, now: float, *, dead: bool) -> Record | None:

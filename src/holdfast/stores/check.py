@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
-from holdfast.core.models import Notice, Record
+from holdfast.core.models import Notice, Record, Write
 from holdfast.core.values import JSON
 from holdfast.errors import Busy, Conflict, Ended, HoldfastError
 from holdfast.stores.contract import Store
@@ -104,6 +104,19 @@ async def _concurrent_edits(store: Store, kind: str) -> None:
     _expect(record is not None and record.data == 20, f"of 20 concurrent edits {record and record.data} are left")
 
 
+async def _several_at_once(store: Store, kind: str) -> None:
+    names = [(kind, "left"), (kind, "right")]
+    turns = await store.begin_turns(names, owner="check", ttl=30)
+    await _expect_refusal(Busy, store.begin_turn(kind, "right", owner="other", ttl=30), "two owners have one turn")
+    fresh = [Write(_scratch(kind, id, 0), expect=0) for _, id in names]
+    made = await store.commit_all(fresh, release=[turn.claim for turn in turns])
+    _expect(await store.get_all(names) == made, "what was written together is not what is read together")
+    _expect(await store.holder(kind, "left") is None, "a claim outlived the commit that releases it")
+    torn = [Write(made[0].with_data(1), expect=1), Write(made[1].with_data(1), expect=9)]
+    await _expect_refusal(Conflict, store.commit_all(torn), "a stale write among several was taken")
+    _expect(await store.get_all(names) == made, "a refused commit of several was written in part")
+
+
 async def _log(store: Store, kind: str) -> None:
     record = await store.commit(_scratch(kind, "log"), expect=0, entries=["first"])
     await store.commit(record, expect=1, entries=["second", "third"])
@@ -176,6 +189,7 @@ _STEPS: tuple[tuple[str, Callable[[Store, str], Awaitable[None]]], ...] = (
     ("write and read back", _round_trip),
     ("refuse a stale write", _compare_and_swap),
     ("keep 20 concurrent edits", _concurrent_edits),
+    ("write several or none", _several_at_once),
     ("append to a log in order", _log),
     ("expire by the store's clock", _expiry),
     ("claim once, fence stale owners", _claims),

@@ -80,15 +80,18 @@ class MemoryStore(BaseStore):
         await self._turn()
         now = self._clock.now()
         rows = decide_commits(now, self._rows, self._claims, writes, release)
+        stored: list[Record] = []
         for row, write in zip(rows, writes, strict=True):
-            self._rows[write.key] = row
+            key = row.kind, row.id
+            self._rows[key] = row
             if row.rev == 1:
-                self._logs.pop(write.key, None)
+                self._logs.pop(key, None)
             if write.entries:
-                self._logs.setdefault(write.key, []).append(LogRow(row.last, row.rev, now, write.entries))
+                self._logs.setdefault(key, []).append(LogRow(row.last, row.rev, now, write.entries))
+            stored.append(record_of(row, now, values.decode(write.plain)))
         for claim in release:
             self._free(claim)
-        return [record_of(row, now, values.decode(write.plain)) for row, write in zip(rows, writes, strict=True)]
+        return stored
 
     async def _read_all(self, keys: Sequence[Key]) -> tuple[float, Rows]:
         await self._turn()
@@ -133,6 +136,9 @@ class MemoryStore(BaseStore):
         self._claims[kind, id] = claim
         self._awaited.discard((kind, id))
         return claim
+
+    async def _begin_to_the_end(self, keys: Sequence[Key], owner: str, ttl: float, notify: bool) -> Begun:
+        return await self._begin_turns(keys, owner, ttl, notify)  # which no cancel can reach once it has claimed
 
     async def _begin_turns(self, keys: Sequence[Key], owner: str, ttl: float, notify: bool) -> Begun:
         await self._turn()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from holdfast.core.clock import Clock, ManualClock
-from holdfast.core.models import Claim, LogEntry, Principal, Record
+from holdfast.core.models import Claim, LogEntry, Principal, Record, Turn, Write
 from holdfast.core.values import JSON
 from holdfast.errors import HoldfastError
 from holdfast.stores import open_store
@@ -35,6 +35,9 @@ _json: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
+)
+_changes = st.dictionaries(
+    _ids, st.tuples(st.sampled_from(["create", "edit", "edit"]), st.sampled_from([0, 0, 0, 0, 1, -1]), st.booleans())
 )
 
 
@@ -153,6 +156,50 @@ class StoreMachine(RuleBasedStateMachine):
 
         self.both(change)
 
+    @rule(changes=_changes, release=st.sets(_ids), data=_json, entries=st.lists(_json, max_size=2))
+    def commit_several(
+        self, changes: dict[str, tuple[str, int, bool]], release: set[str], data: Any, entries: Any
+    ) -> None:
+        """Of each record how it is written: created or edited, at which rev, fenced or not; and which claims go."""
+
+        async def change(store: Store) -> Any:
+            writes: list[Write] = []
+            for id, (how, ahead, fenced) in changes.items():
+                record = await store.get(self.kind, id) if how == "edit" else None
+                record = record or self.draft(id, "alice", None, 5.0 if how == "create" else None, None)
+                fence = self._claim(store, id).token if fenced and id in self.claims else None
+                rev = max(record.rev + ahead, 0)
+                writes.append(Write(record.with_data(data), expect=rev, entries=entries, fence=fence))
+            freed = [self._claim(store, id) for id in sorted(release & self.claims.keys())]
+            return await store.commit_all(writes, release=freed)
+
+        self.both(change)
+        for id in ("a", "b", "ä/😀"):
+            self.both(lambda store, id=id: store.log(self.kind, id))
+            self.both(lambda store, id=id: store.holder(self.kind, id))
+
+    @rule(ids=st.lists(_ids, max_size=3), dead=st.booleans())
+    def get_several(self, ids: list[str], dead: bool) -> None:
+        self.both(lambda store: store.get_all([(self.kind, id) for id in ids], dead=dead))
+
+    @rule(
+        ids=st.lists(_ids, max_size=3, unique=True),
+        owner=_owners,
+        ttl=st.sampled_from([1.0, 10.0]),
+        dead=st.booleans(),
+        notify=st.booleans(),
+    )
+    def begin_turns(self, ids: list[str], owner: str, ttl: float, dead: bool, notify: bool) -> None:
+        names = [(self.kind, id) for id in ids]
+        turns = self.both(lambda store: store.begin_turns(names, owner=owner, ttl=ttl, dead=dead, notify=notify))
+        if isinstance(turns[0], list):
+            for real, model in zip(*cast("tuple[list[Turn], list[Turn]]", turns), strict=True):
+                self.claims[real.claim.id] = real.claim, model.claim
+
+    def _claim(self, store: Store, id: str) -> Claim:
+        real, model = self.claims[id]
+        return model if store is self.model else real
+
     @rule(expired_for=st.sampled_from([0.0, 10.0]))
     def reap(self, expired_for: float) -> None:
         self.both(lambda store: store.reap(kind=self.kind, expired_for=expired_for))
@@ -183,6 +230,8 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def _comparable(answer: Any) -> Any:
+    if isinstance(answer, Turn):
+        return _comparable(answer.claim), _comparable(answer.record)
     if isinstance(answer, Claim):
         return replace(answer, token=0)
     if isinstance(answer, Record | LogEntry):

@@ -114,23 +114,23 @@ async def test_a_commit_whose_answer_was_lost_is_settled_by_its_nonce(
     from holdfast.stores.sqlite import steps as sqlite_steps
     from holdfast.stores.sqlite import store as sqlite
 
-    def commit_and_lose(db, clock, writes, release):
-        sqlite_steps_commit(db, clock, writes, release)
+    def commit_and_lose(db, clock, writes, release, notice):
+        sqlite_steps_commit(db, clock, writes, release, notice)
         raise _io_error()
 
-    def lose(db, clock, writes, release):
+    def lose(db, clock, writes, release, notice):
         raise _io_error()
 
     def lose_any(*_: object):
         raise _io_error()
 
-    def commit_lose_and_be_overwritten(db, clock, writes, release):
-        sqlite_steps_commit(db, clock, writes, release)
+    def commit_lose_and_be_overwritten(db, clock, writes, release, notice):
+        sqlite_steps_commit(db, clock, writes, release, notice)
         overwrite(db, clock, writes[0])
         raise _io_error()
 
     def overwrite(db, clock, write):
-        sqlite_steps_commit(db, clock, [write._replace(expect=write.rev, nonce="another")], [])
+        sqlite_steps_commit(db, clock, [write._replace(expect=write.rev, nonce="another")], [], bytes)
 
     def _io_error() -> sqlite3.OperationalError:
         error = sqlite3.OperationalError("disk I/O error")

@@ -122,3 +122,26 @@ FROM moved, counted, k LEFT JOIN taken t ON t.kind = k.kind AND t.id = k.id LEFT
     LEFT JOIN holdfast_records r ON r.kind = k.kind AND r.id = k.id AND t.token IS NOT NULL
 ORDER BY k.n
 """
+
+# The same for one name, in half the time. Values: now, kind, id, owner, ttl, whether to leave word.
+BEGIN_TURN = f"""
+WITH locked AS MATERIALIZED (
+    SELECT c.owner, c.token, c.expires FROM holdfast_claims c WHERE c.kind = $2 AND c.id = $3 FOR NO KEY UPDATE OF c
+), busy AS MATERIALIZED (
+    SELECT 1 FROM locked WHERE expires > {CLOCK} AND owner <> $4
+), asked AS (
+    UPDATE holdfast_claims c SET awaited = 1
+    WHERE $6::boolean AND EXISTS (SELECT FROM busy) AND c.kind = $2 AND c.id = $3
+), taken AS (
+    INSERT INTO holdfast_claims AS c (kind, id, owner, token, expires)
+    SELECT $2, $3, $4, nextval('holdfast_tokens'), {CLOCK} + $5::float8 WHERE NOT EXISTS (SELECT FROM busy)
+    ON CONFLICT (kind, id) DO UPDATE SET owner = excluded.owner, token = nextval('holdfast_tokens'),
+        expires = {CLOCK} + $5, awaited = 0 WHERE c.expires <= {CLOCK} OR c.owner = excluded.owner
+    RETURNING c.token, c.expires, c.xmax::text <> '0' AS replaced
+)
+SELECT {NOW}, t.token, t.expires, l.owner, l.token, l.expires,
+    (l.token, l.expires) IS DISTINCT FROM (c.token, c.expires) OR (t.replaced AND l.token IS NULL), NULL, {FIELDS}
+FROM (VALUES (1)) AS one LEFT JOIN taken t ON TRUE LEFT JOIN locked l ON TRUE
+    LEFT JOIN holdfast_claims c ON c.kind = $2 AND c.id = $3
+    LEFT JOIN holdfast_records r ON r.kind = $2 AND r.id = $3 AND t.token IS NOT NULL
+"""

@@ -98,11 +98,11 @@ BACKEND = "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backen
 
 
 @cache
-def commit_sql(*, creates: bool, fenced: bool, logs: bool) -> str:
-    """One of eight statements, each no more than it needs to be.
+def commit_sql(*, creates: bool, fenced: bool, logs: bool, releases: bool = False) -> str:
+    """One of twelve statements for one record, each no more than it needs to be.
 
     Values: now, kind, id, principal, body, count, idle, max_age, nonce, then what the form needs: expect and created,
-    or nothing; the log body; the fence.
+    or nothing; the log body; the fence; the notice of its release.
     """
     values = 9
     if creates:
@@ -116,7 +116,8 @@ def commit_sql(*, creates: bool, fenced: bool, logs: bool) -> str:
         values += 1
         held = (
             "held AS MATERIALIZED (SELECT 1 FROM holdfast_claims c WHERE c.kind = $2 AND c.id = $3 "
-            f"AND c.token = ${values}::bigint AND c.expires > {CLOCK} FOR SHARE OF c), "
+            f"AND c.token = ${values}::bigint AND c.expires > {CLOCK} "
+            f"FOR {'NO KEY UPDATE' if releases else 'SHARE'} OF c), "
         )
     guard = "EXISTS (SELECT FROM held)" if fenced else "TRUE"
     returning = "RETURNING rev, created, touched, last" if creates else "RETURNING r.rev, r.created, r.touched, r.last"
@@ -136,11 +137,20 @@ def commit_sql(*, creates: bool, fenced: bool, logs: bool) -> str:
         )
     if not fenced and not logs:
         return write
-    logged = (
-        "logged AS (INSERT INTO holdfast_log (kind, id, last, rev, at, body) "
-        f"SELECT $2, $3, last, rev, touched, ${body} FROM written) "
-    )
-    return f"WITH {held}written AS ({write}){', ' + logged if logs else ' '}SELECT * FROM written"
+    more = last = ""
+    if logs:
+        more += (
+            ", logged AS (INSERT INTO holdfast_log (kind, id, last, rev, at, body) "
+            f"SELECT $2, $3, last, rev, touched, ${body} FROM written)"
+        )
+    if releases:
+        word = notify(f"${values + 1}")
+        more += (
+            f", released AS (UPDATE holdfast_claims c SET expires = {CLOCK} FROM written "
+            f"WHERE c.kind = $2 AND c.id = $3 RETURNING CASE WHEN c.awaited > 0 THEN {word}::text END)"
+        )
+        last = ", released"
+    return f"WITH {held}written AS ({write}){more} SELECT written.* FROM written{last}"
 
 
 def matching(kind: str | None, principal: str | None, state: State | None) -> tuple[str, list[object]]:

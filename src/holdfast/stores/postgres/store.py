@@ -147,10 +147,12 @@ class PostgresStore(BaseStore):
 
     async def _commit(self, writes: list[EncodedWrite], release: Sequence[Claim]) -> list[Record]:
         self._check_open()
-        alone = len(writes) == 1 and not release
+        alone = len(writes) == 1 and all(_is_fence(claim, writes[0]) for claim in release)
         for _ in range(_RACES):
             try:
-                stored = await (self._commit_one(writes[0]) if alone else self._commit_several(writes, release))
+                stored = await (
+                    self._commit_one(writes[0], release) if alone else self._commit_several(writes, release)
+                )
                 if stored is None:
                     now, rows, claims = await self._look(_keys(writes, release))
                     refuse_commits(now, rows, claims, writes, release)
@@ -165,10 +167,13 @@ class PostgresStore(BaseStore):
         kind, id = _keys(writes, release)[0]
         raise Busy(f"{kind}/{id} changes too fast", store=self.url, kind=kind, id=id)
 
-    async def _commit_one(self, write: EncodedWrite) -> list[Record] | None:
-        """One statement, no larger than it needs to be. None if it wrote nothing."""
+    async def _commit_one(self, write: EncodedWrite, release: Sequence[Claim]) -> list[Record] | None:
+        """One statement, no larger than it needs to be; `release` can only be its fence. None if it wrote nothing."""
         statement = sql.commit_sql(
-            creates=write.expect == 0, fenced=write.fence is not None, logs=write.entries is not None
+            creates=write.expect == 0,
+            fenced=write.fence is not None,
+            logs=write.entries is not None,
+            releases=bool(release),
         )
         given: list[object] = [
             *(write.kind, write.id, write.principal, write.body, write.added, write.idle, write.max_age, write.nonce)
@@ -176,6 +181,7 @@ class PostgresStore(BaseStore):
         given += [] if write.expect == 0 else [write.expect, write.created]
         given += [] if write.entries is None else [write.entries]
         given += [] if write.fence is None else [write.fence]
+        given += [self._turn_payload(claim) for claim in release]
         found = await self._row(statement, *given)
         return None if found is None else [written(write, created=found[1], touched=found[2])]
 
@@ -308,9 +314,11 @@ class PostgresStore(BaseStore):
         raise Busy(f"{kind}/{id} is claimed and released too fast", store=self.url, kind=kind, id=id)
 
     async def _begin_turns(self, keys: Sequence[Key], owner: str, ttl: float, notify: bool) -> Begun:
+        alone = len(keys) == 1
+        statement, names = (several.BEGIN_TURN, keys[0]) if alone else (several.BEGIN_TURNS, _columns(keys))
         for _ in range(_RACES):
             try:
-                found = await self._rows(several.BEGIN_TURNS, *_columns(keys), owner, float(ttl), notify)
+                found = await self._rows(statement, *names, owner, float(ttl), notify)
             except Raced:
                 continue
             except AnswerLost as lost:
@@ -452,6 +460,10 @@ def _claim(kind: str, id: str, found: Any) -> Claim | None:
 def _row(key: Key, fields: Sequence[object]) -> Row | None:
     """A row of an outer join, which is empty where nothing was found."""
     return None if fields[1] is None else checked_row(*key, fields)
+
+
+def _is_fence(claim: Claim, write: EncodedWrite) -> bool:
+    return (claim.kind, claim.id, claim.token) == (write.kind, write.id, write.fence)
 
 
 def _columns(keys: Sequence[Key]) -> tuple[list[str], list[str]]:

@@ -38,9 +38,7 @@ SEPARATOR = "\x1f"  # no name has a control character, and it sorts before every
 FIELDS = ("p", "r", "b", "l", "c", "t", "i", "m", "e", "n")
 
 # ARGV[1] prefix, ARGV[2] name, ARGV[3] the moment of an injected clock or '', ARGV[4] how long the dead are kept or ''.
-_HEAD = (
-    f"local TURNS = '{TURNS}'"
-    """
+_HEAD = """
 local P, M, rec, log, claim = ARGV[1]
 local function use(name)
   M = name
@@ -61,7 +59,6 @@ local function expiry(created, touched, idle, max_age)
   return a or b
 end
 local function row() return redis.call('HMGET', rec, 'p', 'r', 'l', 'c', 't', 'i', 'm', 'e', 'n') end
-local function full() return redis.call('HMGET', rec, 'p', 'r', 'b', 'l', 'c', 't', 'i', 'm', 'e', 'n') end
 local function alive(r)
   if not r[2] or (r[8] and r[8] ~= '') then return false end
   local x = expiry(r[4], r[5], r[6], r[7])
@@ -76,17 +73,6 @@ local function refusal()
   local c = redis.call('HMGET', claim, 'o', 't', 'e')
   return {0, text(now), r[1], r[2], r[3], r[4], r[5], r[6], r[7], r[8], r[9], c[1], c[2], c[3]}
 end
-local function take(owner, ttl)
-  local token = redis.call('INCR', P..':token')
-  local expires = now + tonumber(ttl)
-  redis.call('HSET', claim, 'o', owner, 't', string.format('%d', token), 'e', text(expires), 'w', '')
-  if ARGV[4] ~= '' then redis.call('PEXPIREAT', claim, string.format('%.0f', (expires + 60) * 1000)) end
-  return token, text(expires)
-end
-local function free(notice)
-  if redis.call('HGET', claim, 'w') == '1' then redis.call('PUBLISH', P..':n:'..TURNS, notice) end
-  redis.call('DEL', claim)
-end
 local function keep(moment)
   if ARGV[4] == '' then return end
   for _, key in ipairs({rec, log}) do
@@ -100,14 +86,37 @@ local function index(expires)
   keep(expires)
 end
 """
+
+# Of the scripts that claim, that free a claim, and that return whole rows. Each function costs every run of a script.
+_TAKE = """
+local function take(owner, ttl)
+  local token = redis.call('INCR', P..':token')
+  local expires = now + tonumber(ttl)
+  redis.call('HSET', claim, 'o', owner, 't', string.format('%d', token), 'e', text(expires), 'w', '')
+  if ARGV[4] ~= '' then redis.call('PEXPIREAT', claim, string.format('%.0f', (expires + 60) * 1000)) end
+  return token, text(expires)
+end
+"""
+_FREE = (
+    f"local TURNS = '{TURNS}'"
+    """
+local function free(notice)
+  if redis.call('HGET', claim, 'w') == '1' then redis.call('PUBLISH', P..':n:'..TURNS, notice) end
+  redis.call('DEL', claim)
+end
+"""
 )
+_FULL = """
+local function full() return redis.call('HMGET', rec, 'p', 'r', 'b', 'l', 'c', 't', 'i', 'm', 'e', 'n') end
+"""
 
 _BODIES: dict[Script, str] = {
     # 5 how many writes, 6 how many claims to release; then of each write: name, expect, principal, body, count, idle,
     # max_age, created, nonce, entries, fence; then of each claim: name, token, the notice of its release.
-    # Everything is checked before the first write, for a script that fails in the middle is not undone: that what is
-    # written are the sets they should be, too.
-    "commit": """
+    # Everything is checked before the first write, since a script that fails in the middle is not undone; with several
+    # records also that each key has the type that it should have.
+    "commit": _FREE
+    + """
 local writes, releases = tonumber(ARGV[5]), tonumber(ARGV[6])
 local rows, fits = {}, true
 for k = 1, writes do
@@ -123,8 +132,10 @@ for k = 1, writes do
     if not alive(r) or r[1] ~= ARGV[a + 3] or r[2] ~= ARGV[a + 2] then fits = false break end
     if tonumber(ARGV[a + 8]) ~= 0 and tonumber(ARGV[a + 8]) ~= tonumber(r[4]) then fits = false break end
   end
-  if ARGV[a + 5] ~= '0' then redis.call('ZCARD', log) end
-  if writes > 1 and ARGV[a + 2] == '0' then redis.call('ZCARD', P..':own:'..ARGV[a + 3]) end
+  if writes > 1 then
+    if ARGV[a + 5] ~= '0' then redis.call('ZCARD', log) end
+    if ARGV[a + 2] == '0' then redis.call('ZCARD', P..':own:'..ARGV[a + 3]) end
+  end
 end
 local behind = 6 + 11 * writes
 for k = 0, releases - 1 do
@@ -158,12 +169,12 @@ for k = 1, writes do
     rev, created, last = tonumber(r[2]) + 1, r[4], tonumber(r[3])
   end
   last = last + tonumber(ARGV[a + 5])
-  redis.call('HSET', rec, 'p', principal, 'r', string.format('%d', rev), 'b', ARGV[a + 4],
-    'l', string.format('%d', last), 'c', created, 't', touched, 'i', ARGV[a + 6], 'm', ARGV[a + 7], 'e', '',
-    'n', ARGV[a + 9])
   if ARGV[a + 5] ~= '0' then
     redis.call('ZADD', log, last, string.format('%d', rev)..'|'..touched..'|'..ARGV[a + 10])
   end
+  redis.call('HSET', rec, 'p', principal, 'r', string.format('%d', rev), 'b', ARGV[a + 4],
+    'l', string.format('%d', last), 'c', created, 't', touched, 'i', ARGV[a + 6], 'm', ARGV[a + 7], 'e', '',
+    'n', ARGV[a + 9])
   index(expiry(created, touched, ARGV[a + 6], ARGV[a + 7]))
   done[k + 2] = created
 end
@@ -174,7 +185,8 @@ end
 return done
 """,
     # 5 and further: names
-    "get_all": """
+    "get_all": _FULL
+    + """
 local found = {text(now)}
 for k = 5, #ARGV do
   use(ARGV[k])
@@ -183,7 +195,9 @@ end
 return found
 """,
     # 5 owner, 6 ttl, 7 '1' to leave word with the claims in the way, 8 and further: names
-    "begin_turns": """
+    "begin_turns": _TAKE
+    + _FULL
+    + """
 local found, busy = {0, text(now)}, {}
 for k = 8, #ARGV do
   use(ARGV[k])
@@ -233,7 +247,8 @@ keep(now)
 return {1}
 """,
     # 5 owner, 6 ttl
-    "claim": """
+    "claim": _TAKE
+    + """
 local c = redis.call('HMGET', claim, 'o', 't', 'e')
 if c[1] and tonumber(c[3]) > now and c[1] ~= ARGV[5] then return {0, text(now), c[1], c[2], c[3]} end
 return {1, take(ARGV[5], ARGV[6])}
@@ -248,7 +263,8 @@ if ARGV[4] ~= '' then redis.call('PEXPIREAT', claim, string.format('%.0f', (expi
 return {1, c[1], text(expires)}
 """,
     # 5 token, 6 the notice of its release
-    "release": """
+    "release": _FREE
+    + """
 if not held(ARGV[5]) then return 0 end
 free(ARGV[6])
 return 1

@@ -18,11 +18,12 @@ from holdfast.core.records import (
     State,
     decide_claim,
     decide_claims,
-    decide_commits,
+    decide_commit,
     decide_end,
     decide_renew,
     decide_touch,
     in_the_way,
+    refuse_fence,
 )
 from holdfast.errors import Busy, CorruptRecord
 from holdfast.stores.codec import checked_row, corrupt
@@ -96,24 +97,28 @@ def migrate(
 
 
 def commit(
-    db: sqlite3.Connection, clock: Clock, writes: Sequence[EncodedWrite], release: Sequence[tuple[Claim, bytes]]
+    db: sqlite3.Connection,
+    clock: Clock,
+    writes: Sequence[EncodedWrite],
+    release: Sequence[Claim],
+    notice: Callable[[Claim], bytes],
 ) -> tuple[list[Row], float, bool]:
-    """Write all of it and free the claims, each with its notice. Whether a notice was left for someone comes back."""
-    freed = [claim for claim, _ in release]
+    """Write all of it and free the claims. The rows, when, and whether a notice of a release was left for someone."""
+    notified = False
     with transaction(db):
         now = clock.now()  # under the lock: a writer that was paused before it must not decide by an old time
-        before = {write.key: row for write in writes if (row := _head(db, *write.key)) is not None}
-        keys = [write.key for write in writes if write.fence is not None]
-        claims = _claims_on(db, [*keys, *((claim.kind, claim.id) for claim in freed)])
-        rows = decide_commits(now, before, claims, writes, freed)
-        for row, write in zip(rows, writes, strict=True):
-            _put_commit(db, before.get(write.key), row, write)
-        notified = [_free(db, now, claim, notice) for claim, notice in release]
-    return rows, now, any(notified)
+        rows = [_put_commit(db, now, write) for write in writes]
+        for claim in release:  # a refusal here takes back what was written
+            refuse_fence(now, claim_on(db, claim.kind, claim.id), claim.kind, claim.id, claim.token)
+            notified |= _free(db, now, claim, notice)
+    return rows, now, notified
 
 
-def _put_commit(db: sqlite3.Connection, before: Row | None, row: Row, write: EncodedWrite) -> None:
-    key = write.key
+def _put_commit(db: sqlite3.Connection, now: float, write: EncodedWrite) -> Row:
+    key = write.kind, write.id
+    before = _head(db, *key)
+    claim = None if write.fence is None else claim_on(db, *key)
+    row = decide_commit(now, before, claim, write)
     if before is None or row.rev == 1:
         if before is not None:
             db.execute(_DROP_LOG, key)
@@ -140,14 +145,15 @@ def _put_commit(db: sqlite3.Connection, before: Row | None, row: Row, write: Enc
             (row.rev, row.body, row.last, row.touched, row.idle, row.max_age, row.nonce, row.expires, *key),
         )
     if write.entries is not None:
-        db.execute(_ADD_LOG, (*key, row.last, row.rev, row.touched, write.entries))
+        db.execute(_ADD_LOG, (*key, row.last, row.rev, now, write.entries))
+    return row
 
 
-def _free(db: sqlite3.Connection, now: float, claim: Claim, notice: bytes) -> bool:
+def _free(db: sqlite3.Connection, now: float, claim: Claim, notice: Callable[[Claim], bytes]) -> bool:
     """Delete a claim; True if its notice was left, because someone awaits it."""
     if not db.execute(_FREE, (claim.kind, claim.id)).fetchone()[0]:
         return False
-    _publish(db, now, TURNS, notice)
+    _publish(db, now, TURNS, notice(claim))
     return True
 
 
@@ -209,7 +215,7 @@ def renew(db: sqlite3.Connection, clock: Clock, claim: Claim, ttl: float) -> Cla
     return renewed
 
 
-def release(db: sqlite3.Connection, clock: Clock, claim: Claim, notice: bytes) -> tuple[bool, bool]:
+def release(db: sqlite3.Connection, clock: Clock, claim: Claim, notice: Callable[[Claim], bytes]) -> tuple[bool, bool]:
     """Whether it was held until now, and whether its notice was left for someone."""
     with transaction(db):
         held = claim_on(db, claim.kind, claim.id)
@@ -258,7 +264,10 @@ def _publish(db: sqlite3.Connection, now: float, topic: str, body: bytes) -> Non
 def get_all_sql(count: int) -> str:
     """Several rows in one statement, so that all are from one moment. Values: kind and id of each."""
     names = ", ".join(["(?, ?)"] * count)
-    return f"SELECT kind, id, {_FIELDS} FROM holdfast_records WHERE (kind, id) IN (VALUES {names})"
+    return (
+        f"WITH names(k, i) AS (VALUES {names}) SELECT kind, id, {_FIELDS} "
+        "FROM names CROSS JOIN holdfast_records ON kind = k AND id = i"  # CROSS: in this order, by the primary key
+    )
 
 
 def matching(kind: str | None, principal: str | None, state: State | None, now: float) -> tuple[str, list[object]]:

@@ -119,9 +119,8 @@ class SqliteStore(BaseStore):
         return self._codec.record(row, now) if dead or row.state(now) == "live" else None
 
     async def _commit(self, writes: list[EncodedWrite], release: Sequence[Claim]) -> list[Record]:
-        freed = [(claim, self._codec.turn_notice(claim)) for claim in release]
         try:
-            rows, now, notified = await self._write(sqlite_steps.commit, writes, freed)
+            rows, now, notified = await self._write(sqlite_steps.commit, writes, release, self._codec.turn_notice)
         except AnswerLost as lost:
 
             async def look() -> Look:
@@ -181,7 +180,7 @@ class SqliteStore(BaseStore):
         return await self._change(sqlite_steps.renew, claim, ttl)
 
     async def release(self, claim: Claim) -> bool:
-        held, notified = await self._change(sqlite_steps.release, claim, self._codec.turn_notice(claim))
+        held, notified = await self._change(sqlite_steps.release, claim, self._codec.turn_notice)
         if notified:
             self._notices.wake()
         return held
