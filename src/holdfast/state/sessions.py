@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from holdfast.errors import UsageError
+from holdfast.state.calls.transaction import TURN_SECONDS, TURN_TTL
 from holdfast.state.frameworks.injection import Injectable
 from holdfast.state.frameworks.install import install
 from holdfast.state.frameworks.middleware import StateMiddleware
@@ -38,6 +39,8 @@ class Sessions(Injectable[S]):
         max_bytes: int = MAX_RECORD_BYTES,
         name: str | None = None,
         noun: str | None = None,
+        turn_wait: float = TURN_SECONDS,
+        turn_ttl: float = TURN_TTL,
     ) -> None:
         """
         `store` is a store or its URL, which is opened by the first call; `keys` then seal it, and `max_bytes` limits a
@@ -45,7 +48,8 @@ class Sessions(Injectable[S]):
         last use and `max_age` seconds after it began; None means never. `quota` limits the sessions of one
         authenticated caller, `history` the revisions that can be gone back to. `name` distinguishes kinds of state in
         one store; it is the class's name if left out. `noun` is what a session is called in names of tools and
-        arguments: `create_basket`, `basket_id`; for the class ShoppingBasket it is shopping_basket if left out.
+        arguments: `create_basket`, `basket_id`; for the class ShoppingBasket it is shopping_basket if left out. A call
+        under `writes` waits `turn_wait` seconds for its turn; the turn of a process that died is free after `turn_ttl`.
         """
         if not isinstance(kind, type) or not issubclass(kind, SessionState):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"{kind!r:.80} is not a class of state", remedy="derive it from holdfast.SessionState")
@@ -54,7 +58,17 @@ class Sessions(Injectable[S]):
         if not noun.isidentifier():
             raise UsageError(f"noun={noun!r:.60} makes no name of a tool", remedy="use letters, digits and _")
         handle = StoreHandle(store, keys=keys, max_bytes=max_bytes, owner=name)
-        table = SessionTable(kind, name, handle, idle=idle, max_age=max_age, history=history, quota=quota)
+        table = SessionTable(
+            kind,
+            name,
+            handle,
+            idle=idle,
+            max_age=max_age,
+            history=history,
+            quota=quota,
+            turn_wait=turn_wait,
+            turn_ttl=turn_ttl,
+        )
         named = [replace(each, name=f"{noun}_id") if each == FromArgument() else each for each in identity]
         super().__init__(table, Chain(named), noun)
 

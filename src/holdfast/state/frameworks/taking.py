@@ -284,7 +284,7 @@ async def _written(
     names = {each.key for each in places if each.handle not in transaction.sessions}
     if result is not None:
         names.add(result)
-    await transaction.take(first.store, names)
+    await transaction.take(first.store, names, wait=first.turn_wait, ttl=first.turn_ttl)
     if keyed is not None and result is not None:
         transaction.answer = keyed.answer(transaction.record(result))
         transaction.result_place = result
@@ -301,7 +301,7 @@ async def _draft(place: Place, caller: Identity, transaction: Transaction, also:
     record = transaction.record(place.key)
     if isinstance(place.found, Key) and (record is None or record.ended is not None):
         place = await _current(place)
-        await transaction.take(table.store, [place.key])
+        await transaction.take(table.store, [place.key], wait=table.turn_wait, ttl=table.turn_ttl)
         record = transaction.record(place.key)
     session = Session(
         SessionRecord(table, *table.check(record, place.handle, place.principal)),

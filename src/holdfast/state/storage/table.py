@@ -14,6 +14,7 @@ from holdfast.core.values import JSON, members
 from holdfast.errors import Ended, LimitReached, NotFound, SessionExpired, UnstorableValue, UsageError
 from holdfast.state import model
 from holdfast.state.calls.request import ENDS_SO, current_transaction, known_as
+from holdfast.state.calls.transaction import TURN_SECONDS, TURN_TTL
 from holdfast.state.model import SessionState
 from holdfast.state.storage import records
 from holdfast.state.storage.entries import KIND, POINTERS
@@ -38,7 +39,11 @@ class SessionTable(Generic[S]):
         max_age: float | None,
         history: int = HISTORY,
         quota: int | None = None,
+        turn_wait: float = TURN_SECONDS,
+        turn_ttl: float = TURN_TTL,
     ) -> None:
+        check_seconds(turn_wait, "turn_wait", zero=True)
+        check_seconds(turn_ttl, "turn_ttl")
         for span, what in ((idle, "idle"), (max_age, "max_age")):
             if span is not None:
                 check_seconds(span, what)
@@ -57,6 +62,8 @@ class SessionTable(Generic[S]):
         self.idle = idle
         self.max_age = max_age
         self.history = history
+        self.turn_wait = turn_wait
+        self.turn_ttl = turn_ttl
         self.turns = Turns()
         self._quota = quota
         self._begin_tool: str | None = None
