@@ -186,6 +186,7 @@ async def test_results_are_kept_a_day_and_the_oldest_give_way(url: str) -> None:
     await accounts.close()
 
 
+@pytest.mark.promise("state.call")
 def test_waits_grow_end_at_the_deadline_and_make_way_only_where_others_wait() -> None:
     waits = [wait_before_asking(60, None, rounds, 0.5) for rounds in range(40)]
     assert waits == sorted(waits, key=lambda wait: wait or 0)

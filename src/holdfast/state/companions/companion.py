@@ -16,6 +16,7 @@ from holdfast.core.models import Handle, Record
 from holdfast.core.phases import PhaseTable
 from holdfast.core.values import JSON, members
 from holdfast.errors import Conflict, UsageError
+from holdfast.state.calls.request import current_transaction
 from holdfast.state.companions import genealogy
 from holdfast.state.companions.gate import CompanionContext, StepGate
 from holdfast.state.companions.insight import Convergence, Insight, default_judge
@@ -219,7 +220,15 @@ class Companion(Generic[S, O]):
 
     async def _report(self, label: str, before: CompanionRecord, after: CompanionRecord, now: float) -> None:
         left = now - before.entered if after.phase != before.phase else None
-        await self._context.reporter.stepped(self.handle, label, before, after, left)
+
+        async def report() -> None:
+            await self._context.reporter.stepped(self.handle, label, before, after, left)
+
+        transaction = current_transaction()
+        if transaction is not None and transaction.covers(self._context.sessions.store.place):
+            transaction.after_commit(report)  # until then the step may be given up
+        else:
+            await report()
 
     async def note(self, label: str, data: JSON = None) -> None:
         """An entry of the log with this label and data, which changes nothing else. Labels that count iterations belong

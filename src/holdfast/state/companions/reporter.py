@@ -44,7 +44,7 @@ class CompanionReporter:
 
     async def flush(self) -> None:
         """Write the figures, at the latest when the server stops."""
-        await self.counting.flush(await self._sessions.store.open())
+        await self.counting.flush(await self._sessions.store.open_real())
 
     async def _flush_if_due(self) -> None:
         if self.counting.due:

@@ -9,9 +9,9 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any, Protocol, TypeAlias, TypeVar, cast, get_args, get_origin
 
 from pydantic import Field
 
@@ -33,6 +33,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 _TAKES = "__holdfast_takes__"
 
 
+class Filling(Protocol):
+    """Parameters that something beside a session fills."""
+
+    @property
+    def values(self) -> dict[str, Any]: ...
+
+    def done(self, result: Any) -> None:
+        """The function has returned this."""
+        ...
+
+
+Around: TypeAlias = Callable[[Session[Any]], AbstractAsyncContextManager[Filling]]
+
+
 @dataclass(frozen=True, slots=True)
 class Taken:
     """One parameter that a session fills, and the argument that names the session."""
@@ -43,6 +57,10 @@ class Taken:
     argument: str | None
     whole: bool
     """The parameter is a `Session`, not its state."""
+    around: "Around | None" = None
+    """What fills parameters by means of the session, for as long as the function runs."""
+    names: tuple[str, ...] = ()
+    """These parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +108,21 @@ def take(function: F, sessions: Injectable[Any], *, writes: bool) -> F:
     return cast("F", _filled(original, hints, (*taken, *before)))
 
 
+def take_beside(function: F, sessions: Injectable[Any], names: Sequence[str], around: Around) -> F:
+    """The function with these parameters filled by something beside the session that the call means."""
+    original, before = getattr(function, _TAKES, (function, ()))
+    hints = typing.get_type_hints(original, include_extras=True)
+    argument = next(iter(sessions.chain.arguments), None)
+    taken = Taken("", sessions, True, argument, True, around, tuple(names))
+    return cast("F", _filled(original, hints, (taken, *before)))
+
+
 def _is_of(hint: object, kind: type[SessionState]) -> bool:
     return hint is kind or (get_origin(hint) is Session and get_args(hint) == (kind,))
 
 
 def _filled(original: Callable[..., Any], hints: dict[str, Any], takes: tuple[Taken, ...]) -> Callable[..., Any]:
-    signature, filled = inspect.signature(original), {each.name for each in takes}
+    signature, filled = inspect.signature(original), {name for each in takes for name in (each.name, *each.names)}
     parameters = [
         value.replace(annotation=hints.get(name, value.annotation))
         for name, value in signature.parameters.items()
@@ -164,9 +191,19 @@ async def _run(
             if transaction is None and any(each.writes for each in takes):
                 transaction = await stack.enter_async_context(_Alone(original.__name__))
             with showing(also):
-                filled, reading = await _taken(takes, caller, transaction, also)
-            result = await _called(original, given | filled)
-            for state, was in reading:
+                filled = await _taken(takes, caller, transaction, also)
+            async with AsyncExitStack() as fillings:
+                beside = [
+                    await fillings.enter_async_context(each.around(session))
+                    for each, session in filled.beside
+                    if each.around is not None
+                ]
+                for each in beside:
+                    filled.values |= each.values
+                result = await _called(original, given | filled.values)
+                for each in beside:
+                    each.done(result)
+            for state, was in filled.reading:
                 if state != was:
                     raise shown(
                         UsageError(
@@ -198,6 +235,16 @@ def _identity(arguments: Mapping[str, Any]) -> tuple[Identity, type[Exception], 
     return (*current_identity(None, arguments), False)
 
 
+@dataclass(slots=True)
+class Filled:
+    """The values of parameters, the states that are only read beside what they have to stay equal to, and the sessions
+    by means of which others are filled."""
+
+    values: dict[str, Any]
+    reading: list[tuple[SessionState, SessionState]]
+    beside: list[tuple[Taken, Session[Any]]]
+
+
 class _Alone:
     """The transaction of a call that no middleware of ours is around."""
 
@@ -224,25 +271,26 @@ class _Alone:
 
 async def _taken(
     takes: Sequence[Taken], caller: Identity, transaction: Transaction | None, also: type[Exception]
-) -> tuple[dict[str, Any], list[tuple[SessionState, SessionState]]]:
-    """The values of the parameters, and of those that are only read what they have to stay equal to."""
+) -> "Filled":
     places = [await _place(each, caller) for each in takes]
-    filled: dict[str, Any] = {}
+    filled = Filled({}, [], [])
     if transaction is not None and (writing := [each for each in places if each.taken.writes]):
         for place, session in zip(writing, await _written(writing, caller, transaction, also), strict=True):
             draft = session.in_call.draft
             assert draft is not None
-            filled[place.taken.name] = session if place.taken.whole else draft.state
-    reading: list[tuple[SessionState, SessionState]] = []
+            if place.taken.around is not None:
+                filled.beside.append((place.taken, session))
+            else:
+                filled.values[place.taken.name] = session if place.taken.whole else draft.state
     for place, session in await _read([each for each in places if not each.taken.writes], caller, transaction, also):
         if place.taken.whole:
-            filled[place.taken.name] = session
+            filled.values[place.taken.name] = session
             continue
         was = session.state
         state = frozen(was)
-        filled[place.taken.name] = state
-        reading.append((state, was))
-    return filled, reading
+        filled.values[place.taken.name] = state
+        filled.reading.append((state, was))
+    return filled
 
 
 async def _place(taken: Taken, caller: Identity) -> Place:
