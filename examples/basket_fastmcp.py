@@ -22,26 +22,26 @@ class Basket(holdfast.SessionState):
 
 sessions = holdfast.Sessions(Basket, store=os.environ.get("BASKETS", "sqlite:///baskets.db"))
 server = FastMCP("shop")
-sessions.install(server, noun="basket", create=["note"])
+sessions.install(server, create=["note"])
 
 
 @server.tool
 async def add(
-    article: str, session_id: str = "", basket: holdfast.Session[Basket] = Depends(sessions)
+    article: str, basket_id: str = "", basket: holdfast.Session[Basket] = Depends(sessions)
 ) -> dict[str, int]:
     """Put one more of an article into the basket, and return the contents."""
     state = await basket.update(lambda state: state.put(article), f"add {article}")
     return state.items
 
 
-@server.resource("basket://{session_id}")
-async def contents(session_id: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> str:
+@server.resource("basket://{basket_id}")
+async def contents(basket_id: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> str:
     """The contents of the basket, one article on each line."""
     return "\n".join(f"{count} x {article}" for article, count in sorted(basket.state.items.items()))
 
 
 @server.prompt
-async def checkout(session_id: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> str:
+async def checkout(basket_id: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> str:
     """Ask for the order to be confirmed."""
     return f"Confirm this order: {', '.join(sorted(basket.state.items)) or 'nothing yet'}."
 

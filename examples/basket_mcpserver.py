@@ -24,26 +24,26 @@ class Basket(holdfast.SessionState):
 sessions = holdfast.Sessions(Basket, store=os.environ.get("BASKETS", "sqlite:///baskets.db"))
 CurrentBasket = Annotated[holdfast.Session[Basket], Resolve(sessions)]
 server = MCPServer("shop")
-sessions.install(server, noun="basket", create=["note"])
+sessions.install(server, create=["note"])
 
 
 @server.tool()
-async def add(article: str, basket: CurrentBasket, session_id: str = "") -> dict[str, int]:
+async def add(article: str, basket: CurrentBasket, basket_id: str = "") -> dict[str, int]:
     """Put one more of an article into the basket, and return the contents."""
     state = await basket.update(lambda state: state.put(article), f"add {article}")
     return state.items
 
 
-@server.resource("basket://{session_id}")
+@server.resource("basket://{basket_id}")
 @sessions.inject
-async def contents(session_id: str, basket: CurrentBasket) -> str:
+async def contents(basket_id: str, basket: CurrentBasket) -> str:
     """The contents of the basket, one article on each line."""
     return "\n".join(f"{count} x {article}" for article, count in sorted(basket.state.items.items()))
 
 
 @server.prompt()
 @sessions.inject
-async def checkout(session_id: str, basket: CurrentBasket) -> str:
+async def checkout(basket_id: str, basket: CurrentBasket) -> str:
     """Ask for the order to be confirmed."""
     return f"Confirm this order: {', '.join(sorted(basket.state.items)) or 'nothing yet'}."
 

@@ -21,7 +21,7 @@ from writer import Writer, prompt, scripted, sessions, writers
 import holdfast
 
 server = FastMCP("studio")
-sessions.install(server, noun="studio")
+sessions.install(server)
 Question = InputRequiredResult
 
 
@@ -50,7 +50,7 @@ async def ask(ctx: Context, task: str, topic: str, writer: Writer, iteration: in
 async def draft(
     topic: str,
     ctx: Context,
-    session_id: str = "",
+    studio_id: str = "",
     studio: holdfast.Session = Depends(sessions),
     writer: Writer = Depends(writers),
 ) -> str | Question:
@@ -69,7 +69,7 @@ async def draft(
 @server.tool
 @writers.requires("drafted", "revised")
 async def critique(
-    ctx: Context, session_id: str = "", studio: holdfast.Session = Depends(sessions), writer: Writer = Depends(writers)
+    ctx: Context, studio_id: str = "", studio: holdfast.Session = Depends(sessions), writer: Writer = Depends(writers)
 ) -> list[str] | Question:
     """Name the faults of the text."""
     said = await ask(ctx, "critique", studio.state.topic, writer, (await writer.insight()).iteration)
@@ -84,7 +84,7 @@ async def critique(
 @server.tool
 @writers.requires("criticised", when=lambda writer: writer.state.text)
 async def revise(
-    ctx: Context, session_id: str = "", studio: holdfast.Session = Depends(sessions), writer: Writer = Depends(writers)
+    ctx: Context, studio_id: str = "", studio: holdfast.Session = Depends(sessions), writer: Writer = Depends(writers)
 ) -> str | Question:
     """Rewrite the text without the faults that the critique named."""
     text = await ask(ctx, "revise", studio.state.topic, writer, (await writer.insight()).iteration)
@@ -97,7 +97,7 @@ async def revise(
 
 
 @server.tool
-async def progress(session_id: str = "", known: holdfast.state.Insight = Depends(writers.insight)) -> dict[str, object]:
+async def progress(studio_id: str = "", known: holdfast.state.Insight = Depends(writers.insight)) -> dict[str, object]:
     """The phase and the progress of the work."""
     return {"phase": known.phase, "iteration": known.iteration, "converged": known.convergence.reached}
 

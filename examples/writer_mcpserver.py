@@ -15,7 +15,7 @@ from writer import Studio, Writer, prompt, scripted, sessions, writers
 import holdfast
 
 server = MCPServer("studio")
-sessions.install(server, noun="studio")
+sessions.install(server)
 CurrentStudio = Annotated[holdfast.Session[Studio], Resolve(sessions)]
 CurrentWriter = Annotated[Writer, Resolve(writers)]
 
@@ -55,7 +55,7 @@ async def draft(
     studio: CurrentStudio,
     writer: CurrentWriter,
     said: Annotated[CreateMessageResult, Resolve(drafted)],
-    session_id: str = "",
+    studio_id: str = "",
 ) -> str:
     """Write a first draft."""
     text = str(said.content.text)
@@ -70,7 +70,7 @@ async def draft(
 @server.tool()
 @writers.requires("drafted", "revised")
 async def critique(
-    writer: CurrentWriter, said: Annotated[CreateMessageResult, Resolve(criticised)], session_id: str = ""
+    writer: CurrentWriter, said: Annotated[CreateMessageResult, Resolve(criticised)], studio_id: str = ""
 ) -> list[str]:
     """Name the faults of the text."""
     points = str(said.content.text).splitlines()
@@ -83,7 +83,7 @@ async def critique(
 @server.tool()
 @writers.requires("criticised", when=lambda writer: writer.state.text)
 async def revise(
-    writer: CurrentWriter, said: Annotated[CreateMessageResult, Resolve(revised)], session_id: str = ""
+    writer: CurrentWriter, said: Annotated[CreateMessageResult, Resolve(revised)], studio_id: str = ""
 ) -> str:
     """Rewrite the text without the faults that the critique named."""
     text = str(said.content.text)
@@ -95,7 +95,7 @@ async def revise(
 
 @server.tool()
 async def progress(
-    known: Annotated[holdfast.state.Insight, Resolve(writers.insight)], session_id: str = ""
+    known: Annotated[holdfast.state.Insight, Resolve(writers.insight)], studio_id: str = ""
 ) -> dict[str, object]:
     """The phase and the progress of the work."""
     return {"phase": known.phase, "iteration": known.iteration, "converged": known.convergence.reached}

@@ -47,15 +47,25 @@ class Counter(holdfast.SessionState):
 
 
 @asynccontextmanager
-async def ours(url: str, save: bool) -> AsyncGenerator["Ways"]:
+async def ours(url: str, writes: bool) -> AsyncGenerator["Ways"]:
     async with holdfast.open_store(url) as store:
-        sessions = holdfast.Sessions(Counter, store)
+        sessions = holdfast.Sessions(Counter, store, noun="session")
         server = FastMCP("ours")
-        sessions.install(server, save=save)
+        sessions.install(server)
 
-        @server.tool
-        async def count(session_id: str, session: holdfast.Session[Counter] = Depends(sessions)) -> int:
-            return (await session.update(lambda state: state.up())).n
+        if writes:
+
+            @server.tool(name="count")
+            @sessions.writes
+            async def count(counter: Counter) -> int:
+                counter.up()
+                return counter.n
+
+        else:
+
+            @server.tool(name="count")
+            async def update(session_id: str, session: holdfast.Session[Counter] = Depends(sessions)) -> int:
+                return (await session.update(lambda state: state.up())).n
 
         handles = [(await sessions.begin()).handle for _ in range(SESSIONS)]
         async with Client(server) as client:
@@ -151,7 +161,7 @@ async def run(scale: float) -> str:
     places = [(way, tasks) for way in ("client", "server") for tasks in (1, SESSIONS)]
     try:
         async with ours(valkey.url, False) as a, ours(valkey.url, True) as b, theirs(valkey.url) as c, nothing() as d:
-            subjects = {"ours": a, "ours, saved by middleware": b, BASE: c, "no session at all": d}
+            subjects = {"ours, by `session.update`": a, "ours, by `writes`": b, BASE: c, "no session at all": d}
             found: dict[tuple[str, str, int], list[float]] = {}
             with Progress(console=Console(stderr=True), transient=True) as progress:
                 bar = progress.add_task("state", total=len(places) * ROUNDS * len(subjects))

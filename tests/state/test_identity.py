@@ -71,9 +71,8 @@ def test_what_stands_for_a_session_differs_by_caller_connection_and_kind() -> No
         ([], "can never find"),
         ([ARGUMENT, ARGUMENT], "twice"),
         ([holdfast.state.ForEveryone(), ARGUMENT], "nothing after"),
-        ([holdfast.state.FromArgument("")], "empty name"),
-        ([holdfast.state.FromMeta("")], "empty name"),
-        (["session_id"], "not a place to look"),
+        ([holdfast.state.FromMeta("")], "no name"),
+        (["basket_id"], "not a place to look"),
     ],
 )
 def test_a_chain_that_can_never_match_is_refused(chain: list[Any], said: str) -> None:
@@ -96,10 +95,10 @@ async def test_a_server_on_which_nothing_can_be_found_does_not_start() -> None:
 
     twice = MCPServer("shop")
     by_handle.install(twice)
-    with pytest.raises(holdfast.UsageError, match="has a tool create_session already"):
+    with pytest.raises(holdfast.UsageError, match="has a tool create_basket already"):
         holdfast.Sessions(Basket).install(twice)
-    with pytest.raises(holdfast.UsageError, match="can't be part of a tool's name"):
-        by_handle.install(twice, noun="my basket")
+    with pytest.raises(holdfast.UsageError, match="makes no name"):
+        holdfast.Sessions(Basket, noun="my basket")
     secret = holdfast.Sessions(Basket, "postgresql://u:s3cret@127.0.0.1:1/x")
     assert "s3cret" not in repr(secret)
 
@@ -169,23 +168,23 @@ async def test_one_session_is_shared_by_servers_of_both_frameworks() -> None:
     sessions.install(official)
 
     @fast.tool
-    async def add(item: str, session_id: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> int:
+    async def add(item: str, basket_id: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> int:
         return len((await basket.update(lambda state: state.items.append(item))).items)
 
     @official.tool()
-    async def count(session_id: str, basket: Annotated[holdfast.Session[Basket], Resolve(sessions)]) -> int:
+    async def count(basket_id: str, basket: Annotated[holdfast.Session[Basket], Resolve(sessions)]) -> int:
         return len(basket.state.items)
 
     async with Client(fast) as one, mcp.Client(official) as other:
-        made = await other.call_tool("create_session", {})
+        made = await other.call_tool("create_basket", {})
         assert made.structured_content is not None
-        handle = made.structured_content["session_id"]
+        handle = made.structured_content["basket_id"]
         for number in range(1, 4):
-            assert (await one.call_tool("add", {"item": "fig", "session_id": handle})).data == number
-            told = await other.call_tool("count", {"session_id": handle})
+            assert (await one.call_tool("add", {"item": "fig", "basket_id": handle})).data == number
+            told = await other.call_tool("count", {"basket_id": handle})
             assert told.structured_content == {"result": number}
-        await one.call_tool("end_session", {"session_id": handle})
-        assert (await other.call_tool("count", {"session_id": handle})).is_error
+        await one.call_tool("end_basket", {"basket_id": handle})
+        assert (await other.call_tool("count", {"basket_id": handle})).is_error
 
 
 @pytest.mark.promise("state.identity")

@@ -48,18 +48,18 @@ async def test_what_survives_what_is_as_the_table_says(framework: str, tmp_path:
         async def mark(replica: Replica, session: str) -> dict[str, int]:
             """Add one in every scope, and tell what is there."""
             async with client(replica.url, "2026") as asking:
-                return dict(await value(asking, "mark", session_id=session))
+                return dict(await value(asking, "mark", basket_id=session))
 
         async def begin() -> str:
             async with client(one.url, "2026") as asking:
-                return str((await value(asking, "create_basket"))["session_id"])
+                return str((await value(asking, "create_basket"))["basket_id"])
 
         session = await begin()
         assert set((await mark(one, session)).values()) == {1}
         again = await mark(one, session)
         elsewhere = await mark(other, session)
         async with client(one.url, "2026") as asking:
-            await value(asking, "end_basket", session_id=session)
+            await value(asking, "end_basket", basket_id=session)
         after_end = await mark(one, await begin())
         await one.restart()
         session = await begin()
@@ -127,7 +127,7 @@ async def test_a_nested_call_sees_a_copy_and_leaves_nothing_on_mcpserver() -> No
             trace.get().steps.append("before")
         return await call_next(ctx)
 
-    server = MCPServer("shop", middleware=[sessions.middleware(save=False), tracing])
+    server = MCPServer("shop", middleware=[sessions.middleware(), tracing])
 
     @server.tool()
     async def outer(ctx: SdkContext[Any, Any]) -> list[str]:

@@ -34,23 +34,23 @@ async def test_a_tool_error_tells_the_caller_no_address_and_no_owner(
     sessions.install(official)
 
     @fast.tool(name="put")
-    async def put_here(session_id: str, plain: holdfast.Session[Basket] = Depends(sessions)) -> str:
+    async def put_here(basket_id: str, plain: holdfast.Session[Basket] = Depends(sessions)) -> str:
         await plain.update(lambda state: setattr(state, "price", state.price + 1))
         return "ok"
 
     @official.tool()
-    async def put(session_id: str, plain: Annotated[holdfast.Session[Basket], Resolve(sessions)]) -> str:
+    async def put(basket_id: str, plain: Annotated[holdfast.Session[Basket], Resolve(sessions)]) -> str:
         await plain.update(lambda state: setattr(state, "price", state.price + 1))
         return "ok"
 
     @fast.tool
-    async def turn(session_id: str, plain: holdfast.Session[Basket] = Depends(sessions)) -> str:
+    async def turn(basket_id: str, plain: holdfast.Session[Basket] = Depends(sessions)) -> str:
         async with plain.lease():
             return "ok"
 
     async with Client(fast) as client, mcp.Client(official) as other:
         begun = await sessions.begin()
-        arguments = {"session_id": begun.handle}
+        arguments = {"basket_id": begun.handle}
         async with begun.lease():
             busy = (await client.call_tool("turn", arguments, raise_on_error=False)).content[0].text
         assert "another long turn on this session is in progress" in busy
@@ -98,13 +98,13 @@ async def test_errors_of_a_foreign_store_reach_no_caller_of_a_lifecycle_tool(cap
         fast, official = FastMCP("shop"), MCPServer("shop")
         sessions.install(fast)
         sessions.install(official)
-        named = {"session_id": (await sessions.begin()).handle}
+        named = {"basket_id": (await sessions.begin()).handle}
         calls: list[tuple[str, str, dict[str, Any]]] = [
-            ("get", "resume_session", named),
-            ("log", "resume_session", named),
-            ("commit", "fork_session", named),
-            ("commit", "create_session", {}),
-            ("end", "end_session", named),
+            ("get", "resume_basket", named),
+            ("log", "resume_basket", named),
+            ("commit", "fork_basket", named),
+            ("commit", "create_basket", {}),
+            ("end", "end_basket", named),
         ]
         async with Client(fast) as client, mcp.Client(official) as other:
             for broken, tool, arguments in calls:

@@ -27,7 +27,7 @@ async def work(url: Any, era: str, session: str, token: str | None = None) -> li
     for tool in ("draft", *(["critique", "revise", "progress"] * 3)):
         async with client(await url(), era, token) as asking:
             arguments = {"topic": "Kelp"} if tool == "draft" else {}
-            answer = await value(asking, tool, session_id=session, **arguments)
+            answer = await value(asking, tool, studio_id=session, **arguments)
             said.append(answer.get("result", answer) if isinstance(answer, dict) else answer)
     return said
 
@@ -60,7 +60,7 @@ async def test_with_restarts_between_steps_on_two_replicas_it_is_as_in_one_proce
             return both[process % 2].url
 
         async with client(both[0].url, "2026") as asking:
-            sessions = [(await value(asking, "create_studio"))["session_id"] for _ in range(3)]
+            sessions = [(await value(asking, "create_studio"))["studio_id"] for _ in range(3)]
         plain = await work(still, "2026", sessions[0])
         assert await work(restarted, "2026", sessions[1]) == plain
         assert coming is not None
@@ -68,12 +68,12 @@ async def test_with_restarts_between_steps_on_two_replicas_it_is_as_in_one_proce
         assert await work(alternating, "2025", sessions[2]) == plain
         assert plain[-1] == {"phase": "revised", "iteration": 3, "converged": False}
         async with client(both[0].url, "2025") as asking:
-            told = await refusal(asking, "revise", session_id=sessions[1])
+            told = await refusal(asking, "revise", studio_id=sessions[1])
             assert told.startswith(
                 "the writer is in phase 'revised': 'revise' needs 'criticised'; call critique next ("
             )
             parallel = [
-                asking.call_tool(tool, {"session_id": sessions[2]}) for tool in ("critique", "revise", "critique")
+                asking.call_tool(tool, {"studio_id": sessions[2]}) for tool in ("critique", "revise", "critique")
             ]
             answers = await asyncio.gather(*parallel)
             for answer in answers:
@@ -81,7 +81,7 @@ async def test_with_restarts_between_steps_on_two_replicas_it_is_as_in_one_proce
                     assert "phase" in str(answer.content)
             done = sum(not answer.is_error for answer in answers)  # all three, if they came one after another
             assert 1 <= done <= 3
-            after = await value(asking, "progress", session_id=sessions[2])
+            after = await value(asking, "progress", studio_id=sessions[2])
             assert after["phase"] == ("criticised" if done % 2 else "revised")
         for replica in both:
             await replica.stop()
@@ -130,21 +130,21 @@ async def test_two_users_at_once_and_a_client_that_offers_its_model(framework: s
         begun: dict[str, str] = {}
         for token in ("alice-token", "bob-token"):
             async with client(server.url, "2026", token) as asking:
-                begun[token] = (await value(asking, "create_studio"))["session_id"]
+                begun[token] = (await value(asking, "create_studio"))["studio_id"]
         both = await asyncio.gather(*(work(here, "2026", session, token) for token, session in begun.items()))
         assert both[0] == both[1]
         async with client(server.url, "2026", "bob-token") as bob:
-            assert "no such session" in await refusal(bob, "critique", session_id=begun["alice-token"])
+            assert "no such session" in await refusal(bob, "critique", studio_id=begun["alice-token"])
     async with replicas(Replica(framework, store, EXAMPLE="writer")) as (server,):
         for era in ERAS:
             asked: list[str] = []
             async with with_a_model(server.url, era, asked) as asking:
-                session = (await value(asking, "create_studio"))["session_id"]
-                assert "model: 1" in await text(asking, "draft", topic="Kelp", session_id=session)
+                session = (await value(asking, "create_studio"))["studio_id"]
+                assert "model: 1" in await text(asking, "draft", topic="Kelp", studio_id=session)
                 await server.restart()
             async with with_a_model(server.url, era, asked) as asking:
-                await text(asking, "critique", session_id=session)
-                assert "model: 3" in await text(asking, "revise", session_id=session)
+                await text(asking, "critique", studio_id=session)
+                assert "model: 3" in await text(asking, "revise", studio_id=session)
             assert asked[0] == "Write one sentence about Kelp."
             assert "Correct these faults: too long, too wet" in asked[2]
             assert len(asked) == 3  # each question once

@@ -29,7 +29,7 @@ sessions.install(server)
 
 
 @server.tool
-async def add(item: str, session_id: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> int:
+async def add(item: str, basket_id: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> int:
     assert_type(basket, holdfast.Session[Basket])
     assert_type(basket.state, Basket)
     async with basket.edit("add") as draft:
@@ -42,12 +42,18 @@ async def add(item: str, session_id: str, basket: holdfast.Session[Basket] = Dep
     assert_type(await basket.at(1), Basket)
     assert_type(await basket.fork(), holdfast.Session[Basket])
     assert_type(await basket.undo(), Basket)
-    assert_type(basket.draft, Basket)
     return basket.rev
 
 
 @official.tool()
-async def put(item: str, basket: Annotated[holdfast.Session[Basket], Resolve(sessions)], session_id: str = "") -> int:
+@sessions.writes
+async def take(item: str, basket: Basket) -> list[str]:
+    assert_type(basket, Basket)
+    return basket.items
+
+
+@official.tool()
+async def put(item: str, basket: Annotated[holdfast.Session[Basket], Resolve(sessions)], basket_id: str = "") -> int:
     return (await basket.read()).count
 
 

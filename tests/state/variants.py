@@ -65,23 +65,23 @@ def fastmcp(server: "FastMCP[Any]", sessions: "holdfast.Sessions[Any]") -> None:
 
     @server.tool
     async def slow(
-        article: str, session_id: str = "", fail: bool = False, basket: "holdfast.Session[Any]" = Depends(sessions)
+        article: str, basket_id: str = "", fail: bool = False, basket: "holdfast.Session[Any]" = Depends(sessions)
     ) -> str:
         return await _slow_edit(basket, article, fail)
 
     @server.tool
-    async def note(text: str, session_id: str = "", basket: "holdfast.Session[Any]" = Depends(sessions)) -> str:
+    async def note(text: str, basket_id: str = "", basket: "holdfast.Session[Any]" = Depends(sessions)) -> str:
         return await _note(basket, text)
 
     @server.tool
-    async def where(session_id: str = "", basket: "holdfast.Session[Any]" = Depends(sessions)) -> str:
+    async def where(basket_id: str = "", basket: "holdfast.Session[Any]" = Depends(sessions)) -> str:
         return basket.handle
 
     PERSISTENT.install(server, tools=False)
 
     @server.tool
     async def mark(
-        session_id: str = "",
+        basket_id: str = "",
         basket: "holdfast.Session[Any]" = Depends(sessions),
         everyone: "holdfast.Session[Numbers]" = Depends(PERSISTENT),
     ) -> dict[str, int]:
@@ -94,20 +94,20 @@ def mcpserver(server: "MCPServer[Any]", sessions: "holdfast.Sessions[Any]") -> N
     current = Annotated[holdfast.Session[Any], Resolve(sessions)]
 
     @server.tool()
-    async def slow(article: str, basket: current, session_id: str = "", fail: bool = False) -> str:  # type: ignore[valid-type]
+    async def slow(article: str, basket: current, basket_id: str = "", fail: bool = False) -> str:  # type: ignore[valid-type]
         return await _slow_edit(basket, article, fail)
 
     @server.tool()
-    async def note(text: str, basket: current, session_id: str = "") -> str:  # type: ignore[valid-type]
+    async def note(text: str, basket: current, basket_id: str = "") -> str:  # type: ignore[valid-type]
         return await _note(basket, text)
 
     @server.tool()
-    async def where(basket: current, session_id: str = "") -> str:  # type: ignore[valid-type]
+    async def where(basket: current, basket_id: str = "") -> str:  # type: ignore[valid-type]
         return basket.handle  # type: ignore[attr-defined, no-any-return]
 
     PERSISTENT.install(server, tools=False)
     everybody = Annotated[holdfast.Session[Numbers], Resolve(PERSISTENT)]
 
     @server.tool()
-    async def mark(basket: current, everyone: everybody, session_id: str = "") -> dict[str, int]:  # type: ignore[valid-type]
+    async def mark(basket: current, everyone: everybody, basket_id: str = "") -> dict[str, int]:  # type: ignore[valid-type]
         return await _mark(basket, everyone)

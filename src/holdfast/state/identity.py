@@ -50,7 +50,8 @@ Found: TypeAlias = Named | Key
 class FromArgument:
     """The handle in an argument of the tool, passed by the model. Works with every client, in both eras."""
 
-    name: str = "session_id"
+    name: str = ""
+    """Of the argument; by the sessions' noun if left out, as `basket_id`."""
 
     def find(self, caller: Identity, kind: str) -> Found | None:
         """How the call of `caller` names a session of this `kind`; None if it does not."""
@@ -170,6 +171,11 @@ class Chain:
         """The name of the required argument, if that is the only place to look."""
         only = self.places[0]
         return only.name if len(self.places) == 1 and isinstance(only, FromArgument) else None
+
+    @property
+    def needs_no_argument(self) -> bool:
+        """Whether there is another way to name a session than by an argument."""
+        return any(not isinstance(place, FromArgument) for place in self.places)
 
     @property
     def needs_authentication(self) -> bool:

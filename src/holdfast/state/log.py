@@ -57,11 +57,10 @@ class Log:
     async def add(self, label: str, data: JSON = None) -> None:
         """Add an entry that changes no state."""
         session = self._session
-        if session.draft is not None:  # written with the save after the call
+        if session.draft is not None:  # written when the call ends, or not at all
             session.draft.note(label, data)
             return
         with session.showing():
-            session.record.table.write_at_once()
             await session.record.retried(lambda: session.record.note(label, data))
 
     async def newest_first(self) -> AsyncGenerator[HistoryEntry]:

@@ -5,7 +5,7 @@ A record of a newer version than the code, or one without a migration to this ve
 
 import copy
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -15,6 +15,8 @@ from holdfast.errors import CorruptRecord, UnstorableValue, UsageError
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 F = TypeVar("F", bound=Callable[..., Any])
 _FROM = "__holdfast_from_version__"
+FROZEN = "__holdfast_frozen__"
+"""In the dictionary of a state that may not be changed."""
 
 
 def migrate(*, from_version: int) -> Callable[[F], F]:
@@ -69,6 +71,24 @@ class SessionState(BaseModel):
                 f"{cls.__name__} has no migration from version {missing[0]}",
                 remedy=f"add a function marked @migrate(from_version={missing[0]})",
             )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if FROZEN in self.__dict__:
+            raise UsageError(
+                f"this tool only reads its session, and {name!r} would not be kept",
+                remedy="declare the tool with `writes` instead of `reads`",
+            )
+        super().__setattr__(name, value)
+
+    def __copy__(self) -> Self:
+        copied = super().__copy__()
+        cast("dict[str, Any]", copied.__dict__).pop(FROZEN, None)
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        copied = super().__deepcopy__(memo)
+        cast("dict[str, Any]", copied.__dict__).pop(FROZEN, None)
+        return copied
 
     @classmethod
     def read(cls, data: JSON, id: str) -> "SessionState":
@@ -126,6 +146,12 @@ def _places(error: ValidationError) -> str:
     """The places and reasons of a validation error, without the values, which are the caller's data."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
     return "; ".join(f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in found)[:400]
+
+
+def become(state: SessionState, other: SessionState) -> None:
+    """Make a state equal to another of its class, for those who have it at hand; `other` is not used afterwards."""
+    for slot in ("__dict__", "__pydantic_fields_set__", "__pydantic_private__"):
+        object.__setattr__(state, slot, getattr(other, slot))
 
 
 M = TypeVar("M", bound=SessionState)

@@ -4,16 +4,18 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.core.values import JSON
 from holdfast.errors import CorruptRecord, HoldfastError, NotFound, UsageError
+from holdfast.state.calls import results
+from holdfast.state.calls.request import current_transaction
 from holdfast.state.identity import Chain, Found, Identity, Key, Named
 from holdfast.state.model import SessionState
 from holdfast.state.session import Session
 from holdfast.state.storage import records
-from holdfast.state.storage.entries import COMPANIONS, KIND, POINTERS
+from holdfast.state.storage.entries import COMPANIONS, KIND, POINTERS, RESULTS
 from holdfast.state.storage.pointers import DAY, Pointers
 from holdfast.state.storage.session_record import SessionRecord
 from holdfast.state.storage.table import SessionTable
@@ -27,12 +29,12 @@ REAP_SECONDS = 600.0
 class SessionRegistry(Generic[S]):
     """All sessions of one kind of state, and the lookup of a call's session."""
 
-    def __init__(self, table: SessionTable[S], chain: Chain) -> None:
+    def __init__(self, table: SessionTable[S], chain: Chain, noun: str) -> None:
         self.table = table
         self.chain = chain
-        self.is_saved = False
-        """Whether middleware saves these sessions after each call."""
-        self._pointers = Pointers(table)
+        self.noun = noun
+        """What a session is called in names of tools and arguments."""
+        self.pointers = Pointers(table)
         self._companions: dict[str, type] = {}
         self._at_end: list[Callable[[], Awaitable[None]]] = []
 
@@ -46,25 +48,8 @@ class SessionRegistry(Generic[S]):
 
     # On a server
 
-    def will_be_saved(self) -> None:
-        """Declare that middleware saves these sessions after each call.
-        Rejected if they have companions, whose steps are written even if that save is rejected.
-        """
-        if self._companions:
-            raise UsageError(
-                f"{self!r} has companions, whose steps are written at once, even if the save is rejected",
-                remedy="install without save=True, and change the session in `async with session.edit()`",
-            )
-        self.is_saved = True
-
     def add_companions(self, kind: str, companion: type, at_end: Callable[[], Awaitable[None]]) -> None:
-        """Register a kind of companion; `at_end` runs when the server stops."""
-        if self.is_saved:
-            raise UsageError(
-                f"{self!r} is saved by middleware after each call; steps of a companion are written at once, "
-                "even if the save is rejected",
-                remedy="install without save=True, and change the session in `async with session.edit()`",
-            )
+        """Sessions get companions of this kind; `at_end` runs when the server stops."""
         if self._companions.setdefault(kind, companion) is not companion:
             raise UsageError(
                 f"{self!r} already has another companion of the kind {kind!r}",
@@ -109,6 +94,8 @@ class SessionRegistry(Generic[S]):
                 await store.reap(kind=KIND, expired_for=DAY)
                 await store.reap(kind=COMPANIONS)
                 await store.reap(kind=POINTERS)
+                await store.reap(kind=RESULTS)
+                await results.trim(store)
             except HoldfastError as error:
                 log.warning("%r: dead records were not removed: %s", self, error.what)
 
@@ -126,11 +113,22 @@ class SessionRegistry(Generic[S]):
         return Session(SessionRecord(self.table, *await self.table.begin(principal, state, title=title, parent=parent)))
 
     async def find(self, handle: str, principal: Principal = ANONYMOUS) -> Session[S]:
-        """Find the caller's session.
-        Raises `NotFound` both for a session that never existed and for another caller's; the owner gets
-        `SessionExpired` or `Ended`.
-        """
-        return Session(SessionRecord(self.table, *await self.table.load(handle, principal)))
+        """The caller's session. `NotFound` for one that never was, and exactly the same for another caller's; the owner
+        gets `SessionExpired` or `Ended`. In a call that has taken it, with what the call has changed."""
+        taken = self.taken(handle, principal)
+        return (
+            taken
+            if taken is not None
+            else Session(SessionRecord(self.table, *await self.table.load(handle, principal)))
+        )
+
+    def taken(self, handle: str, principal: Principal) -> Session[S] | None:
+        """The session as the call under way has taken it, if it has."""
+        transaction = current_transaction()
+        known = transaction.sessions.get(handle) if transaction is not None else None
+        if known is None or known.record.table is not self.table or known.principal != principal:
+            return None
+        return cast("Session[S]", known)
 
     async def find_all(self, principal: Principal, limit: int = 100) -> list[Session[S]]:
         """List the live sessions of one caller, at most `limit`;
@@ -163,9 +161,17 @@ class SessionRegistry(Generic[S]):
                     remedy=f"{self.table.begin_hint}, or {self.chain.hint}",
                 )
             case Named(handle):
+                taken = self.taken(handle, caller.principal)
+                if taken is not None:
+                    return taken
                 record, state = await self.table.load(handle, caller.principal)
                 await self.table.slide(record)
                 return Session(SessionRecord(self.table, record, state))
             case Key():
-                record = SessionRecord(self.table, *await self._pointers.find(found))
-                return Session(record, shared_with=caller.principal if found.shared else None)
+                record = SessionRecord(self.table, *await self.pointers.find(found))
+                taken = self.taken(record.handle, found.principal)
+                return (
+                    taken
+                    if taken is not None
+                    else Session(record, shared_with=caller.principal if found.shared else None)
+                )

@@ -60,9 +60,8 @@ class Session(Generic[S]):
 
     @property
     def state(self) -> S:
-        """A copy of the state as last read or written;
-        in a call that middleware saves, with the changes of the call so far.
-        """
+        """A copy of the state as it was read or written last; in a call that has taken the session, with what
+        the call has changed so far."""
         return self.in_call.state
 
     @property
@@ -95,18 +94,6 @@ class Session(Generic[S]):
             await self.record.slide()
         return self.state
 
-    @property
-    def draft(self) -> S:
-        """The state, to be changed in place where middleware saves it after the call."""
-        draft = self.in_call.draft
-        if draft is None:
-            with self.in_call.showing():
-                raise UsageError(
-                    "no middleware saves this session after the call",
-                    remedy="sessions.install(server, save=True), or change it in `async with session.edit()`",
-                )
-        return draft.state
-
     @asynccontextmanager
     async def edit(self, label: str = "edit") -> AsyncGenerator[S]:
         """Change the state inside the block.
@@ -115,13 +102,12 @@ class Session(Generic[S]):
         """
         draft = self.in_call.draft
         if draft is not None:
-            before, changed = draft.state, draft.copy()
+            before, changed = draft.copy(), draft.copy()
             yield changed
             with self.in_call.showing():
                 draft.replace(changed, label, over=before)
             return
         with self.in_call.showing():
-            self.record.table.write_at_once()
             await self.record.current()
         base, changed = self.record.base, self.state
         yield changed
@@ -138,12 +124,12 @@ class Session(Generic[S]):
 
         draft = self.in_call.draft
         if draft is not None:
+            before = draft.copy()
             state = changed(draft.copy())
             with self.in_call.showing():
-                draft.replace(state, label, over=draft.state)
+                draft.replace(state, label, over=before)
             return self.state
         with self.in_call.showing():
-            self.record.table.write_at_once()
             await self.record.retried(lambda: self.record.commit(changed(self.state), label))
         return self.state
 
@@ -167,8 +153,8 @@ class Session(Generic[S]):
             await self.record.commit(state, label, once=once)
 
         with self.in_call.showing():
-            self.in_call.check_no_draft("once()")
-            self.in_call.key_name(key)  # rejected before anything is read
+            self.in_call.check_not_taken("once()")
+            self.in_call.key_name(key)  # refused before anything is read
             await self.record.retried(attempt)
         return result[0]
 
@@ -178,7 +164,7 @@ class Session(Generic[S]):
         The lease is renewed during the block; if the process dies, it expires after `ttl` seconds.
         """
         with self.in_call.showing():
-            self.in_call.check_no_draft("a lease")
+            self.in_call.check_not_taken("a lease")
         async with long_turn(self.in_call, ttl) as fence:
             base, changed = self.record.base, self.state
             yield changed
@@ -204,14 +190,17 @@ class Session(Generic[S]):
         change the resulting state.
         """
         with self.in_call.showing():
-            self.in_call.check_no_draft("undo()")
+            self.in_call.check_unchanged("undo()")
             await self.record.refresh()
             base = self.record.base
             target = await self.record.rev_before_last_change()
             state = await self.record.at(target)
             if adjust is not None:
                 adjust(state)
-            await self.record.commit(state, UNDO, base=base, undo=target)
+            if self.in_call.draft is not None:
+                self.in_call.draft.undo_to(target, state)
+            else:
+                await self.record.commit(state, UNDO, base=base, undo=target)
         return self.state
 
     async def fork(self, rev: int | None = None, title: str = "") -> "Session[S]":

@@ -1,13 +1,17 @@
 """`Sessions`, which the author of a server declares once for each kind of state."""
 
-from collections.abc import Sequence
-from typing import TypeVar
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from holdfast.errors import UsageError
+from holdfast.state.calls.transaction import TURN_SECONDS, TURN_TTL
 from holdfast.state.frameworks.injection import Injectable
 from holdfast.state.frameworks.install import install
 from holdfast.state.frameworks.middleware import StateMiddleware
-from holdfast.state.identity import DEFAULT, Chain, IdentitySource
+from holdfast.state.frameworks.taking import take
+from holdfast.state.identity import DEFAULT, Chain, FromArgument, IdentitySource
 from holdfast.state.model import SessionState
 from holdfast.state.storage.pointers import DAY
 from holdfast.state.storage.store_handle import StoreHandle
@@ -15,6 +19,7 @@ from holdfast.state.storage.table import HISTORY, SessionTable
 from holdfast.stores.contract import MAX_RECORD_BYTES, Store
 
 S = TypeVar("S", bound=SessionState)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Sessions(Injectable[S]):
@@ -33,38 +38,75 @@ class Sessions(Injectable[S]):
         history: int = HISTORY,
         max_bytes: int = MAX_RECORD_BYTES,
         name: str | None = None,
+        noun: str | None = None,
+        turn_wait: float = TURN_SECONDS,
+        turn_ttl: float = TURN_TTL,
     ) -> None:
-        """`store` is a store or a URL, which is opened by the first call; `keys` then encrypt it, and `max_bytes`
-        limits a record. `identity` says where a call may name its session, in order. A session ends `idle` seconds
-        after its last use and `max_age` seconds after it began; None means never. `quota` limits the sessions of one
-        authenticated caller, `history` the revisions that can be restored. `name` distinguishes kinds of state in one
-        store; it is the class's name if left out.
+        """
+        `store` is a store or its URL, which is opened by the first call; `keys` then seal it, and `max_bytes` limits a
+        record. `identity` says where a call may name its session, in order. A session ends `idle` seconds after its
+        last use and `max_age` seconds after it began; None means never. `quota` limits the sessions of one
+        authenticated caller, `history` the revisions that can be gone back to. `name` distinguishes kinds of state in
+        one store; it is the class's name if left out. `noun` is what a session is called in names of tools and
+        arguments: `create_basket`, `basket_id`; for the class ShoppingBasket it is shopping_basket if left out. A call
+        under `writes` waits `turn_wait` seconds for its turn; the turn of a process that died is free after `turn_ttl`.
         """
         if not isinstance(kind, type) or not issubclass(kind, SessionState):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"{kind!r:.80} is not a class of state", remedy="derive it from holdfast.SessionState")
         name = name or kind.__name__
+        noun = noun if noun is not None else _snake(kind.__name__)
+        if not noun.isidentifier():
+            raise UsageError(f"noun={noun!r:.60} makes no name of a tool", remedy="use letters, digits and _")
         handle = StoreHandle(store, keys=keys, max_bytes=max_bytes, owner=name)
-        table = SessionTable(kind, name, handle, idle=idle, max_age=max_age, history=history, quota=quota)
-        super().__init__(table, Chain(identity))
+        table = SessionTable(
+            kind,
+            name,
+            handle,
+            idle=idle,
+            max_age=max_age,
+            history=history,
+            quota=quota,
+            turn_wait=turn_wait,
+            turn_ttl=turn_ttl,
+        )
+        named = [replace(each, name=f"{noun}_id") if each == FromArgument() else each for each in identity]
+        super().__init__(table, Chain(named), noun)
+
+    def writes(self, function: F) -> F:
+        """Below a tool's decorator: the parameter that is annotated with the class of state is filled with it, and what
+        the call changes in it is written when the call ends; nothing is written if it fails.
+
+        Calls that write one session take turns, in all processes. An argument that names the session is added.
+        """
+        return take(function, self, writes=True)
+
+    def reads(self, function: F) -> F:
+        """Like `writes`, for tools, resources and prompts that change nothing: waits for nobody, and the state that it
+        gives can't be changed."""
+        return take(function, self, writes=False)
 
     def install(
         self,
         server: object,
         *,
-        noun: str = "session",
         create: Sequence[str] = (),
-        save: bool = False,
-        tools: bool = True,
+        tools: bool | Sequence[str] = True,
     ) -> None:
-        """Install the lifecycle tools, the request's scope and closing of the store on a FastMCP or MCPServer `server`.
+        """Put the lifecycle tools, the transactions of calls and the closing of the store on a FastMCP or MCPServer
+        `server`.
 
-        `noun="basket"` names the tools create_basket, list_baskets, resume_basket, fork_basket and end_basket; `create`
-        are the fields of the state that create_… takes; `save=True` saves `session.draft` after each call.
+        `tools=("create", "list", "end")` are those of the five tools to offer; True for all, and False for none. They
+        are create_basket, list_baskets, resume_basket, fork_basket and end_basket, by the sessions' noun; `create` are
+        the fields of the state that create_… takes.
         """
-        install(server, self, noun, create, save, tools)
+        install(server, self, create, tools)
 
-    def middleware(self, *, save: bool = True) -> StateMiddleware:
-        """Middleware for `FastMCP(middleware=[…])` and `MCPServer(middleware=[…])`:
-        begins the request's scope and, with `save`, saves sessions after a call.
-        """
-        return StateMiddleware(self, save=save)
+    def middleware(self) -> StateMiddleware:
+        """What `install` puts on the server for its calls, for `FastMCP(middleware=[…])` and
+        `MCPServer(middleware=[…])`."""
+        return StateMiddleware()
+
+
+def _snake(name: str) -> str:
+    """A class's name as part of a tool's."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).strip("_").lower()

@@ -79,20 +79,19 @@ class Ok(BaseModel):
     sure: bool = True
 
 
-@pytest.mark.promise("state.once")
+@pytest.mark.promise("state.keys")
 async def test_a_question_to_the_client_is_no_answer_to_keep() -> None:
     sessions = holdfast.Sessions(Basket)
     server: MCPServer[Any] = MCPServer("shop")
-    sessions.install(server, save=True)
-    current = Annotated[holdfast.Session[Basket], Resolve(sessions)]
+    sessions.install(server)
 
-    async def ask(b: current) -> Elicit[Ok]:  # type: ignore[valid-type]
-        b.draft.items.append("asked")  # type: ignore[attr-defined]
+    async def ask() -> Elicit[Ok]:
         return Elicit("sure?", Ok)
 
     @server.tool()
-    async def order(b: current, ok: Annotated[Ok, Resolve(ask)], session_id: str = "") -> str:  # type: ignore[valid-type]
-        b.draft.items.append("ordered")  # type: ignore[attr-defined]
+    @sessions.writes
+    async def order(basket: Basket, ok: Annotated[Ok, Resolve(ask)]) -> str:
+        basket.items.append("ordered")
         return "ordered"
 
     async def agree(context: Any, params: Any) -> ElicitResult:
@@ -101,6 +100,6 @@ async def test_a_question_to_the_client_is_no_answer_to_keep() -> None:
     begun = await sessions.begin()
     async with mcp.Client(server, elicitation_callback=agree) as client:
         for _ in range(2):
-            answer = await client.call_tool("order", {"session_id": begun.handle}, meta={IDEMPOTENCY_KEY: "k"})
+            answer = await client.call_tool("order", {"basket_id": begun.handle}, meta={IDEMPOTENCY_KEY: "k"})
             assert str(answer.content[0].text) == "ordered"  # type: ignore[union-attr]
-    assert (await begun.read()).items == ["asked", "ordered"]
+    assert (await begun.read()).items == ["ordered"]

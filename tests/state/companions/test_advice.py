@@ -22,7 +22,7 @@ async def test_advice_names_tools_as_a_mount_does(guarded_by: str, names: list[s
     for name in names:
         outer = FastMCP(name)
         if is_scoped:  # the servers between have middleware of ours too
-            holdfast.Sessions(Other).install(outer, noun=f"other_{name}")
+            holdfast.Sessions(Other, noun=f"other_{name}").install(outer)
         outer.mount(server, namespace=name)
         server = outer
     prefix = "".join(f"{name}_" for name in reversed(names))
@@ -30,11 +30,11 @@ async def test_advice_names_tools_as_a_mount_does(guarded_by: str, names: list[s
     async with Client(server) as client:
 
         async def said(session: str) -> str:
-            arguments = {"session_id": session}
+            arguments = {"studio_id": session}
             answer = await client.call_tool(f"{prefix}critique", arguments, raise_on_error=False)
             return str(answer.content[0].text)
 
         known = {tool.name for tool in await client.list_tools()}
-        for advice, text in (("draft", await said(handle)), ("create_session", await said("unknown"))):
+        for advice, text in (("draft", await said(handle)), ("create_studio", await said("unknown"))):
             assert f"; call {prefix}{advice} " in text
             assert f"{prefix}{advice}" in known

@@ -5,8 +5,6 @@ import json
 from typing import Any
 
 import pytest
-from fastmcp import Client, FastMCP
-from fastmcp.dependencies import Depends
 
 import holdfast
 from holdfast.events import CompanionRefused, CompanionStepped, Event
@@ -216,56 +214,3 @@ async def test_an_undo_takes_back_one_step_and_only_a_real_one_counts() -> None:
     assert (writer.phase, writer.state.text) == ("drafted", "text")
     assert (await writer.insight()).convergence.critiques == ()
     assert told[-1].step == "undo"
-
-
-@pytest.mark.promise("companions.parallel")
-async def test_a_step_that_could_stand_beside_a_refused_save_is_refused() -> None:
-    """What middleware saves after the call may be refused then; a step is written at once."""
-    saved = holdfast.Sessions(Studio)
-    holdfast.Companions(Writer, saved)
-    with pytest.raises(holdfast.UsageError, match="has companions, whose steps are written at once"):
-        saved.install(FastMCP("studio"), save=True)
-    saved = holdfast.Sessions(Studio)
-    saved.install(FastMCP("studio"), save=True)
-    with pytest.raises(holdfast.UsageError, match="is saved by middleware after each call"):
-        holdfast.Companions(Writer, saved)
-
-    # Two kinds of sessions: whichever of the two comes first in a call, the other is refused.
-    class Cart(holdfast.SessionState):
-        items: list[str] = []
-
-    carts, studios = holdfast.Sessions(Cart), holdfast.Sessions(Studio)
-    writers = holdfast.Companions(Writer, studios)
-    server = FastMCP("studio")
-    carts.install(server, save=True, noun="cart")
-    begun, studio = await carts.begin(), await studios.begin()
-
-    async def draft() -> None:
-        async with (await writers.for_session(studio)).step("draft", to="drafted"):
-            pass
-
-    @server.tool
-    async def step_last(session_id: str, cart: holdfast.Session[Cart] = Depends(carts)) -> str:
-        cart.draft.items.append("x")
-        await draft()
-        return "ok"
-
-    @server.tool
-    async def step_first(session_id: str) -> str:
-        await draft()
-        cart = await carts()
-        cart.draft.items.append("x")
-        return "ok"
-
-    async with Client(server) as client:
-        last = await client.call_tool("step_last", {"session_id": begun.handle}, raise_on_error=False)
-        assert last.is_error
-        assert (await writers.for_session(studio)).phase == "empty"
-        first = await client.call_tool("step_first", {"session_id": begun.handle}, raise_on_error=False)
-        assert first.is_error
-        assert (
-            await writers.for_session(studio)
-        ).phase == "drafted"  # what was done before the refusal is said to stand
-    for answer in (last, first):
-        assert "written at once, and this call's session after the call" in answer.content[0].text
-    assert (await begun.read()).items == []

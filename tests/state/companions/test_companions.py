@@ -184,7 +184,7 @@ async def test_the_first_call_of_a_session_may_use_both_the_session_and_its_help
 
     @server.tool
     async def go(
-        session_id: str,
+        studio_id: str,
         studio: holdfast.Session[Studio] = Depends(sessions),
         writer: Writer = Depends(writers),
     ) -> str:
@@ -196,7 +196,7 @@ async def test_the_first_call_of_a_session_may_use_both_the_session_and_its_help
 
     begun = await sessions.begin()
     async with Client(server) as client:
-        await client.call_tool("go", {"session_id": begun.handle})
+        await client.call_tool("go", {"studio_id": begun.handle})
     assert (await begun.read()).topic == "kelp"
     async with begun.edit() as state:
         await holdfast.Companions(Writer, sessions).for_session(begun)
@@ -299,24 +299,24 @@ def tools_of(framework: str, guarded_by: str) -> tuple[Any, "holdfast.Companions
 
         @fast.tool
         @guard
-        async def draft(session_id: str, writer: Writer = Depends(writers)) -> str:
+        async def draft(studio_id: str, writer: Writer = Depends(writers)) -> str:
             async with writer.step("draft", to="drafted"):
                 return writer.phase
 
         @fast.tool
         @guard
-        async def critique(session_id: str, writer: Writer = Depends(writers)) -> str:
+        async def critique(studio_id: str, writer: Writer = Depends(writers)) -> str:
             async with writer.step("critique", to="criticised") as turn:
                 turn.state.points = ["short"]
                 return writer.phase
 
         @fast.tool
         @guard
-        async def finish(session_id: str, writer: Writer = Depends(writers)) -> str:
+        async def finish(studio_id: str, writer: Writer = Depends(writers)) -> str:
             return writer.state.points[0]
 
         @fast.tool
-        async def known(session_id: str, insight: holdfast.state.Insight = Depends(writers.insight)) -> str:
+        async def known(studio_id: str, insight: holdfast.state.Insight = Depends(writers.insight)) -> str:
             return f"{insight.phase} {insight.iteration}"
 
         return fast, writers, sessions
@@ -326,24 +326,24 @@ def tools_of(framework: str, guarded_by: str) -> tuple[Any, "holdfast.Companions
 
     @official.tool(name="draft")
     @guard
-    async def draft(writer: current, session_id: str) -> str:
+    async def draft(writer: current, studio_id: str) -> str:
         async with writer.step("draft", to="drafted"):
             return writer.phase
 
     @official.tool(name="critique")
     @guard
-    async def critique(writer: current, session_id: str) -> str:
+    async def critique(writer: current, studio_id: str) -> str:
         async with writer.step("critique", to="criticised") as turn:
             turn.state.points = ["short"]
             return writer.phase
 
     @official.tool(name="finish")
     @guard
-    async def finish(writer: current, session_id: str) -> str:
+    async def finish(writer: current, studio_id: str) -> str:
         return writer.state.points[0]
 
     @official.tool()
-    async def known(insight: Annotated[holdfast.state.Insight, Resolve(writers.insight)], session_id: str) -> str:
+    async def known(insight: Annotated[holdfast.state.Insight, Resolve(writers.insight)], studio_id: str) -> str:
         return f"{insight.phase} {insight.iteration}"
 
     return official, writers, sessions
@@ -359,7 +359,7 @@ async def test_a_tool_in_the_wrong_phase_is_refused_with_the_next_step(framework
     session = (await sessions.begin()).handle
 
     async def call(tool: str) -> tuple[bool, str]:
-        answer = await client.call_tool(tool, {"session_id": session}, **extra)
+        answer = await client.call_tool(tool, {"studio_id": session}, **extra)
         return answer.is_error, str(answer.content[0].text)
 
     async with client:
@@ -377,7 +377,7 @@ async def test_a_tool_in_the_wrong_phase_is_refused_with_the_next_step(framework
         assert await call("critique") == (False, "drafted")
         assert await call("finish") == (False, "short")
         assert await call("known") == (False, "criticised 0")
-        unknown = await client.call_tool("draft", {"session_id": "s_never"}, **extra)
+        unknown = await client.call_tool("draft", {"studio_id": "s_never"}, **extra)
         assert unknown.is_error
         assert "there is no such session" in str(unknown.content)
     assert writers.reporter.counting.figures.refusals == {"empty": 2, "drafted": 1}

@@ -24,17 +24,17 @@ class Basket(holdfast.SessionState):
 @pytest.mark.promise("state.injection")
 async def test_a_nested_call_means_its_own_session() -> None:
     sessions = holdfast.Sessions(Basket)
-    official: MCPServer[Any] = MCPServer("shop", middleware=[sessions.middleware(save=False)])
+    official: MCPServer[Any] = MCPServer("shop", middleware=[sessions.middleware()])
 
     @official.tool(name="add")
-    async def put(item: str, b: Annotated[holdfast.Session[Basket], Resolve(sessions)], session_id: str = "") -> str:
+    async def put(item: str, b: Annotated[holdfast.Session[Basket], Resolve(sessions)], basket_id: str = "") -> str:
         await b.update(lambda state: state.items.append(item))
         return "ok"
 
     @official.tool()
-    async def copy_to(session_id: str, other: str, ctx: SdkContext[Any, Any]) -> str:
+    async def copy_to(basket_id: str, other: str, ctx: SdkContext[Any, Any]) -> str:
         with holdfast.state.nested_scope():
-            await ctx.mcp_server.call_tool("add", {"item": "copied", "session_id": other}, ctx)
+            await ctx.mcp_server.call_tool("add", {"item": "copied", "basket_id": other}, ctx)
         return "ok"
 
     @official.tool()
@@ -45,24 +45,24 @@ async def test_a_nested_call_means_its_own_session() -> None:
     sessions.install(fast)
 
     @fast.tool
-    async def add(item: str, session_id: str, ctx: Context) -> str:
+    async def add(item: str, basket_id: str, ctx: Context) -> str:
         b = await sessions(ctx)  # type: ignore[arg-type]
         await (await sessions()).update(lambda state: state.items.append(item))
         return b.handle
 
     @fast.tool
-    async def copy(session_id: str, other: str, ctx: Context) -> str:
-        await ctx.fastmcp.call_tool("add", {"item": "copied", "session_id": other})
+    async def copy(basket_id: str, other: str, ctx: Context) -> str:
+        await ctx.fastmcp.call_tool("add", {"item": "copied", "basket_id": other})
         return "ok"
 
     one, other = await sessions.begin(), await sessions.begin()
     async with mcp.Client(official) as client:
-        done = await client.call_tool("copy_to", {"session_id": one.handle, "other": other.handle})
+        done = await client.call_tool("copy_to", {"basket_id": one.handle, "other": other.handle})
         assert not done.is_error, done.content
     async with mcp.Client(official, mode="legacy") as client:
         assert not (await client.call_tool("whose", {})).is_error  # by its 2025 session
     async with Client(fast) as asking:
-        await asking.call_tool("copy", {"session_id": one.handle, "other": other.handle})
+        await asking.call_tool("copy", {"basket_id": one.handle, "other": other.handle})
     assert (await one.read()).items == []
     assert (await other.read()).items == ["copied", "copied"]
 
@@ -73,14 +73,14 @@ async def test_inject_takes_functions_as_people_write_them() -> None:
     current = Annotated[holdfast.Session[Basket], Resolve(sessions)]
     server: MCPServer[Any] = MCPServer("shop")
 
-    @server.resource("one://{session_id}/{ctx}")
+    @server.resource("one://{basket_id}/{ctx}")
     @sessions.inject
-    async def one(session_id: str, ctx: str, b: current) -> str:  # type: ignore[valid-type]
+    async def one(basket_id: str, ctx: str, b: current) -> str:  # type: ignore[valid-type]
         return f"{ctx} {b.handle}"  # type: ignore[attr-defined]
 
     @server.prompt()
     @sessions.inject
-    def two(session_id: str, b: current, ctx: SdkContext[Any, Any] | None = None) -> str:  # type: ignore[valid-type]
+    def two(basket_id: str, b: current, ctx: SdkContext[Any, Any] | None = None) -> str:  # type: ignore[valid-type]
         assert ctx is not None
         return str(b.handle)  # type: ignore[attr-defined]
 
@@ -88,7 +88,7 @@ async def test_inject_takes_functions_as_people_write_them() -> None:
     async with mcp.Client(server) as client:
         read = await client.read_resource(f"one://{begun.handle}/here")
         assert read.contents[0].text == f"here {begun.handle}"  # type: ignore[union-attr]
-        prompt = await client.get_prompt("two", {"session_id": begun.handle})
+        prompt = await client.get_prompt("two", {"basket_id": begun.handle})
         assert prompt.messages[0].content.text == begun.handle  # type: ignore[union-attr]
     with pytest.raises(holdfast.UsageError, match="no parameter to fill"):
         sessions.inject(lambda: None)

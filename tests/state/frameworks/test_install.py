@@ -20,17 +20,18 @@ class Basket(holdfast.SessionState):
 
 sessions = holdfast.Sessions(Basket)
 server = MCPServer("shop")
-sessions.install(server, save=True)
+sessions.install(server)
 
 @server.tool()
-async def add(item: str, session_id: str, basket: Annotated[holdfast.Session[Basket], Resolve(sessions)]) -> int:
-    basket.draft.items.append(item)
-    return len(basket.draft.items)
+@sessions.writes
+async def add(item: str, basket: Basket, session: Annotated[holdfast.Session[Basket], Resolve(sessions)]) -> int:
+    basket.items.append(item)
+    return len(basket.items)
 
 async def main():
     async with mcp.Client(server) as client:
-        made = (await client.call_tool("create_session", {})).structured_content
-        added = await client.call_tool("add", {"item": "fig", "session_id": made["session_id"]})
+        made = (await client.call_tool("create_basket", {})).structured_content
+        added = await client.call_tool("add", {"item": "fig", "basket_id": made["basket_id"]})
         assert added.structured_content == {"result": 1}, added
 
 asyncio.run(main())

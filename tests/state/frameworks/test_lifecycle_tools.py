@@ -25,14 +25,14 @@ async def test_fields_with_factories_are_made_for_each_session_and_constraints_a
     server = FastMCP("shop")
     sessions.install(server, create=["number", "count"])
     async with Client(server) as client:
-        schema = next(tool for tool in await client.list_tools() if tool.name == "create_session").input_schema
+        schema = next(tool for tool in await client.list_tools() if tool.name == "create_order").input_schema
         assert schema["properties"]["count"]["minimum"] == 1
         assert schema["properties"]["count"]["description"] == "How many"
-        made = [(await client.call_tool("create_session", {})).data["session_id"] for _ in range(3)]
+        made = [(await client.call_tool("create_order", {})).data["order_id"] for _ in range(3)]
         assert len({(await sessions.find(each)).state.number for each in made}) == 3
-        wrong = await client.call_tool("create_session", {"count": 0}, raise_on_error=False)
+        wrong = await client.call_tool("create_order", {"count": 0}, raise_on_error=False)
         assert wrong.is_error
-        given = (await client.call_tool("create_session", {"number": 77})).data["session_id"]
+        given = (await client.call_tool("create_order", {"number": 77})).data["order_id"]
         assert (await sessions.find(given)).state.number == 77
 
 
@@ -40,13 +40,13 @@ async def test_fields_with_factories_are_made_for_each_session_and_constraints_a
 async def test_advice_names_tools_as_the_caller_knows_them() -> None:
     sessions = holdfast.Sessions(Basket)
     child, outer = FastMCP("shop"), FastMCP("mall")
-    sessions.install(child, noun="basket")
+    sessions.install(child)
     outer.mount(child, namespace="shop")
     async with Client(outer) as client:
-        refused = await client.call_tool("shop_resume_basket", {"session_id": "s_no"}, raise_on_error=False)
+        refused = await client.call_tool("shop_resume_basket", {"basket_id": "s_no"}, raise_on_error=False)
         assert "call shop_create_basket to begin one (or the tool whose name ends so)" in refused.content[0].text
         names = [tool.name for tool in await client.list_tools()]
         assert "shop_create_basket" in names
     async with Client(child) as client:
-        refused = await client.call_tool("resume_basket", {"session_id": "s_no"}, raise_on_error=False)
+        refused = await client.call_tool("resume_basket", {"basket_id": "s_no"}, raise_on_error=False)
         assert "call create_basket to begin one" in refused.content[0].text

@@ -1,4 +1,4 @@
-"""The draft of a session: the changes of one call so far, written once after the call by middleware."""
+"""The draft of a session: what one call has changed so far, written once when the call ends."""
 
 from collections.abc import Callable
 from typing import Generic, TypeAlias, TypeVar
@@ -8,6 +8,7 @@ from holdfast.core.values import JSON
 from holdfast.errors import Conflict
 from holdfast.state import model
 from holdfast.state.model import SessionState
+from holdfast.state.storage.entries import UNDO
 
 S = TypeVar("S", bound=SessionState)
 Base: TypeAlias = tuple[Record, S]
@@ -21,13 +22,15 @@ class Draft(Generic[S]):
         self.base = base
         self.state = base[1].model_copy(deep=True)
         self.notes: list[tuple[str, JSON]] = []
+        self.undo: int | None = None
+        """The revision that an undo in this call went back to."""
         self._labels: list[str] = []
         self._is_open = True
 
     @property
     def is_changed(self) -> bool:
         """Whether there is anything to write."""
-        return self._is_open and (bool(self.notes) or self.state != self.base[1])
+        return self._is_open and (bool(self.notes) or self.undo is not None or self.state != self.base[1])
 
     def copy(self) -> S:
         return self.state.model_copy(deep=True)
@@ -37,22 +40,29 @@ class Draft(Generic[S]):
         return "; ".join(self._labels) or otherwise
 
     def replace(self, state: S, label: str, *, over: S) -> None:
-        """Accept an edited copy of `over`, if the draft is open and still has that state."""
-        if not self._is_open or self.state is not over:
-            raise Conflict(f"{label}: another edit in this call changed the state first", id=self.base[0].id)
-        self.state, _ = model.checked(state, type(self.base[1]), label, self.base[0].id)
+        """Take an edited copy of `over`, if the draft is open and still equal to that."""
+        if not self._is_open or self.state != over:
+            raise Conflict(f"{label}: another edit of this call was faster", id=self.base[0].id)
+        checked, _ = model.checked(state, type(self.base[1]), label, self.base[0].id)
+        model.become(self.state, checked)  # a tool may have it at hand
         self._labels.append(label)
+
+    def undo_to(self, rev: int, state: S) -> None:
+        """Go back to a revision, whose state this is."""
+        self.replace(state, UNDO, over=self.copy())
+        self.undo = rev
 
     def note(self, label: str, data: JSON) -> None:
         """Add an entry of the log, written with the state."""
         self.notes.append((label, data))
 
     def snapshot(self) -> Callable[[], None]:
-        """A function that restores the changes gathered so far."""
-        state, labels, notes = self.copy(), list(self._labels), list(self.notes)
+        """A function that puts back what was gathered so far."""
+        state, labels, notes, undo = self.copy(), list(self._labels), list(self.notes), self.undo
 
         def restore() -> None:
-            self.state, self._labels, self.notes = state, labels, notes
+            model.become(self.state, state.model_copy(deep=True))
+            self._labels, self.notes, self.undo = list(labels), list(notes), undo
 
         return restore
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
+from holdfast.state.calls.transaction import Transaction
+
 
 class Scope:
     """The values of one request; a nested call gets copies."""
@@ -15,20 +17,34 @@ class Scope:
         values: dict[object, Any],
         arguments: Mapping[str, Any] | None = None,
         prefix: str = "",
+        transaction: Transaction | None = None,
+        is_sdk: bool = False,
     ) -> None:
         self.request = request
         self.values = values
         self.arguments = arguments
         """The arguments of the current call, including nested calls; None where they are not known."""
         self.prefix = prefix
-        """The prefix of this server's tool names as the caller knows them: a mount's namespace."""
+        """What the names of this server's tools begin with where the caller knows them: a mount's namespace."""
+        self.transaction = transaction
+        """Of the call under way; nested calls share it."""
+        self.is_sdk = is_sdk
+        """Whether the server is an MCPServer."""
 
     def nested(self, arguments: Mapping[str, Any] | None = None, prefix: str = "") -> "Scope":
         copied = {scope: copy.deepcopy(value) for scope, value in self.values.items()}
-        return Scope(self.request, copied, arguments, prefix or self.prefix)  # the innermost mount's prefix is complete
+        prefix = prefix or self.prefix  # the innermost mount's prefix is whole
+        return Scope(self.request, copied, arguments, prefix, self.transaction, self.is_sdk)
 
 
 SCOPE: ContextVar[Scope | None] = ContextVar("holdfast_scope", default=None)
+
+
+def current_transaction() -> Transaction | None:
+    """The transaction of the call under way; None once the call is over."""
+    scope = SCOPE.get()
+    transaction = scope.transaction if scope is not None else None
+    return transaction if transaction is not None and transaction.is_open else None
 
 
 def known_as(*tools: str) -> str:

@@ -1,10 +1,11 @@
 """A session in the current call: its record, and the changes that are not yet saved."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
 from holdfast.core.models import Principal
-from holdfast.core.values import JSON, members
+from holdfast.core.values import members
 from holdfast.errors import UsageError
 from holdfast.state.calls.draft import Draft
 from holdfast.state.calls.idempotency import key_name
@@ -16,9 +17,7 @@ S = TypeVar("S", bound=SessionState)
 
 
 class SessionInCall(Generic[S]):
-    """The part that `Session` and its log share.
-    `draft` is set between `open_draft` and `save`, which middleware calls.
-    """
+    """What `Session` and its log share. `draft` is set in a call that has taken the session."""
 
     def __init__(self, record: SessionRecord[S], shared_with: Principal | None, also: type[Exception] | None) -> None:
         self.record = record
@@ -42,21 +41,23 @@ class SessionInCall(Generic[S]):
         """Raise errors inside the block also as that class."""
         return showing(self.shows_as)
 
-    def check_no_draft(self, what: str) -> None:
-        """Reject an immediate write beside a draft of this session or of another one."""
+    def check_not_taken(self, what: str) -> None:
+        """Refuse what makes no sense where the call under way has its turn on the session."""
         if self.draft is not None:
-            raise UsageError(f"{what} and saving by middleware can't be mixed", remedy="use session.draft here")
-        self.record.table.write_at_once()
+            raise UsageError(
+                f"{what} can't be used on a session that the call has taken",
+                remedy="change its state in place: it is written when the call ends",
+            )
 
     def check_unchanged(self, what: str) -> None:
         """Reject reading from the store while this call has unsaved changes."""
         if self.draft is not None and self.draft.is_changed:
             raise UsageError(
-                f"{what} would not show the changes of this call so far: middleware writes them after the call",
-                remedy="read before the first change, or install without save=True",
+                f"{what} would not show what this call has changed so far: that is written when the call ends",
+                remedy="read before the first change",
             )
 
-    # Saved by middleware
+    # In the transaction of a call
 
     def open_draft(self) -> Draft[S]:
         """Read the session and start gathering changes, which `save` writes."""
@@ -70,13 +71,19 @@ class SessionInCall(Generic[S]):
             self.draft.close()
             self.draft = None
 
-    async def save(self, label: str, once: dict[str, JSON] | None = None) -> None:
-        """Write all gathered changes. After another caller's write nothing is written, and `Conflict` is raised."""
+    def snapshot(self) -> Callable[[], None]:
+        """A function that puts back what was gathered so far."""
+        return self.draft.snapshot() if self.draft is not None else _nothing
+
+    async def save(self, label: str) -> None:
+        """Stage what was gathered."""
         draft = self.draft
         self.drop_draft()
         if draft is not None:
             with self.showing():
-                await self.record.commit(draft.state, draft.label(label), base=draft.base, once=once, notes=draft.notes)
+                await self.record.commit(
+                    draft.state, draft.label(label), base=draft.base, notes=draft.notes, undo=draft.undo
+                )
 
     # Repeated calls
 
@@ -89,3 +96,7 @@ class SessionInCall(Generic[S]):
         answers = members(self.record.data.get("once"))
         name = self.key_name(key)
         return members(answers[name]) if name in answers else None
+
+
+def _nothing() -> None:
+    return None

@@ -16,6 +16,7 @@ from holdfast.core.models import Handle, Record
 from holdfast.core.phases import PhaseTable
 from holdfast.core.values import JSON, members
 from holdfast.errors import Conflict, UsageError
+from holdfast.state.calls.request import current_transaction
 from holdfast.state.companions import genealogy
 from holdfast.state.companions.gate import CompanionContext, StepGate
 from holdfast.state.companions.insight import Convergence, Insight, default_judge
@@ -161,7 +162,6 @@ class Companion(Generic[S, O]):
     async def step(self, label: str, *, to: str | None = None) -> AsyncGenerator[Turn[S]]:
         """One step and, with `to`, a change of phase: written whole at the end of the block, or not at all. `label`
         names it in the log."""
-        self.gate.check_beside()
         with self._session.in_call.showing():
             await self._session.record.current()
         await self.gate.check_free()
@@ -172,11 +172,8 @@ class Companion(Generic[S, O]):
 
     @asynccontextmanager
     async def turn(self, label: str, *, to: str | None = None, ttl: float = 120.0) -> AsyncGenerator[Turn[S]]:
-        """A long step, with the `label` and `to` of `step`:
-        other callers' steps are rejected with `Busy` until it ends. If the process dies during it, the step is
-        abandoned after `ttl` seconds and nothing is written.
-        """
-        self.gate.check_beside()
+        """A long step, with the `label` and `to` of `step`: other callers' steps are refused (`Busy`) until it ends. If
+        the process dies in it, the step is given up after `ttl` seconds and nothing of it is written."""
         await self.gate.check_free()
         await self.gate.use_session()
         async with (
@@ -225,7 +222,15 @@ class Companion(Generic[S, O]):
 
     async def _report(self, label: str, before: CompanionRecord, after: CompanionRecord, now: float) -> None:
         left = now - before.entered if after.phase != before.phase else None
-        await self._context.reporter.stepped(self.handle, label, before, after, left)
+
+        async def report() -> None:
+            await self._context.reporter.stepped(self.handle, label, before, after, left)
+
+        transaction = current_transaction()
+        if transaction is not None and transaction.covers(self._context.sessions.store.place):
+            transaction.after_commit(report)  # until then the step may be given up
+        else:
+            await report()
 
     async def note(self, label: str, data: JSON = None) -> None:
         """Add an entry of the log with this label and data, which changes nothing else.
@@ -236,7 +241,6 @@ class Companion(Generic[S, O]):
         if self._turn is not None:  # written with the step in progress
             self._turn.note(label, data)
             return
-        self.gate.check_beside()
         await self.gate.check_free()
         await self.gate.use_session()
         await self._session.log.add(label, data)
@@ -266,8 +270,7 @@ class Companion(Generic[S, O]):
         return await genealogy.tree(store, self.handle, self._session.principal)
 
     async def undo(self) -> S:
-        """Go back one step, including phase and counts. An undo is a step itself, so another undo reverts it."""
-        self.gate.check_beside()
+        """Go back one step, phase and counts included; that is a step, too, so another undo takes it back."""
         await self.gate.check_free()
         await self.gate.use_session()
         now, before = time.time(), self._stored

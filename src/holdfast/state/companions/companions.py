@@ -21,6 +21,7 @@ from holdfast.state.companions.insight import Insight
 from holdfast.state.companions.needs import Needs, ToolNeeds
 from holdfast.state.companions.record import CompanionOptions, CompanionRecord, check_options, read_options
 from holdfast.state.companions.reporter import CompanionReporter
+from holdfast.state.companions.tools import fill
 from holdfast.state.frameworks.injection import Context, current_identity
 from holdfast.state.frameworks.middleware import GuardMiddleware
 from holdfast.state.identity import Identity
@@ -134,8 +135,8 @@ class Companions(Generic[C]):
     async def _make(self, session: Session[Any], id: str, options: dict[str, Any] | None) -> Session[Any]:
         if options is None:
             options = check_options(self.companion.options_type, None, self.companion.__name__)
-        store = await self.sessions.open()
-        owner, _ = await self.sessions.table.load(session.handle, session.principal)  # rejected if it has ended
+        store = await self.sessions.table.store.open_real()  # a step in the same call is a revision of its own
+        owner, _ = await self.sessions.table.load(session.handle, session.principal)  # refused if it has ended
         stored = self.companion.stored_type(options=options, entered=time.time())
         data: dict[str, Any] = {"t": self._own.name, "v": stored.version, "state": stored.to_data()}
         data["of"] = session.handle
@@ -150,6 +151,19 @@ class Companions(Generic[C]):
             await store.end(KIND, id)
             raise
         return await self._find(id, session)
+
+    # In tools
+
+    def writes(self, function: F) -> F:
+        """Below a tool's decorator: the parameter that is annotated with the companion's class is filled. The call
+        takes the turn of its session, and steps are written when it ends."""
+        return fill(function, self, None)
+
+    def step(self, label: str, *, to: str | None = None) -> Callable[[F], F]:
+        """Like `writes`, for a tool that is one step as a whole, with the `label` and `to` of `Companion.step`. A
+        parameter that is annotated with the class of its state gets the state to change, one with `Turn` the step; what
+        the tool returns is recorded, unless it records something itself."""
+        return lambda function: fill(function, self, (label, to))
 
     # What tools need
 

@@ -6,7 +6,6 @@ from typing import Any, TypeVar, cast
 
 from holdfast.core.phases import PhaseTable
 from holdfast.errors import Busy, HoldfastError, WrongPhase
-from holdfast.state.calls.call_state import write_beside
 from holdfast.state.companions.insight import Insight
 from holdfast.state.companions.needs import ToolNeeds
 from holdfast.state.companions.record import CompanionRecord
@@ -42,11 +41,6 @@ class StepGate:
     def phase(self) -> str:
         """The companion's phase, as it was read."""
         return cast("CompanionRecord", self._session.state).phase
-
-    def check_beside(self) -> None:
-        """Reject a step beside a session that middleware saves after the call."""
-        with showing(self._session.in_call.shows_as):
-            write_beside(f"a step of the {self._kind}")
 
     async def check_free(self) -> None:
         """Raise `Busy` while another caller has a long turn."""

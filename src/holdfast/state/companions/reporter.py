@@ -43,8 +43,8 @@ class CompanionReporter:
         await self._flush_if_due()
 
     async def flush(self) -> None:
-        """Write the counts, at the latest when the server stops."""
-        await self.counting.flush(await self._sessions.store.open())
+        """Write the figures, at the latest when the server stops."""
+        await self.counting.flush(await self._sessions.store.open_real())
 
     async def _flush_if_due(self) -> None:
         if self.counting.due:

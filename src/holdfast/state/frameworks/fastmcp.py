@@ -49,13 +49,6 @@ class LifecycleProvider(Provider):
                 continue
             injected = get_dependency_parameters(function).values()
             takes = any(getattr(each, "factory", None) is self._sessions for each in injected)
-            if takes and self._sessions.is_saved and tool.task_config.supports_tasks():
-                raise UsageError(
-                    f"the tool {tool.name!r} runs in the background (task=True), where nothing saves its session after "
-                    "it and no idempotency key is stored",
-                    remedy="declare it without task=True, or install without save=True and change the session in "
-                    "`async with session.edit()`",
-                )
             if not named or not takes or any(name in inspect.signature(function).parameters for name in named):
                 continue
             what = f"the tool {tool.name!r} gets a session, but has no argument {named[0]!r} to name it"

@@ -27,7 +27,6 @@ from mcp_types import INVALID_PARAMS
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.core.values import members
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.state.calls.call_state import call_state_of
 from holdfast.state.calls.request import SCOPE
 from holdfast.state.identity import Chain, Identity
 from holdfast.state.model import SessionState
@@ -48,10 +47,10 @@ _CONTEXT = "holdfast_context"
 class Injectable(SessionRegistry[S]):
     """Sessions that both frameworks can inject into tools."""
 
-    def __init__(self, table: SessionTable[S], chain: Chain) -> None:
-        super().__init__(table, chain)
-        # Read by `inspect.signature`: the SDK passes the argument that names a session by name, also to a
-        # tool that is called by another one, and rejects a tool without it.
+    def __init__(self, table: SessionTable[S], chain: Chain, noun: str) -> None:
+        super().__init__(table, chain, noun)
+        # Read by `inspect.signature`: the SDK passes the argument that names a session by name, also to a tool that is
+        # called by another one, and refuses a tool without it.
         parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)]
         parameters += [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in chain.arguments
@@ -64,17 +63,12 @@ class Injectable(SessionRegistry[S]):
         return await self.for_call(caller, also)
 
     async def for_call(self, caller: Identity, also: type[Exception] | None) -> Session[S]:
-        """The session of a call, to be saved after it if middleware does that."""
-        call = call_state_of(self.table)
+        """The session of a call; with what the call has changed, where it has taken the session."""
         with showing(also):
-            found = self.chain.find(caller, self.table.name)
-            if call is not None:
-                await call.wait_for_turn(found)
-            loaded = call.loaded(found) if call is not None else None
-            session = cast("Session[S]", loaded) if loaded is not None else await self.find_for(caller, found)
+            session = await self.find_for(caller)
             session.record.just_read()
             session.in_call.show_errors_as(also)
-            return cast("Session[S]", call.take(session)) if call is not None else session
+            return session
 
     @property
     def unnamed(self) -> Callable[[Context[Any, Any]], Awaitable[Session[S]]]:
@@ -202,7 +196,7 @@ def injected(function: F) -> F:
             return await result if inspect.isawaitable(result) else result
         except HoldfastError as error:
             if is_prompt:
-                raise MCPError(code=INVALID_PARAMS, message=str(error)) from error
+                raise refused_prompt(error) from error
             raise
 
     del call.__wrapped__
@@ -211,6 +205,11 @@ def injected(function: F) -> F:
     if context is None:
         call.__annotations__[_CONTEXT] = Context
     return cast("F", call)
+
+
+def refused_prompt(error: HoldfastError) -> MCPError:
+    """The SDK has no error of its own for prompts."""
+    return MCPError(code=INVALID_PARAMS, message=str(error))
 
 
 def _marker(hint: object) -> Injectable[Any] | None:

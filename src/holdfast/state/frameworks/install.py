@@ -10,27 +10,27 @@ from typing import Any, cast
 from mcp.server.mcpserver import MCPServer
 
 from holdfast.errors import UsageError
-from holdfast.state.frameworks.lifecycle_tools import lifecycle_tools
+from holdfast.state.frameworks.lifecycle_tools import VERBS, lifecycle_tools
 from holdfast.state.frameworks.middleware import StateMiddleware
 from holdfast.state.registry import SessionRegistry
 
 _NOUNS = "_holdfast_nouns"
 
 
-def install(
-    server: object, sessions: SessionRegistry[Any], noun: str, create: Sequence[str], save: bool, tools: bool
-) -> None:
-    """Install tools, the request's scope and closing of the store on a server of either framework."""
-    if not noun.isidentifier():
-        raise UsageError(f"noun={noun!r:.60} can't be part of a tool's name", remedy="use letters, digits and _")
-    if tools:
+def install(server: object, sessions: SessionRegistry[Any], create: Sequence[str], tools: bool | Sequence[str]) -> None:
+    """Tools, the request's scope, and the end of the store, on either framework's server."""
+    chosen = VERBS if tools is True else tuple(tools or ())
+    if unknown := [verb for verb in chosen if verb not in VERBS]:
+        raise UsageError(f"there is no lifecycle tool {unknown[0]!r}", remedy=f"choose of {', '.join(VERBS)}")
+    noun = sessions.noun
+    if "create" in chosen:
         sessions.table.set_begin_tool(f"create_{noun}")
-    offered = lifecycle_tools(sessions, noun, create) if tools else []
-    around = StateMiddleware(sessions, save=save)
+    offered = [each for each in lifecycle_tools(sessions, noun, create) if each.verb in chosen]
+    around = StateMiddleware()
     if isinstance(server, MCPServer):
         official = cast("MCPServer[Any]", server)
         _check(sessions, official.name, official.settings.auth is not None)
-        _claim_names(official, noun if tools else None)
+        _claim_names(official, noun if offered else None)
         for step in offered:
             official.add_tool(step.function(True), name=step.name, annotations=step.annotations)
         official.middleware.append(around)
@@ -47,7 +47,7 @@ def install(
 
     fast = cast("FastMCP[Any]", server)
     _check(sessions, fast.name, fast.auth is not None)
-    _claim_names(fast, noun if tools else None)
+    _claim_names(fast, noun if offered else None)
     fast.add_provider(LifecycleProvider(fast, sessions, offered))
     fast.add_middleware(around)  # pyright: ignore[reportArgumentType]
 
@@ -65,9 +65,7 @@ def _claim_names(server: object, noun: str | None) -> None:
     if noun is None:
         return
     if noun in taken:
-        raise UsageError(
-            f"the server has a tool create_{noun} already", remedy="give noun=… another name for each kind of sessions"
-        )
+        raise UsageError(f"the server has a tool create_{noun} already", remedy="give each Sessions a noun= of its own")
     setattr(server, _NOUNS, taken | {noun})
 
 

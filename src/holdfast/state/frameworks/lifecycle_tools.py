@@ -17,14 +17,14 @@ from pydantic.fields import FieldInfo
 from holdfast.core.models import ANONYMOUS
 from holdfast.core.values import JSON
 from holdfast.errors import Forbidden, UsageError
-from holdfast.state.calls.call_state import ignore_keys
 from holdfast.state.frameworks.injection import current_identity
 from holdfast.state.identity import FromArgument, Identity
 from holdfast.state.registry import SessionRegistry
 from holdfast.state.session import Session
 from holdfast.state.tool_errors import showing_ours
 
-LAST = 5  # log entries that resuming shows
+VERBS = ("create", "list", "resume", "fork", "end")
+LAST = 5  # steps that resuming shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,6 @@ class LifecycleTool:
 
         async def call(**given: Any) -> dict[str, Any]:
             caller, also = current_identity(given.pop("ctx", None), given)
-            ignore_keys()
             with showing_ours(also):
                 return await self.run(caller, given)
 
@@ -61,6 +60,11 @@ class LifecycleTool:
         return call
 
     @property
+    def verb(self) -> str:
+        """What it does."""
+        return self.name.partition("_")[0]
+
+    @property
     def annotations(self) -> ToolAnnotations:
         return ToolAnnotations(
             read_only_hint=self.reads_only, destructive_hint=self.destroys, idempotent_hint=self.destroys
@@ -69,7 +73,7 @@ class LifecycleTool:
 
 def lifecycle_tools(sessions: SessionRegistry[Any], noun: str, create: Sequence[str]) -> list[LifecycleTool]:
     """The five tools for a kind of session."""
-    argument = next((place.name for place in sessions.chain.places if isinstance(place, FromArgument)), "session_id")
+    argument = next((place.name for place in sessions.chain.places if isinstance(place, FromArgument)), f"{noun}_id")
     lasts = lifetime(sessions.table.idle, sessions.table.max_age)
     handle = (Annotated[str, Field(description=f"The id that the {noun} got when it began")], inspect.Parameter.empty)
     fields = sessions.kind.model_fields

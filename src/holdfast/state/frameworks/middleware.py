@@ -1,12 +1,10 @@
-"""Middleware for both frameworks: begins a request's scope and, optionally, saves sessions after a call.
+"""Middleware for both frameworks: a request's scope, and each call as one transaction.
 
-A session is loaded when a call first uses it, changed in memory, and written once, with the call's result if the call
-has an idempotency key. Nothing is saved after an error, and a call without a session does not access the store. If two
-calls change the same session at once, the later one gets `Conflict`.
+What a call has taken is written once, when its result is known; nothing is written after an error. The result is kept
+in the same step where the call has an idempotency key. A call that takes no session costs no access to the store.
 """
 
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, cast
 
@@ -16,60 +14,51 @@ from mcp_types import INVALID_PARAMS, CallToolResult, InputRequiredResult, TextC
 from pydantic import BaseModel
 
 from holdfast.core.values import JSON, members
-from holdfast.errors import Conflict, HoldfastError, NotFound, UsageError
-from holdfast.state.calls.call_state import CALLS, CallState, call_state_of, holds_another
-from holdfast.state.calls.idempotency import digest
-from holdfast.state.calls.request import SCOPE, Scope
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.state.calls.request import SCOPE, Scope, current_transaction
+from holdfast.state.calls.results import Keyed
+from holdfast.state.calls.transaction import Transaction
 from holdfast.state.frameworks.injection import Y2026, sdk_identity
-from holdfast.state.identity import Found, Identity
-from holdfast.state.registry import SessionRegistry
-from holdfast.state.session import Session
-from holdfast.state.tool_errors import showing, shown
+from holdfast.state.identity import Identity
+from holdfast.state.tool_errors import showing
 
 IDEMPOTENCY_KEY = "dev.holdfast/idempotency-key"
-TURN_SECONDS = 60.0  # for which a call waits for others on the same session
 _CALLS = ("tools/call", "resources/read", "prompts/get")
 Next = Callable[[Any], Awaitable[Any]]
 Run = Callable[[], Awaitable[Any]]
+Request = ServerRequestContext[Any, Any]
 
 
 class StateMiddleware:
-    """For `FastMCP(middleware=[…])`, `server.add_middleware(…)` and `MCPServer(middleware=[…])` alike.
-
-    It begins the request's scope; with `sessions` and `save=True` it also saves what a call changed in its session.
-    """
-
-    def __init__(self, sessions: SessionRegistry[Any] | None = None, *, save: bool = True) -> None:
-        self._sessions = sessions
-        self._save = save
-        if save and sessions is not None:
-            sessions.will_be_saved()
+    """For `FastMCP(middleware=[…])`, `server.add_middleware(…)` and `MCPServer(middleware=[…])` alike."""
 
     async def __call__(self, ctx: Any, call_next: Next) -> Any:
         is_sdk = isinstance(ctx, ServerRequestContext)
-        request = cast("ServerRequestContext[Any, Any]", ctx) if is_sdk else _fastmcp_request()
+        request = cast("Request", ctx) if is_sdk else _fastmcp_request()
         outer, arguments, prefix = SCOPE.get(), _arguments(ctx, is_sdk), _prefix(ctx, request)
+        under_way = current_transaction()
+        if under_way is not None and under_way.request is not request:
+            under_way = None
         if outer is not None and outer.request is request and request is not None:
             inner = outer.nested(arguments, prefix)
         else:
-            inner = Scope(request, {}, arguments, prefix)
+            inner = Scope(request, {}, arguments, prefix, under_way, is_sdk)
         token = SCOPE.set(inner)
         try:
-            sessions = self._sessions
-            if not self._save or sessions is None or ctx.method not in _CALLS:
+            if ctx.method not in _CALLS:
                 return await call_next(ctx)
-            call = call_state_of(sessions.table)
-            if call is not None and call.request is request:
-                return await _joined(call, lambda: call_next(ctx))
-            around = _sdk if is_sdk else _fastmcp
-            return await around(sessions, ctx, request, lambda: call_next(ctx))
+            if under_way is not None:
+                return await _joined(under_way, lambda: call_next(ctx))
+            inner.transaction = Transaction(request)
+            whole = _SdkCall if is_sdk else _FastmcpCall
+            return await whole(ctx, request, inner.transaction).run(lambda: call_next(ctx))
         finally:
             SCOPE.reset(token)
 
 
-async def _joined(call: CallState, run: Run) -> Any:
-    """A nested call is saved with the outer one; if it fails, its changes are discarded."""
-    restore = call.snapshot()
+async def _joined(transaction: Transaction, run: Run) -> Any:
+    """A nested call is written with the outer one; what it changed before it failed is not."""
+    restore = transaction.snapshot()
     try:
         result = await run()
     except BaseException:
@@ -78,6 +67,120 @@ async def _joined(call: CallState, run: Run) -> Any:
     if _unfinished(result):
         restore()
     return result
+
+
+class _Call:
+    """One call from its beginning to the writing of what it changed."""
+
+    def __init__(self, ctx: Any, request: Request | None, transaction: Transaction) -> None:
+        self.ctx = ctx
+        self.request = request
+        self.transaction = transaction
+
+    def described(self) -> tuple[Identity, str, type[Exception]]:
+        """Who calls what, and what its errors are."""
+        raise NotImplementedError
+
+    def plain(self, result: Any) -> dict[str, Any]:
+        """The result as it is kept."""
+        raise NotImplementedError
+
+    def rebuilt(self, kept: dict[str, Any]) -> Any:
+        """The result again."""
+        raise NotImplementedError
+
+    async def run(self, run: Run) -> Any:
+        """The call's result, once what it changed is written."""
+        transaction = self.transaction
+        caller, name, also = self.described()
+        with showing(also):
+            transaction.keyed = _keyed(caller, name, self.ctx.method)
+        try:
+            result = await run()
+        except Exception:
+            await transaction.abandon()
+            if transaction.answer is None:
+                raise
+            return self.rebuilt(transaction.answer)
+        except BaseException:
+            await transaction.abandon()
+            raise
+        if transaction.answer is not None:
+            await transaction.abandon()
+            return self.rebuilt(transaction.answer)
+        if _unfinished(result):  # a call that fails leaves everything as before
+            await transaction.abandon()
+            return result
+        if transaction.has_begun:
+            with showing(also):
+                await transaction.commit(name, self.plain(result) if transaction.keyed is not None else None)
+        else:
+            await transaction.abandon()
+        return result
+
+
+class _SdkCall(_Call):
+    """Results of the SDK are what goes over the wire."""
+
+    def described(self) -> tuple[Identity, str, type[Exception]]:
+        params = members(self.ctx.params)
+        caller, also = sdk_identity(self.ctx, {})
+        return caller, str(params.get("name") or params.get("uri")), also
+
+    def plain(self, result: Any) -> dict[str, Any]:
+        return {name: value for name, value in _wire(result).items() if name != "resultType"}
+
+    def rebuilt(self, kept: dict[str, Any]) -> Any:
+        return _complete(self.ctx, kept)
+
+    async def run(self, run: Run) -> Any:
+        try:
+            return await super().run(run)
+        except HoldfastError as error:
+            if self.ctx.method != "tools/call":
+                raise MCPError(code=INVALID_PARAMS, message=str(error)) from error
+            return _refused(self.ctx, error)
+
+
+class _FastmcpCall(_Call):
+    """Results of FastMCP are its own objects."""
+
+    def described(self) -> tuple[Identity, str, type[Exception]]:
+        return _fastmcp_call(self.ctx, self.request)
+
+    async def run(self, run: Run) -> Any:
+        caller, name, also = self.described()
+        with showing(also):
+            if _keyed(caller, name, self.ctx.method) is not None and await _runs_in_background(self.ctx, name):
+                raise UsageError(
+                    f"{name!r} runs in the background, where no idempotency key is kept", remedy="leave the key out"
+                )
+        return await super().run(run)
+
+    def plain(self, result: Any) -> dict[str, Any]:
+        whole = _wire(CallToolResult(content=result.content, structured_content=result.structured_content))
+        return {**whole, "_meta": result.meta} if result.meta else whole
+
+    def rebuilt(self, kept: dict[str, Any]) -> Any:
+        from fastmcp.tools.base import ToolResult
+
+        content = CallToolResult.model_validate({"content": kept.get("content", [])}).content
+        return ToolResult(content=content, structured_content=kept.get("structuredContent"), meta=kept.get("_meta"))
+
+
+async def _runs_in_background(context: Any, name: str) -> bool:
+    """Declared with `task=True`: the tool's work is done elsewhere, after this call was answered."""
+    tool = await context.fastmcp_context.fastmcp.get_tool(name)
+    return tool is not None and tool.task_config.supports_tasks()
+
+
+def _keyed(caller: Identity, name: str, method: str) -> Keyed | None:
+    """The call with its idempotency key, if it has one."""
+    key = caller.meta.get(IDEMPOTENCY_KEY)
+    key = caller.arguments.get("idempotency_key") if key is None else key
+    if key is None or method != "tools/call":
+        return None
+    return Keyed.of(key, caller.principal, name, dict(caller.arguments))
 
 
 class GuardMiddleware:
@@ -94,7 +197,7 @@ class GuardMiddleware:
             caller, name, also = _fastmcp_call(ctx, request)
             scope = SCOPE.get() or Scope(request, {})
             prefix = _prefix(ctx, request) or scope.prefix
-            token = SCOPE.set(Scope(scope.request, scope.values, scope.arguments, prefix))
+            token = SCOPE.set(Scope(scope.request, scope.values, scope.arguments, prefix, scope.transaction))
             try:
                 await self._guard(name, caller, also)
             finally:
@@ -109,25 +212,14 @@ class GuardMiddleware:
         return await call_next(ctx)
 
 
-async def _sdk(sessions: SessionRegistry[Any], context: Any, request: Any, run: Run) -> Any:
-    """Calls on the SDK's server, whose results are sent as they are."""
-    caller, also = sdk_identity(request, {})
-    params = members(request.params)
-    extra = {"resultType": "complete"} if request.protocol_version >= Y2026 else {}
-    name = str(params.get("name") or params.get("uri"))
-    try:
-        call = _Call(sessions, caller, name, also, request.method, request)
-        return await call.handle(run, _wire, lambda kept: {**kept, **extra})
-    except HoldfastError as error:
-        if request.method != "tools/call":
-            raise MCPError(code=INVALID_PARAMS, message=str(error)) from error
-        return _refused(request, error)
-
-
 def _refused(request: ServerRequestContext[Any, Any], error: HoldfastError) -> dict[str, Any]:
-    """A tool's answer that is an error, in its wire format."""
-    refusal = _wire(CallToolResult(content=[TextContent(type="text", text=str(error))], is_error=True))
-    return {**refusal, "resultType": "complete"} if request.protocol_version >= Y2026 else refusal
+    """A tool's answer that is an error, as it goes over the wire."""
+    return _complete(request, _wire(CallToolResult(content=[TextContent(type="text", text=str(error))], is_error=True)))
+
+
+def _complete(request: Request, result: dict[str, Any]) -> dict[str, Any]:
+    """A result as it goes over the wire in the request's era."""
+    return {**result, "resultType": "complete"} if request.protocol_version >= Y2026 else result
 
 
 def _fastmcp_call(
@@ -141,153 +233,6 @@ def _fastmcp_call(
         caller, _ = sdk_identity(request, {})
     caller = replace(caller, arguments=members(getattr(message, "arguments", None)))
     return caller, str(getattr(message, "name", None) or getattr(message, "uri", "")), ToolError
-
-
-async def _fastmcp(sessions: SessionRegistry[Any], context: Any, request: Any, run: Run) -> Any:
-    """Calls on FastMCP, whose results are objects of its own."""
-    from fastmcp.tools.base import ToolResult
-
-    caller, name, also = _fastmcp_call(context, request)
-    call = _Call(sessions, caller, name, also, context.method, request)
-    if call.key is not None and await _runs_in_background(context, name):
-        raise shown(
-            UsageError(
-                f"{name!r} runs in the background, where no idempotency key is stored", remedy="call it without a key"
-            ),
-            also,
-        )
-
-    def plain(result: ToolResult) -> dict[str, Any]:
-        whole = _wire(CallToolResult(content=result.content, structured_content=result.structured_content))
-        return {**whole, "_meta": result.meta} if result.meta else whole
-
-    def rebuild(kept: dict[str, Any]) -> ToolResult:
-        content = CallToolResult.model_validate({"content": kept.get("content", [])}).content
-        return ToolResult(content=content, structured_content=kept.get("structuredContent"), meta=kept.get("_meta"))
-
-    return await call.handle(run, plain, rebuild)
-
-
-async def _runs_in_background(context: Any, name: str) -> bool:
-    """Whether the tool is declared with `task=True`: its work is done elsewhere, after this call was answered."""
-    tool = await context.fastmcp_context.fastmcp.get_tool(name)
-    return tool is not None and tool.task_config.supports_tasks()
-
-
-class _Call:
-    """One call under the middleware."""
-
-    def __init__(
-        self,
-        sessions: SessionRegistry[Any],
-        caller: Identity,
-        name: str,
-        also: type[Exception],
-        method: str,
-        request: object,
-    ) -> None:
-        self.sessions = sessions
-        self.caller = caller
-        self.name = name
-        self.also = also
-        key = caller.meta.get(IDEMPOTENCY_KEY)
-        key = caller.arguments.get("idempotency_key") if key is None else key
-        if key is not None and (not isinstance(key, str) or not key):
-            raise shown(UsageError(f"the idempotency key {key!r:.60} is not text"), also)
-        self.key = key if method == "tools/call" else None
-        self.digest = digest(name, dict(caller.arguments))
-        self.request = request
-
-    async def handle(
-        self, run: Run, plain: Callable[[Any], dict[str, Any]], rebuild: Callable[[dict[str, Any]], Any]
-    ) -> Any:
-        with showing(self.also):
-            found = self.sessions.chain.find(self.caller, self.sessions.table.name)
-        async with AsyncExitStack() as turns:
-
-            async def take_turn() -> None:
-                name, taking = f"call {found}", self.sessions.table.turns
-                # A call with a turn on a session of another kind does not wait for a second one,
-                # because another call may wait in the opposite order. The price is a possible
-                # `Conflict`.
-                if not (holds_another(self.sessions.table) and taking.is_taken(name)):
-                    await turns.enter_async_context(taking.turn(name, TURN_SECONDS))
-
-            call = CallState(
-                self.request, means=found, take_turn=take_turn, is_keyed=self.key is not None, also=self.also
-            )
-            if self.key is not None and found is not None:
-                await call.wait_for_turn(found)
-                kept = await self._repeated(self.key, found, call)
-                if kept is not None:
-                    return rebuild(kept)
-            return await self._saved(call, found, run, plain, rebuild)
-
-    async def _saved(
-        self,
-        call: CallState,
-        found: Found | None,
-        run: Run,
-        plain: Callable[[Any], dict[str, Any]],
-        rebuild: Callable[[dict[str, Any]], Any],
-    ) -> Any:
-        """Write the call's changes and return its result."""
-        token = CALLS.set({**CALLS.get(), self.sessions.table: call})
-        try:
-            result = await run()
-            if not _unfinished(result):
-                self._check(call, found)
-        finally:
-            CALLS.reset(token)
-            call.close()
-        if not call.has_taken or _unfinished(result):  # a call that fails leaves the state as before
-            return result
-        once: dict[str, JSON] | None = None
-        if self.key is not None and call.named is not None:
-            whole = {name: value for name, value in plain(result).items() if name != "resultType"}
-            once = {call.named.in_call.key_name(self.key): {"call": self.digest, "result": cast("JSON", whole)}}
-        try:
-            await call.save(self.name, once)
-        except Conflict:
-            # The same call may have been made twice at once: the first answer is used.
-            kept = await self._repeated(self.key, found, call) if self.key is not None and found is not None else None
-            if kept is None:
-                raise
-            return rebuild(kept)
-        except HoldfastError as error:
-            raise shown(error, self.also) from error.__cause__
-        return result
-
-    def _check(self, call: CallState, found: Found | None) -> None:
-        """Reject changes that can't be written in one write, and an answer whose key is not stored."""
-        with showing(self.also):
-            call.check_alone(self.name)
-            if self.key is not None and found is not None and not call.needs_no_place:
-                raise UsageError(
-                    f"{self.name!r} used no session, so its answer was not stored under the idempotency key; it was "
-                    "executed",
-                    remedy="call it without a key, and look before you repeat it",
-                )
-
-    async def _repeated(self, key: str, found: Found, call: CallState) -> dict[str, Any] | None:
-        """The earlier answer to the same call."""
-        with showing(self.also):
-            try:
-                session: Session[Any] = await self.sessions.find_for(self.caller, found)
-            except NotFound:
-                return None  # not this caller's: the error is raised when the tool uses it
-            call.keep_key_in(session)
-            session.in_call.show_errors_as(self.also)
-            try:
-                kept = session.in_call.kept_answer(key)
-            except UsageError as error:  # raised if the tool uses it
-                call.refuse_key(error)
-                return None
-            if kept is not None and kept.get("call") != self.digest:
-                raise UsageError(
-                    f"the idempotency key {key!r:.80} was used for another call", remedy="use a new key for a new call"
-                )
-            return members(kept.get("result")) if kept is not None else None
 
 
 def _fastmcp_request() -> ServerRequestContext[Any, Any] | None:

@@ -8,7 +8,8 @@ from holdfast.core.values import members
 
 KIND = "state"
 COMPANIONS = "state-companions"  # which companions a session has
-POINTERS = "state-key"  # the session of a principal or a connection
+POINTERS = "state-key"  # what a principal or a connection stands for
+RESULTS = "state-result"  # the answer to a call with an idempotency key
 UNDO = "undo"
 PAGE = 100
 

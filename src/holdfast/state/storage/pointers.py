@@ -24,6 +24,15 @@ class Pointers(Generic[S]):
         self._table = table
         self._known: dict[str, Handle] = {}
 
+    async def handle(self, key: Key) -> Handle:
+        """The handle behind a key, from memory if it is there: its session may have ended since."""
+        known = self._known.get(key.digest)
+        return known if known is not None else Handle((await self.find(key))[0].id)
+
+    def forget(self, key: Key) -> None:
+        """Look it up again next time."""
+        self._known.pop(key.digest, None)
+
     async def find(self, key: Key) -> tuple[Record, S]:
         """The session of a key; a new one if there is none or the last one has ended."""
         table = self._table

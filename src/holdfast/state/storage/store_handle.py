@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.state.calls.request import current_transaction
 from holdfast.stores import open_store
 from holdfast.stores.contract import Store
 
@@ -24,8 +25,8 @@ class StoreHandle:
                 "keys= needs a store URL: a store that is given has keys of its own", remedy="open_store(url, keys=…)"
             )
         self._owner = owner
-        self._keys, self._max_bytes = keys, max_bytes
-        self._unopened = self._made(store) if isinstance(store, str) else store  # an invalid address raises here
+        self._keys, self._max_bytes = tuple(keys) if keys is not None else None, max_bytes
+        self._unopened = self._made(store) if isinstance(store, str) else store  # a bad address raises here
         self._url = store if isinstance(store, str) else None
         self._memory_loop: asyncio.AbstractEventLoop | None = None
         self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[Store]] = {}
@@ -36,8 +37,21 @@ class StoreHandle:
     def _made(self, url: str) -> Store:
         return open_store(url, keys=self._keys, max_bytes=self._max_bytes)
 
+    @property
+    def place(self) -> object:
+        """Equal for handles of one store, whose records can be written in one step."""
+        return (self._url, self._keys) if self._url not in (None, "memory:") else self._unopened
+
     async def open(self) -> Store:
-        """Return the store of the running event loop, opened if necessary."""
+        """Open the store for the running event loop, unless that was done, and return it. In a call that has taken
+        sessions of it, the store as that call sees it."""
+        transaction = current_transaction()
+        if transaction is not None and transaction.covers(self.place):
+            return transaction.staged
+        return await self.open_real()
+
+    async def open_real(self) -> Store:
+        """The same, also within a call."""
         loop = asyncio.get_running_loop()
         if self._url is None:
             return self._unopened

@@ -13,8 +13,8 @@ from holdfast.core.records import ended, expired
 from holdfast.core.values import JSON, members
 from holdfast.errors import Ended, LimitReached, NotFound, SessionExpired, UnstorableValue, UsageError
 from holdfast.state import model
-from holdfast.state.calls.call_state import call_state_of, drop_draft, end_beside, will_stand
-from holdfast.state.calls.request import ENDS_SO, known_as
+from holdfast.state.calls.request import ENDS_SO, current_transaction, known_as
+from holdfast.state.calls.transaction import TURN_SECONDS, TURN_TTL
 from holdfast.state.model import SessionState
 from holdfast.state.storage import records
 from holdfast.state.storage.entries import KIND, POINTERS
@@ -41,7 +41,11 @@ class SessionTable(Generic[S]):
         max_age: float | None,
         history: int = HISTORY,
         quota: int | None = None,
+        turn_wait: float = TURN_SECONDS,
+        turn_ttl: float = TURN_TTL,
     ) -> None:
+        check_seconds(turn_wait, "turn_wait", zero=True)
+        check_seconds(turn_ttl, "turn_ttl")
         for span, what in ((idle, "idle"), (max_age, "max_age")):
             if span is not None:
                 check_seconds(span, what)
@@ -60,6 +64,8 @@ class SessionTable(Generic[S]):
         self.idle = idle
         self.max_age = max_age
         self.history = history
+        self.turn_wait = turn_wait
+        self.turn_ttl = turn_ttl
         self.turns = Turns()
         self._quota = quota
         self._begin_tool: str | None = None
@@ -67,6 +73,11 @@ class SessionTable(Generic[S]):
     def set_begin_tool(self, tool: str) -> None:
         """Set the tool with which callers begin a session."""
         self._begin_tool = tool
+
+    @property
+    def begin_tool(self) -> str | None:
+        """The tool that begins a session, if the server has one."""
+        return self._begin_tool
 
     @property
     def begin_hint(self) -> str:
@@ -85,8 +96,7 @@ class SessionTable(Generic[S]):
         title: str = "",
         parent: dict[str, JSON] | None = None,
     ) -> tuple[Record, S]:
-        """Begin a session within the caller's quota, with the defaults or the given state."""
-        will_stand("a session that it began")
+        """A new session within the caller's quota, with the defaults or the state given."""
         if self._quota is None or principal == ANONYMOUS:
             return await self._begin(principal, state, title=title, parent=parent)
         async with self.turns.turn(f"quota of {principal}", UPDATE_SECONDS):
@@ -121,24 +131,31 @@ class SessionTable(Generic[S]):
         return await store.commit(record, expect=0), fresh
 
     async def load(self, handle: str, principal: Principal) -> tuple[Record, S]:
-        """The record and its state.
-        Raises `NotFound` both for a session that never existed and for another caller's; its owner gets
-        `SessionExpired` or `Ended`.
-        """
-        unknown = NotFound("there is no such session", id=str(handle)[:80], remedy=self.begin_hint)
+        """The record and the state in it. `NotFound` for a session that never was, and exactly the same for another
+        caller's; its owner gets `SessionExpired` or `Ended`."""
+        record = await (await self.store.open()).get(KIND, self.check_handle(handle), dead=True)
+        return self.check(record, handle, principal)
+
+    def check_handle(self, handle: str) -> str:
+        """The handle, if a session can have it."""
         try:
-            check_name(handle, "handle")
-        except UnstorableValue:  # characters that no handle has
-            raise unknown from None
-        record = await (await self.store.open()).get(KIND, handle, dead=True)
+            return check_name(handle, "handle")
+        except UnstorableValue:  # odd characters: no session has them
+            raise self._unknown(handle) from None
+
+    def _unknown(self, handle: str) -> NotFound:
+        return NotFound("there is no such session", id=str(handle)[:80], remedy=self.begin_hint)
+
+    def check(self, record: Record | None, handle: str, principal: Principal) -> tuple[Record, S]:
+        """What was read under a handle, dead or alive, as `load` returns it."""
         if record is None or record.principal != principal:
-            raise unknown
+            raise self._unknown(handle)
         if record.ended is not None:
             error = expired("session", handle) if record.expired else ended("session", handle)
             error.remedy = self.begin_hint
             raise error
         if members(record.data).get("t") != self.name:
-            raise unknown
+            raise self._unknown(handle)
         return record, self.read(record)
 
     def read(self, record: Record) -> S:
@@ -169,17 +186,9 @@ class SessionTable(Generic[S]):
                 await store.touch(POINTERS, pointer)
 
     async def end(self, handle: str) -> bool:
-        """End a session and its companions; rejected beside another session that the current call uses."""
-        end_beside(handle)
+        """End a session and its companions; in a call that has taken it, at the end of the call."""
         was_alive = await records.end(await self.store.open(), handle)
-        drop_draft(handle)
+        transaction = current_transaction()
+        if transaction is not None:
+            transaction.drop(handle)
         return was_alive
-
-    def write_at_once(self) -> None:
-        """Reject writing a session that the current call does not use where another one of this kind is saved after the
-        call."""
-        call = call_state_of(self)
-        if call is not None:
-            call.write_beside("a change of a session that the call does not use")
-        else:
-            will_stand("a change of a session of another kind")

@@ -1,0 +1,300 @@
+"""One call as a transaction: turns on what it takes, its writes gathered, and all of them written at its end or none.
+
+A turn is a claim of the store, so calls in other processes wait as well. Calls that take nothing wait for nobody.
+"""
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import AsyncExitStack, suppress
+from typing import Any, Protocol
+
+from holdfast.core.models import Claim, Record
+from holdfast.core.records import Key
+from holdfast.errors import Busy, Conflict, HoldfastError, UsageError
+from holdfast.state.calls.results import KEPT_SECONDS, Keyed
+from holdfast.state.calls.staged_store import StagedStore
+from holdfast.state.calls.turn_wait import give_way, wait_before_asking
+from holdfast.state.turns import Turns
+from holdfast.stores.base import to_the_end
+from holdfast.stores.contract import CLOSE_SECONDS, Store
+
+log = logging.getLogger(__name__)
+
+TURN_SECONDS = 60.0  # that a call waits for its turn
+TURN_TTL = 30.0  # after which the turn of a process that died is free; renewed at every third of it
+_TURNS = Turns()
+_REFUSED: dict[Key, float] = {}  # when the store last said that another process was in the way
+_REFUSED_KEPT = 1_000
+
+
+class Opener(Protocol):
+    """Opens a store, and knows which one it is; in fact a `StoreHandle`."""
+
+    @property
+    def place(self) -> object: ...
+
+    async def open_real(self) -> Store: ...
+
+
+class Saved(Protocol):
+    """A session that a call has taken, which stages what was changed in it."""
+
+    async def save(self, label: str) -> None: ...
+
+    def drop_draft(self) -> None: ...
+
+    def snapshot(self) -> Callable[[], None]: ...
+
+
+class Transaction:
+    """The transaction of one call. Nothing is read or claimed before `take`."""
+
+    def __init__(self, request: object = None) -> None:
+        self.request = request
+        self.is_open = True
+        self.keyed: Keyed | None = None
+        """The call, where it came with an idempotency key."""
+        self.result_place: Key | None = None
+        """Where its result is to be kept: set by the first taking."""
+        self.answer: dict[str, Any] | None = None
+        """The result of the same call made before: nothing is done then."""
+        self.sessions: dict[str, Any] = {}
+        """The sessions that the call has taken, by handle."""
+        self._saved: dict[str, Saved] = {}
+        self._place: object = None
+        self._store: Store | None = None
+        self._staged: StagedStore | None = None
+        self._owner = ""
+        self._ttl = TURN_TTL
+        self._claims: dict[Key, Claim] = {}
+        self._locks = AsyncExitStack()
+        self._renewing: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        self._after: list[Callable[[], Awaitable[None]]] = []
+
+    # Turns
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the call has taken anything."""
+        return self._staged is not None
+
+    def covers(self, place: object) -> bool:
+        """Whether writes to the store at this place are part of the call."""
+        return self.is_open and self._staged is not None and self._place == place
+
+    @property
+    def staged(self) -> StagedStore:
+        """The store as the call sees it."""
+        assert self._staged is not None
+        return self._staged
+
+    async def begin(self, opener: Opener) -> None:
+        """Gather the writes to this store from here on. A call writes to one store."""
+        if self._staged is None:
+            self._store = await opener.open_real()
+            self._place, self._staged = opener.place, StagedStore(self._store)
+            self._owner = f"turn-{secrets.token_hex(8)}"
+        elif self._place != opener.place:
+            raise UsageError(
+                "the call takes sessions of two stores, which can't be written in one step",
+                remedy="give both Sessions the same store",
+            )
+
+    async def take(
+        self, opener: Opener, keys: Collection[Key], *, wait: float = TURN_SECONDS, ttl: float = TURN_TTL
+    ) -> None:
+        """Take the turns on these names, and read their records, in one round trip. `Busy` after `wait` seconds.
+
+        A call that holds turns already waits only for names that sort after them: two calls that wait for each other
+        would wait for ever.
+        """
+        await self.begin(opener)
+        wanted = sorted(set(keys) - self._claims.keys())
+        if not wanted:
+            return
+        self._ttl = min(self._ttl, ttl)
+        may_wait = not self._claims or wanted[0] > max(self._claims)
+        deadline = time.monotonic() + (wait if may_wait else 0.0)
+        async with AsyncExitStack() as locks:
+            waited = False
+            for kind, id in wanted:
+                try:
+                    taking = _TURNS.turn(f"{kind}/{id}", deadline - time.monotonic())
+                    waited = await locks.enter_async_context(taking) or waited
+                except Busy:
+                    raise _busy(id, wait, may_wait, None) from None
+            await self._claim(wanted, deadline, waited, wait, may_wait)
+            await self._locks.enter_async_context(locks.pop_all())
+
+    async def _claim(self, wanted: list[Key], deadline: float, waited: bool, wait: float, may_wait: bool) -> None:
+        assert self._store is not None
+        last = max((_REFUSED[key] for key in wanted if key in _REFUSED), default=None)
+        if pause := give_way(None if last is None else time.monotonic() - last, waited, random.random()):
+            await asyncio.sleep(pause)
+        rounds = 0
+        while True:
+            try:
+                turns = await self._store.begin_turns(wanted, owner=self._owner, ttl=self._ttl, dead=True)
+                break
+            except Busy as busy:
+                _note_refused(wanted)
+                pause = wait_before_asking(deadline - time.monotonic(), busy.retry_after, rounds, random.random())
+                if pause is None:
+                    raise _busy(wanted[0][1], wait, may_wait, busy.retry_after) from None
+                await asyncio.sleep(pause)
+                rounds += 1
+        self._claims.update({(turn.claim.kind, turn.claim.id): turn.claim for turn in turns})
+        self.staged.know(turns)
+        if self._renewing is None:
+            self._renew_later()
+
+    def _renew_later(self) -> None:
+        """A timer costs nothing where the call is over before it rings."""
+        loop = asyncio.get_running_loop()
+
+        def ring() -> None:
+            self._renewing = loop.create_task(self._renew(), name="renew turns")
+
+        self._renewing = loop.call_later(self._ttl / 3, ring)
+
+    async def _renew(self) -> None:
+        assert self._store is not None
+        while True:
+            for key, claim in list(self._claims.items()):
+                try:
+                    self._claims[key] = await self._store.renew(claim, ttl=self._ttl)
+                except Conflict:
+                    return  # the commit will be refused, and says so
+                except HoldfastError as error:
+                    log.warning("a turn was not renewed, and is tried again: %s", error)
+            await asyncio.sleep(self._ttl / 3)
+
+    def record(self, key: Key) -> Record | None:
+        """What was read with the turn on this name, dead or alive."""
+        return self.staged.known(key)
+
+    # What the call does
+
+    def adopt(self, handle: str, session: Any, saved: Saved) -> None:
+        """Write what was changed in this session at the end of the call."""
+        self.sessions[handle] = session
+        self._saved[handle] = saved
+
+    def drop(self, handle: str) -> None:
+        """Write nothing more to a session that the call has ended."""
+        if handle in self._saved:
+            self._saved.pop(handle).drop_draft()
+            del self.sessions[handle]
+
+    def after_commit(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do this once the call was written; never if it was not."""
+        self._after.append(work)
+
+    def snapshot(self) -> Callable[[], None]:
+        """A function that puts back what was gathered so far, for a nested call that fails."""
+        drafts = {handle: saved.snapshot() for handle, saved in self._saved.items()}
+        staged: Any = self._staged.snapshot() if self._staged is not None else ({}, {}, set())
+        after = list(self._after)
+
+        def restore() -> None:
+            for handle, saved in list(self._saved.items()):
+                if handle in drafts:
+                    drafts[handle]()
+                else:
+                    saved.drop_draft()
+                    del self._saved[handle], self.sessions[handle]
+            if self._staged is not None:
+                self._staged.restore(staged)
+            self._after = list(after)
+
+        return restore
+
+    # Its end
+
+    async def commit(self, label: str, result: dict[str, Any] | None = None) -> None:
+        """Write everything in one step, or nothing; the turns are over either way. The `result` is kept where the call
+        has a key."""
+        if self._staged is None:
+            self.is_open = False
+            return
+        done = False
+        try:
+            for saved in self._saved.values():
+                await saved.save(label)
+            if self.keyed is not None and self.result_place is not None and result is not None:
+                await self._staged.commit(self.keyed.record(self.result_place, result, KEPT_SECONDS), expect=0)
+            await self._written()
+            done = True
+        finally:
+            await self._close(released=done)
+        for work in self._after:
+            await work()
+
+    async def _written(self) -> None:
+        self._stop_renewing()
+        try:
+            await self.staged.write_all(self._claims)
+        except Conflict as error:
+            nothing = "nothing of this call was kept"
+            if error.actual is None:
+                error.what = f"the call took longer than its turn could be held: {nothing}"
+            else:
+                error.what = f"what the call has read was changed outside of a turn before its end: {nothing}"
+            error.remedy = "do it again"
+            raise
+
+    async def abandon(self) -> None:
+        """Write nothing, and give the turns up."""
+        for saved in self._saved.values():
+            saved.drop_draft()
+        if self._staged is None:
+            self.is_open = False
+        elif self.is_open:
+            await self._close(released=False)
+
+    def _stop_renewing(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+
+    async def _close(self, *, released: bool) -> None:
+        self.is_open = False
+        self._stop_renewing()
+        try:
+            if not released and self._claims:
+                await to_the_end(self._release())
+        finally:
+            await self._locks.aclose()
+
+    async def _release(self) -> None:
+        assert self._store is not None
+        if isinstance(self._renewing, asyncio.Task):
+            await asyncio.wait([self._renewing])
+        with suppress(HoldfastError, TimeoutError):  # then they run out by themselves
+            async with asyncio.timeout(CLOSE_SECONDS):
+                for claim in self._claims.values():
+                    await self._store.release(claim)
+
+
+def _note_refused(keys: Collection[Key]) -> None:
+    if len(_REFUSED) > _REFUSED_KEPT:
+        _REFUSED.clear()
+    _REFUSED.update(dict.fromkeys(keys, time.monotonic()))
+
+
+def _busy(id: str, wait: float, may_wait: bool, retry_after: float | None) -> Busy:
+    if not may_wait:
+        return Busy(
+            "another call has its turn on a session that was taken within this call, after others",
+            id=id,
+            remedy="do it again; the server should take all sessions of a call at its beginning",
+        )
+    return Busy(
+        f"other calls had their turn on the session for {wait:g} s, and nothing was done",
+        id=id,
+        retry_after=retry_after or 0.0,
+        remedy="do it again later",
+    )

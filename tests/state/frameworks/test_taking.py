@@ -1,0 +1,287 @@
+"""`writes` and `reads` on both frameworks: what the model sees, what the tool gets, and what is kept of a call."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import mcp
+import pytest
+from fastmcp import Client, FastMCP
+from mcp.server.mcpserver import MCPServer
+
+import holdfast
+from holdfast.state.frameworks.middleware import IDEMPOTENCY_KEY
+from holdfast.state.storage.entries import KIND
+from tests.deadlines import patience
+
+pytestmark = pytest.mark.anyio
+both_frameworks = pytest.mark.parametrize("framework", ["fastmcp", "mcpserver"])
+
+
+class Basket(holdfast.SessionState):
+    items: list[str] = []
+    note: str = ""
+
+
+class Stock(holdfast.SessionState):
+    pears: int = 3
+
+
+class Server:
+    """A server of either framework with a client, and its decorators under one name."""
+
+    def __init__(self, framework: str) -> None:
+        self.server: Any = FastMCP("shop") if framework == "fastmcp" else MCPServer("shop")
+        self.is_fast = framework == "fastmcp"
+        self.tool: Any = self.server.tool if self.is_fast else self.server.tool()
+        self.prompt: Any = self.server.prompt if self.is_fast else self.server.prompt()
+        self.client: Any = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator["Call"]:
+        self.client = Client(self.server) if self.is_fast else mcp.Client(self.server)
+        extra: dict[str, Any] = {"raise_on_error": False} if self.is_fast else {}
+
+        async def call(tool: str, key: str | None = None, **arguments: Any) -> tuple[bool, str]:
+            meta = {IDEMPOTENCY_KEY: key} if key else None
+            answer = await self.client.call_tool(tool, arguments, meta=meta, **extra)
+            return answer.is_error, "\n".join(getattr(part, "text", "") for part in answer.content)
+
+        async with self.client:
+            yield call
+
+    async def schema(self, tool: str) -> dict[str, Any]:
+        listed = await self.client.list_tools()
+        tools = listed if self.is_fast else listed.tools
+        found = next(each for each in tools if each.name == tool)
+        return dict(getattr(found, "input_schema", None) or found.inputSchema)
+
+
+Call = Callable[..., Awaitable[tuple[bool, str]]]
+
+
+@both_frameworks
+@pytest.mark.promise("state.call")
+async def test_writes_fills_the_state_describes_the_argument_and_keeps_what_changed(framework: str) -> None:
+    baskets = holdfast.Sessions(Basket)
+    shop = Server(framework)
+    baskets.install(shop.server, tools=("create", "list", "end"))
+
+    @shop.tool
+    @baskets.writes
+    async def add(article: str, basket: Basket) -> list[str]:
+        basket.items.append(article)
+        return basket.items
+
+    @shop.tool
+    @baskets.writes
+    def plain(article: str, basket: Basket, session: holdfast.Session[Basket]) -> str:
+        basket.items.append(article)
+        return session.handle
+
+    @shop.tool
+    @baskets.reads
+    async def count(basket: Basket) -> int:
+        return len(basket.items)
+
+    async with shop.running() as call:
+        schema = await shop.schema("add")
+        assert set(schema["properties"]) == {"article", "basket_id"}
+        assert schema["properties"]["basket_id"]["description"] == (
+            "The id of the basket, as create_basket returned it. Leave it out for your own."
+        )
+        begun = await baskets.begin()
+        assert (await call("add", article="pear", basket_id=begun.handle))[0] is False
+        assert await call("plain", article="fig", basket_id=begun.handle) == (False, begun.handle)
+        assert await call("count", basket_id=begun.handle) == (False, "2")
+        assert (await begun.read()).items == ["pear", "fig"]
+        assert begun.rev == 3
+        assert [entry.label for entry in await begun.log.last(5)] == ["add", "plain"]
+        for wrong in ("s_never", "odd\x01"):
+            failed, said = await call("add", article="x", basket_id=wrong)
+            assert failed
+            assert "there is no such session" in said
+            assert "create_basket" in said
+
+
+@both_frameworks
+@pytest.mark.promise("state.call")
+async def test_a_call_that_fails_or_is_cancelled_leaves_nothing_and_no_turn(framework: str) -> None:
+    async with holdfast.open_store("memory:") as store:
+        baskets = holdfast.Sessions(Basket, store)
+        shop = Server(framework)
+        baskets.install(shop.server)
+        inside = asyncio.Event()
+
+        @shop.tool
+        @baskets.writes
+        async def add(how: str, basket: Basket) -> dict[str, int]:
+            basket.items.append("x")
+            inside.set()
+            if how == "raise":
+                raise RuntimeError("half-way")
+            if how == "hang":
+                await asyncio.Event().wait()
+            return {"n": "text" if how == "wrong" else 1}  # type: ignore[dict-item]
+
+        async with shop.running() as call:
+            begun = await baskets.begin()
+            assert (await call("add", how="raise", basket_id=begun.handle))[0]
+            for _ in range(3):
+                inside.clear()
+                hanging = asyncio.ensure_future(call("add", how="hang", basket_id=begun.handle))
+                await inside.wait()
+                assert await store.holder(KIND, begun.handle) is not None
+                hanging.cancel()
+                await asyncio.gather(hanging, return_exceptions=True)
+            async with asyncio.timeout(patience(5)):
+                while await store.holder(KIND, begun.handle) is not None:
+                    await asyncio.sleep(0)
+            assert (await begun.read()).items == []
+            assert begun.rev == 1
+            assert (await call("add", how="", basket_id=begun.handle))[0] is False
+            assert (await begun.read()).items == ["x"]
+
+
+@both_frameworks
+@pytest.mark.promise("state.call")
+async def test_two_decorators_are_one_transaction_over_both(framework: str) -> None:
+    async with holdfast.open_store("memory:") as store:
+        baskets, stocks = holdfast.Sessions(Basket, store), holdfast.Sessions(Stock, store)
+        shop = Server(framework)
+        baskets.install(shop.server)
+        stocks.install(shop.server)
+
+        @shop.tool
+        @baskets.writes
+        @stocks.writes
+        async def buy(basket: Basket, stock: Stock) -> int:
+            basket.items.append("pear")
+            stock.pears -= 1
+            if stock.pears < 0:
+                raise RuntimeError("sold out")
+            return stock.pears
+
+        async with shop.running() as call:
+            stock, mine = await stocks.begin(), [await baskets.begin() for _ in range(5)]
+            answers = await asyncio.gather(
+                *(call("buy", basket_id=each.handle, stock_id=stock.handle) for each in mine)
+            )
+            assert sorted(failed for failed, _ in answers) == [False] * 3 + [True] * 2
+            assert (await stock.read()).pears == 0
+            assert sum([len((await each.read()).items) for each in mine]) == 3
+
+
+@both_frameworks
+@pytest.mark.promise("state.call")
+async def test_two_sessions_of_one_kind_are_named_by_their_parameters(framework: str) -> None:
+    stocks = holdfast.Sessions(Stock)
+    shop = Server(framework)
+    stocks.install(shop.server)
+
+    @shop.tool
+    @stocks.writes
+    async def move(number: int, source: Stock, target: Stock) -> int:
+        source.pears -= number
+        target.pears += number
+        return target.pears
+
+    async with shop.running() as call:
+        one, other = await stocks.begin(), await stocks.begin()
+        schema = await shop.schema("move")
+        assert set(schema["required"]) == {"number", "source_id", "target_id"}
+        assert await call("move", number=2, source_id=one.handle, target_id=other.handle) == (False, "5")
+        assert ((await one.read()).pears, (await other.read()).pears) == (1, 5)
+        assert await call("move", number=2, source_id=one.handle, target_id=one.handle) == (False, "1")
+        assert (await one.read()).pears == 1
+
+
+@both_frameworks
+@pytest.mark.promise("state.call")
+async def test_what_is_only_read_can_not_be_changed_and_waits_for_nobody(framework: str) -> None:
+    baskets = holdfast.Sessions(Basket)
+    shop = Server(framework)
+    baskets.install(shop.server)
+    inside, go = asyncio.Event(), asyncio.Event()
+
+    @shop.tool
+    @baskets.writes
+    async def slow(basket: Basket) -> int:
+        basket.items.append("slow")
+        inside.set()
+        await go.wait()
+        return len(basket.items)
+
+    @shop.tool
+    async def ping() -> str:
+        return "pong"
+
+    @shop.tool
+    @baskets.reads
+    async def spoil(how: str, basket: Basket) -> int:
+        if how == "field":
+            basket.note = "x"
+        if how == "list":
+            basket.items.append("x")
+        return len(basket.items)
+
+    async with shop.running() as call:
+        begun = await baskets.begin()
+        working = asyncio.ensure_future(call("slow", basket_id=begun.handle))
+        async with asyncio.timeout(patience(5)):
+            await inside.wait()
+            assert await call("ping") == (False, "pong")
+            assert await call("spoil", how="", basket_id=begun.handle) == (False, "0")
+            for how in ("field", "list"):
+                assert (await call("spoil", how=how, basket_id=begun.handle))[0]
+        go.set()
+        assert await working == (False, "1")
+        assert (await begun.read()).items == ["slow"]
+
+
+@both_frameworks
+@pytest.mark.promise("state.keys")
+async def test_a_key_gives_the_same_result_once_and_refuses_another_call_by_name(framework: str) -> None:
+    baskets = holdfast.Sessions(Basket)
+    shop = Server(framework)
+    baskets.install(shop.server)
+    runs = 0
+
+    @shop.tool
+    @baskets.writes
+    async def add(article: str, basket: Basket) -> dict[str, Any]:
+        nonlocal runs
+        runs += 1
+        basket.items.append(article)
+        return {"count": len(basket.items), "exact": [1.0, None, "ü"]}
+
+    @shop.tool
+    @baskets.writes
+    async def clear(basket: Basket) -> str:
+        basket.items.clear()
+        return "cleared"
+
+    async with shop.running() as call:
+        begun, other = await baskets.begin(), await baskets.begin()
+        answers = await asyncio.gather(*(call("add", "k", article="pear", basket_id=begun.handle) for _ in range(20)))
+        assert len(set(answers)) == 1
+        assert (runs, (await begun.read()).items, begun.rev) == (1, ["pear"], 2)
+        whole = [
+            await shop.client.call_tool(
+                "add", {"article": "pear", "basket_id": begun.handle}, meta={IDEMPOTENCY_KEY: key}
+            )
+            for key in ("k", "new")
+        ]
+        assert whole[0].structured_content == {"count": 1, "exact": [1.0, None, "ü"]}
+        assert type(whole[0]) is type(whole[1])
+        failed, said = await call("clear", "k", basket_id=begun.handle)
+        assert failed
+        assert "used for another call of 'add'" in said
+        assert (await call("add", "k", article="pear", basket_id=other.handle))[0] is False
+        assert (await other.read()).items == ["pear"]
+        for number in range(70):
+            await call("add", f"k{number}", article="fig", basket_id=begun.handle)
+        before = runs
+        assert await call("add", "k", article="pear", basket_id=begun.handle) == answers[0]
+        assert runs == before
