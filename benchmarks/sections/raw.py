@@ -71,7 +71,7 @@ async def raw_sqlite(path: Path) -> AsyncIterator[Subject]:
             await db.execute("UPDATE holdfast_meta SET value = value + 1 WHERE name = 'token'")
             token = (await fetch("SELECT value FROM holdfast_meta WHERE name = 'token'"))[0]
             await db.execute(
-                "INSERT OR REPLACE INTO holdfast_claims VALUES ('bench', ?, 'bench', ?, ?)",
+                "INSERT OR REPLACE INTO holdfast_claims (kind, id, owner, token, expires) VALUES ('bench', ?, 'bench', ?, ?)",
                 (str(number), token, time.time() + 60),
             )
             await db.execute("COMMIT")

@@ -5,7 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Principal
-from holdfast.core.records import Row, Write, decide_claim, decide_commit, decide_end, decide_touch, reapable, settle
+from holdfast.core.records import (
+    EncodedWrite,
+    Row,
+    decide_claim,
+    decide_commit,
+    decide_end,
+    decide_touch,
+    reapable,
+    settle,
+)
 from holdfast.errors import Busy, Conflict, Ended, Forbidden, HoldfastError, NotFound, SessionExpired
 from holdfast.stores import Claim
 
@@ -30,7 +39,7 @@ _claims = st.none() | st.builds(
     Claim, st.just("k"), st.just("i"), st.just("owner"), st.integers(1, 4), st.floats(0, 100)
 )
 _writes = st.builds(
-    Write,
+    EncodedWrite,
     kind=st.just("k"),
     id=st.just("i"),
     principal=st.just(Principal("alice")),
@@ -50,7 +59,7 @@ _writes = st.builds(
 @pytest.mark.promise("store.cas")
 @given(_times, _rows, _claims, _writes)
 def test_a_commit_is_taken_exactly_if_nothing_stands_against_it(
-    now: float, row: Row | None, claim: Claim | None, write: Write
+    now: float, row: Row | None, claim: Claim | None, write: EncodedWrite
 ) -> None:
     state = row.state(now) if row else "absent"
     fenced = write.fence is None or (claim is not None and claim.token == write.fence and claim.expires > now)
@@ -127,7 +136,7 @@ def test_nothing_alive_is_ever_reaped(now: float, row: Row | None, expired_for: 
 
 @pytest.mark.promise("store.settled")
 @given(_rows, _writes)
-def test_a_lost_answer_is_settled_only_by_what_the_row_proves(row: Row | None, write: Write) -> None:
+def test_a_lost_answer_is_settled_only_by_what_the_row_proves(row: Row | None, write: EncodedWrite) -> None:
     if row is not None and row.ended is None and row.rev == write.expect:
         happened = row._replace(rev=write.rev, nonce=write.nonce)
         assert settle(happened, write) is True

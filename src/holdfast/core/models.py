@@ -4,6 +4,7 @@ Everything here is frozen. Names that a log, a terminal or a database can't take
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NewType, TypeAlias
 
@@ -121,6 +122,17 @@ def expiry(created: float, touched: float, idle: float | None, max_age: float | 
 
 
 @dataclass(frozen=True, slots=True)
+class Write:
+    """One record of a commit: written if the stored rev is `expect` (0 creates), with `entries` for its log, and only
+    while the claim with the token `fence` is held, if one is given."""
+
+    record: Record
+    expect: int = field(kw_only=True)
+    entries: Sequence[JSON] = field(default=(), kw_only=True)
+    fence: int | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
 class LogEntry:
     """One entry of a record's log. `seq` counts from 1 without gaps; `rev` is the commit that brought it."""
 
@@ -139,6 +151,14 @@ class Claim:
     owner: str
     token: int
     expires: float
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A claim, and the record as it was when the claim was made; None if there was no live one."""
+
+    claim: Claim
+    record: Record | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Every store uses these functions: the memory and SQLite stores before they write
 statement wrote nothing, to find out why. Bodies are bytes here; nothing reads them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -12,6 +12,8 @@ from holdfast.core.models import Claim, Principal, Record, expiry
 from holdfast.core.values import JSON
 from holdfast.errors import Busy, Conflict, Ended, Forbidden, NotFound, SessionExpired
 
+Key: TypeAlias = tuple[str, str]
+"""The kind and id of a record or claim."""
 State: TypeAlias = Literal["live", "expired", "ended"]
 
 
@@ -35,6 +37,10 @@ class Row(NamedTuple):
     nonce: str
 
     @property
+    def key(self) -> Key:
+        return self.kind, self.id
+
+    @property
     def expires(self) -> float | None:
         return expiry(self.created, self.touched, self.idle, self.max_age)
 
@@ -55,8 +61,8 @@ class LogRow:
     body: bytes
 
 
-class Write(NamedTuple):
-    """A commit as a store receives it: checked, encoded and sealed; `entries` is the body of `added` log entries."""
+class EncodedWrite(NamedTuple):
+    """A `Write` as a store receives it: checked, encoded and sealed; `entries` is the body of `added` log entries."""
 
     kind: str
     id: str
@@ -74,11 +80,46 @@ class Write(NamedTuple):
     """The body before it was sealed."""
 
     @property
+    def key(self) -> Key:
+        return self.kind, self.id
+
+    @property
     def rev(self) -> int:
         return self.expect + 1
 
 
-def decide_commit(now: float, row: Row | None, claim: Claim | None, write: Write) -> Row:
+def decide_commits(
+    now: float,
+    rows: Mapping[Key, Row],
+    claims: Mapping[Key, Claim],
+    writes: Sequence[EncodedWrite],
+    release: Sequence[Claim] = (),
+) -> list[Row]:
+    """The rows to write in one step, or the first reason why none of them may be written."""
+    decided = [decide_commit(now, rows.get(write.key), claims.get(write.key), write) for write in writes]
+    _refuse_release(now, claims, release)
+    return decided
+
+
+def refuse_commits(
+    now: float,
+    rows: Mapping[Key, Row],
+    claims: Mapping[Key, Claim],
+    writes: Sequence[EncodedWrite],
+    release: Sequence[Claim] = (),
+) -> None:
+    """Raise what stands against these commits, as `decide_commits` does; return if nothing does."""
+    for write in writes:
+        refuse_commit(now, rows.get(write.key), claims.get(write.key), write)
+    _refuse_release(now, claims, release)
+
+
+def _refuse_release(now: float, claims: Mapping[Key, Claim], release: Sequence[Claim]) -> None:
+    for claim in release:
+        refuse_fence(now, claims.get((claim.kind, claim.id)), claim.kind, claim.id, claim.token)
+
+
+def decide_commit(now: float, row: Row | None, claim: Claim | None, write: EncodedWrite) -> Row:
     """The row to write, or the reason why not. A row with `rev` 1 begins a life: older log entries go."""
     refuse_commit(now, row, claim, write)
     begins = write.expect == 0
@@ -98,7 +139,7 @@ def decide_commit(now: float, row: Row | None, claim: Claim | None, write: Write
     )
 
 
-def refuse_commit(now: float, row: Row | None, claim: Claim | None, write: Write) -> None:
+def refuse_commit(now: float, row: Row | None, claim: Claim | None, write: EncodedWrite) -> None:
     """Raise what stands against this commit; return if nothing does.
 
     An end wins over everything. An expired record no longer counts, so its id may be created again; `created`
@@ -173,12 +214,34 @@ def decide_claim(
     now: float, held: Claim | None, kind: str, id: str, owner: str, ttl: float, token: Callable[[], int]
 ) -> Claim:
     """A new claim with a new token. The same owner may claim again; its older token is worth nothing then."""
-    if held is not None and held.expires > now and held.owner != owner:
-        wait = held.expires - now
+    return decide_claims(now, {} if held is None else {(kind, id): held}, [(kind, id)], owner, ttl, token)[0]
+
+
+def decide_claims(
+    now: float,
+    claims: Mapping[Key, Claim],
+    keys: Sequence[Key],
+    owner: str,
+    ttl: float,
+    token: Callable[[], int],
+) -> list[Claim]:
+    """A new claim on each of the keys, or `Busy` about the one that stands in the way for longest."""
+    if standing := in_the_way(now, claims, keys, owner):
+        longest = max(standing, key=lambda claim: claim.expires)
+        wait = longest.expires - now
         raise Busy(
-            f"{kind}/{id} is claimed by {held.owner} for another {wait:.1f} s", retry_after=wait, kind=kind, id=id
+            f"{longest.kind}/{longest.id} is claimed by {longest.owner} for another {wait:.1f} s",
+            retry_after=wait,
+            kind=longest.kind,
+            id=longest.id,
         )
-    return Claim(kind, id, owner, token(), now + ttl)
+    return [Claim(kind, id, owner, token(), now + ttl) for kind, id in keys]
+
+
+def in_the_way(now: float, claims: Mapping[Key, Claim], keys: Sequence[Key], owner: str) -> list[Claim]:
+    """The claims of other owners that are held on these keys."""
+    held = [claims[key] for key in keys if key in claims]
+    return [claim for claim in held if claim.expires > now and claim.owner != owner]
 
 
 def decide_renew(now: float, held: Claim | None, claim: Claim, ttl: float) -> Claim:
@@ -196,7 +259,7 @@ def reapable(now: float, row: Row, expired_for: float, ended_for: float) -> Stat
     return "expired" if expires is not None and expires + expired_for <= now else None
 
 
-def settle(row: Row | None, write: Write) -> bool | None:
+def settle(row: Row | None, write: EncodedWrite) -> bool | None:
     """Did a commit whose answer was lost happen? None if the row can't tell any more.
 
     Only for a row that the lost write can no longer reach: its sender is known to be gone.
@@ -212,6 +275,12 @@ def settle(row: Row | None, write: Write) -> bool | None:
         return None  # it may have been created, have expired, and been created again by another writer
     # At the rev that it would have made stands another's write; below it, nothing was written.
     return False if row.rev <= write.rev else None
+
+
+def settle_all(rows: Mapping[Key, Row], writes: Sequence[EncodedWrite]) -> bool | None:
+    """The same for a commit of several: they were written together or not at all, so one that can tell is enough."""
+    found = [settle(rows.get(write.key), write) for write in writes]
+    return True if True in found else False if False in found else None
 
 
 def record_of(row: Row, now: float, data: JSON) -> Record:

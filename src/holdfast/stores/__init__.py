@@ -6,13 +6,13 @@ A database's driver is imported only when a store of that database is opened.
 from collections.abc import Sequence
 
 from holdfast.core.clock import SYSTEM, Clock, ManualClock
-from holdfast.core.models import ANONYMOUS, Claim, Gap, LogEntry, Notice, Page, Reaped, Record
+from holdfast.core.models import ANONYMOUS, Claim, Gap, LogEntry, Notice, Page, Reaped, Record, Turn, Write
 from holdfast.core.values import JSON
 from holdfast.errors import ConfigError
 from holdfast.events import Sink
 from holdfast.stores.address import Address
 from holdfast.stores.codec import Codec
-from holdfast.stores.contract import MAX_RECORD_BYTES, Store
+from holdfast.stores.contract import MAX_AT_ONCE, MAX_COMMIT_BYTES, MAX_RECORD_BYTES, TURNS, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sealing import SealingCodec
 from holdfast.stores.update import update
@@ -20,7 +20,10 @@ from holdfast.stores.update import update
 __all__ = [
     "ANONYMOUS",
     "JSON",
+    "MAX_AT_ONCE",
+    "MAX_COMMIT_BYTES",
     "MAX_RECORD_BYTES",
+    "TURNS",
     "Claim",
     "Clock",
     "Gap",
@@ -32,6 +35,8 @@ __all__ = [
     "Reaped",
     "Record",
     "Store",
+    "Turn",
+    "Write",
     "open_store",
     "update",
 ]

@@ -5,24 +5,40 @@ A store can't be entered twice or used from another event loop, and a cancelled 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
+from holdfast.core import values
 from holdfast.core.clock import SYSTEM, Clock
-from holdfast.core.models import Record
-from holdfast.core.records import Row, Write, settle
+from holdfast.core.models import Claim, Record, Turn, Write, check_name, check_seconds
+from holdfast.core.records import EncodedWrite, Key, Row, settle_all
+from holdfast.core.values import JSON
 from holdfast.errors import CorruptRecord, HoldfastError, LeaseClosed, StoreDown, UsageError, WriteUnsettled
 from holdfast.events import Event, ListenerFailed, Sink, StoreClosed
-from holdfast.stores.codec import Codec
+from holdfast.stores.codec import Codec, check_claims, check_keys
+from holdfast.stores.contract import CLOSE_SECONDS
 from holdfast.stores.notices import Listeners
 
 T = TypeVar("T")
 REPORTED = 1_000  # damaged rows that are logged: beyond it the store is a loss, and the log would be, too
 
-Look: TypeAlias = tuple[float, Row | None]
-"""What was read, and when by the store's clock."""
+Look: TypeAlias = Mapping[Key, Row]
+"""The rows that were found."""
+
+
+class Begun(NamedTuple):
+    """What a backend claimed for `begin_turns`: the claims, when by its clock, and each row, checked when called."""
+
+    claims: list[Claim]
+    now: float
+    rows: "Rows"
+
+
+Rows: TypeAlias = Sequence[Callable[[], Row | None]]
+"""Rows in the order of the names that were given. Calling one checks it, and raises if it is no row of ours."""
+
 
 _log = logging.getLogger("holdfast")
 
@@ -48,6 +64,21 @@ class BaseStore:
     async def _close(self) -> None:
         raise NotImplementedError
 
+    async def _commit(self, writes: list[EncodedWrite], release: Sequence[Claim]) -> list[Record]:
+        """Write and release all of it in one step, or refuse."""
+        raise NotImplementedError
+
+    async def _begin_turns(self, keys: Sequence[Key], owner: str, ttl: float, notify: bool) -> Begun:
+        """Claim all of the keys and read their rows in one step, or refuse."""
+        raise NotImplementedError
+
+    async def _read_all(self, keys: Sequence[Key]) -> "tuple[float, Rows]":
+        """The rows at one moment, and when by the store's clock."""
+        raise NotImplementedError
+
+    async def release(self, claim: Claim) -> bool:
+        raise NotImplementedError
+
     async def __aenter__(self) -> Self:
         if self._loop is not None:
             raise UsageError(
@@ -70,25 +101,87 @@ class BaseStore:
         await to_the_end(self._close())
         self._report(lambda at: StoreClosed(at, self.url))
 
-    async def _settle(self, write: Write, lost: StoreDown, look: Callable[[], Awaitable[Look | None]]) -> Record:
-        """The answer to a commit was lost. The record, if it was written all the same; or what became of it.
+    async def commit(
+        self, record: Record, *, expect: int, entries: Sequence[JSON] = (), fence: int | None = None
+    ) -> Record:
+        return (await self._commit([self._codec.write(record, expect, entries, fence)], ()))[0]
+
+    async def commit_all(self, writes: Sequence[Write], *, release: Sequence[Claim] = ()) -> list[Record]:
+        check_keys([(write.record.kind, write.record.id) for write in writes], "records")
+        check_claims(release)
+        if not writes and not release:
+            raise UsageError("commit_all was given neither writes nor claims to release")
+        return await self._commit(self._codec.writes(writes), release)
+
+    async def get_all(self, keys: Sequence[Key], *, dead: bool = False) -> list[Record | None]:
+        keys = check_keys(keys, "records", once=False)
+        self._check_open()
+        if not keys:
+            return []
+        now, rows = await self._read_all(keys)
+        return [self._read_row(row(), now, dead=dead) for row in rows]
+
+    async def begin_turn(
+        self, kind: str, id: str, *, owner: str, ttl: float, dead: bool = False, notify: bool = False
+    ) -> Turn:
+        return (await self.begin_turns([(kind, id)], owner=owner, ttl=ttl, dead=dead, notify=notify))[0]
+
+    async def begin_turns(
+        self, keys: Sequence[Key], *, owner: str, ttl: float, dead: bool = False, notify: bool = False
+    ) -> list[Turn]:
+        keys = check_keys(keys, "turns")
+        check_name(owner, "owner")
+        check_seconds(ttl, "ttl")
+        self._check_open()
+        if not keys:
+            raise UsageError("begin_turns was given no names")
+        # A claim that is made while its caller is cancelled would block everybody until it runs out.
+        beginning = asyncio.ensure_future(self._begin_turns(keys, owner, ttl, notify))
+        try:
+            claims, now, rows = await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            await to_the_end(self._give_back(beginning))
+            raise
+        try:
+            records = [self._read_row(row(), now, dead=dead) for row in rows]
+        except HoldfastError:  # a row that can't be read: nobody gets the claims, so nobody would release them
+            await to_the_end(self._give_back(beginning))
+            raise
+        return [Turn(claim, record) for claim, record in zip(claims, records, strict=True)]
+
+    async def _give_back(self, beginning: asyncio.Future[Begun]) -> None:
+        with suppress(HoldfastError, TimeoutError):  # then they run out by themselves
+            async with asyncio.timeout(CLOSE_SECONDS):
+                for claim in (await beginning).claims:
+                    await self.release(claim)
+
+    def _read_row(self, row: Row | None, now: float, *, dead: bool) -> Record | None:
+        return self._codec.record(row, now) if row is not None and (dead or row.state(now) == "live") else None
+
+    async def _settle(
+        self, writes: Sequence[EncodedWrite], lost: StoreDown, look: Callable[[], Awaitable[Look | None]]
+    ) -> list[Record]:
+        """The answer to a commit was lost. The records, if they were written all the same; or what became of them.
 
         `look` first makes sure that the lost write can do nothing more, and then reads; None if it can't be sure.
         """
+        if not writes:
+            raise self._unsettled(lost) from lost
+        first = writes[0]
         seen = None
         with suppress(HoldfastError):
             seen = await look()
         if seen is not None:
-            now, row = seen
-            happened = settle(row, write)
-            if happened and row is not None:
-                return self._codec.record(row, now)
+            happened = settle_all(seen, writes)
+            if happened:
+                return _as_written(writes, seen)
             if happened is False:
-                raise StoreDown(lost.what, store=self.url, kind=write.kind, id=write.id) from lost
+                raise StoreDown(lost.what, store=self.url, kind=first.kind, id=first.id) from lost
+        others = f" and {len(writes) - 1} more" if len(writes) > 1 else ""
         raise WriteUnsettled(
-            f"whether {write.kind}/{write.id} was written as rev {write.rev} is unknown: {lost.what}",
-            kind=write.kind,
-            id=write.id,
+            f"whether {first.kind}/{first.id}{others} was written as rev {first.rev} is unknown: {lost.what}",
+            kind=first.kind,
+            id=first.id,
             store=self.url,
             remedy="read it again when the store is back",
         ) from lost
@@ -122,6 +215,31 @@ class BaseStore:
             self._on_event(event(self._clock.now()))
         except Exception:
             _log.exception("on_event raised on an event of %s", self.url)
+
+
+def _as_written(writes: Sequence[EncodedWrite], rows: Mapping[Key, Row]) -> list[Record]:
+    """The records of a commit that happened. Another writer may stand on top of some of them by now."""
+    found = [rows.get(write.key) for write in writes]
+    touched = next(row.touched for row, write in zip(found, writes, strict=True) if row and row.nonce == write.nonce)
+    return [
+        written(write, created=write.created or (row.created if row else touched), touched=touched)
+        for row, write in zip(found, writes, strict=True)
+    ]
+
+
+def written(write: EncodedWrite, *, created: float, touched: float) -> Record:
+    """The record as a commit stored it."""
+    return Record(
+        write.kind,
+        write.id,
+        write.principal,
+        values.decode(write.plain),
+        rev=write.rev,
+        created=created,
+        touched=touched,
+        idle=write.idle,
+        max_age=write.max_age,
+    )
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:

@@ -9,10 +9,11 @@ from itertools import pairwise
 from typing import TypeAlias, cast
 
 from holdfast.core import values
-from holdfast.core.models import LogEntry, Record
-from holdfast.core.records import LogRow, Row, Write, record_of
+from holdfast.core.models import Claim, LogEntry, Record, Write, check_key
+from holdfast.core.records import EncodedWrite, Key, LogRow, Row, record_of
 from holdfast.core.values import JSON
 from holdfast.errors import ConfigError, CorruptRecord, LimitReached, UsageError
+from holdfast.stores.contract import MAX_AT_ONCE, MAX_COMMIT_BYTES, TURNS
 
 SEALED = b"\x01hf"  # how a sealed body begins, which no JSON text does
 MAX_NUMBER = 2**53  # of revs and tokens: exact in every store, and out of reach
@@ -28,7 +29,7 @@ class Codec:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
 
-    def write(self, record: Record, expect: int, entries: Sequence[JSON], fence: int | None) -> Write:
+    def write(self, record: Record, expect: int, entries: Sequence[JSON], fence: int | None) -> EncodedWrite:
         """A commit, checked and encoded."""
         if type(expect) is not int or not 0 <= expect < MAX_NUMBER:
             raise UsageError(f"expect must be the rev that was read, or 0 to create, not {expect!r:.80}")
@@ -40,7 +41,7 @@ class Codec:
         plain = self._encode(record, "data", record.data)
         log = self._encode(record, "entries", list(entries)) if entries else None
         name = record.kind, record.id, record.principal, expect + 1
-        return Write(
+        return EncodedWrite(
             kind=record.kind,
             id=record.id,
             principal=record.principal,
@@ -55,6 +56,20 @@ class Codec:
             fence=fence,
             nonce=secrets.token_hex(8),
         )
+
+    def writes(self, writes: Sequence[Write]) -> list[EncodedWrite]:
+        """The commits of one step, checked and encoded; within the limit for all of them together."""
+        encoded = [self.write(write.record, write.expect, write.entries, write.fence) for write in writes]
+        total = sum(len(write.body) + len(write.entries or b"") for write in encoded)
+        limit = max(MAX_COMMIT_BYTES, 2 * self._max_bytes)  # one record and its entries always fit
+        if len(encoded) > 1 and total > limit:
+            raise LimitReached(
+                f"a commit of {len(encoded)} records takes {total:,} bytes, more than {limit:,}",
+                limit=limit,
+                actual=total,
+                remedy="store less, or commit in several steps",
+            )
+        return encoded
 
     def record(self, row: Row, now: float) -> Record:
         """What a reader sees of a row."""
@@ -99,6 +114,10 @@ class Codec:
             )
         return body
 
+    def turn_notice(self, claim: Claim) -> bytes:
+        """The body of the notice that a claim was released."""
+        return self.notice(TURNS, {"kind": claim.kind, "id": claim.id})
+
     def seal(self, name: Name, body: bytes) -> bytes:
         return body
 
@@ -132,6 +151,33 @@ class Codec:
             return values.decode(self.unseal((kind, id, principal, rev, part), body))
         except (ValueError, RecursionError) as error:
             raise corrupt(kind, id, f"its {part} can't be read: {error}") from None
+
+
+def check_keys(keys: Sequence[Key], what: str, *, once: bool = True) -> list[Key]:
+    """The names of several records or claims: no more than one step takes, and with `once` none of them twice."""
+    if len(keys) > MAX_AT_ONCE:
+        raise LimitReached(
+            f"{len(keys)} {what} at once, more than {MAX_AT_ONCE}",
+            limit=MAX_AT_ONCE,
+            actual=len(keys),
+            remedy="take several steps",
+        )
+    names = [(kind, id) for kind, id in keys]
+    for kind, id in names:
+        check_key(kind, id)
+    if once and len(set(names)) < len(names):
+        kind, id = next(name for index, name in enumerate(names) if name in names[:index])
+        raise UsageError(
+            f"{kind}/{id} is named twice among the {what} of one step", kind=kind, id=id, remedy="name it once"
+        )
+    return names
+
+
+def check_claims(claims: Sequence[Claim]) -> None:
+    """The claims to give up in one step."""
+    check_keys([(claim.kind, claim.id) for claim in claims], "claims")
+    for claim in claims:
+        check_fence(claim.token)
 
 
 def check_fence(fence: int | None) -> None:

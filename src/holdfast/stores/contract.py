@@ -5,11 +5,15 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Protocol, Self
 
-from holdfast.core.models import Claim, LogEntry, NoticeOrGap, Page, Reaped, Record
+from holdfast.core.models import Claim, LogEntry, NoticeOrGap, Page, Reaped, Record, Turn, Write
 from holdfast.core.records import State
 from holdfast.core.values import JSON
 
 MAX_RECORD_BYTES = 1024 * 1024  # one record, or the log entries of one commit; bigger things belong in a file store
+MAX_AT_ONCE = 32  # records that one commit, one turn or one read names: a call needs a handful
+MAX_COMMIT_BYTES = 8 * 1024 * 1024  # records and entries of one commit: a server does nothing else meanwhile
+TURNS = "holdfast.turns"
+"""The topic of notices that a claim was released: `{"kind": …, "id": …}`. Sent if someone asked with `notify`."""
 TOMBSTONE_SECONDS = 86_400.0  # a write that is a day late is no longer a race
 PAGE = 100  # records a page of `scan`, entries a page of `log`
 CLOSE_SECONDS = 10.0  # closing waits for what is under way, and then no longer
@@ -67,6 +71,21 @@ class Store(Protocol):
         """
         ...
 
+    async def commit_all(self, writes: Sequence[Write], *, release: Sequence[Claim] = ()) -> list[Record]:
+        """Write several records with their log entries and give up claims, all in one atomic step or none of it.
+
+        Each write keeps the rules of `commit`; no reader sees some of them without the others. The claims in `release`
+        must be held, whether they fence a write or not, and are free afterwards. Returns the records as stored, in the
+        order given. One refusal refuses everything; its `kind` and `id` name the record or claim. At most
+        `MAX_AT_ONCE` writes and as many claims, and `MAX_COMMIT_BYTES` in all. A lost answer is settled for the whole.
+        """
+        ...
+
+    async def get_all(self, keys: Sequence[tuple[str, str]], *, dead: bool = False) -> list[Record | None]:
+        """What `get` returns for each (kind, id), in the order given, all read at one moment: a commit of several is
+        seen whole or not at all. At most `MAX_AT_ONCE`."""
+        ...
+
     async def touch(self, kind: str, id: str, *, fence: int | None = None) -> None:
         """Start the idle time over; rev and data stay. Refused like a commit if there is no live record, or if `fence`
         is not the token of a claim that is held right now."""
@@ -92,6 +111,30 @@ class Store(Protocol):
 
         `Busy` with `retry_after` while another owner holds it. Every claim has a higher token than any before it.
         """
+        ...
+
+    async def begin_turn(
+        self, kind: str, id: str, *, owner: str, ttl: float, dead: bool = False, notify: bool = False
+    ) -> Turn:
+        """Claim (kind, id) as `claim` does, and read its record as `get` does, in one step.
+
+        A caller that is cancelled meanwhile leaves no claim behind. `Busy` has the `retry_after` of the claim that
+        stands in the way; with `notify` its release publishes a notice on the topic `TURNS`. Listen before you ask, and
+        ask again after `retry_after` all the same: a holder may die, and a notice may be lost.
+        """
+        ...
+
+    async def begin_turns(
+        self,
+        keys: Sequence[tuple[str, str]],
+        *,
+        owner: str,
+        ttl: float,
+        dead: bool = False,
+        notify: bool = False,
+    ) -> list[Turn]:
+        """Claim several names and read their records in one step: a turn for each (kind, id), in the order given, or
+        none of them. `Busy` is about the claim that lasts longest. At most `MAX_AT_ONCE`, none of them twice."""
         ...
 
     async def renew(self, claim: Claim, *, ttl: float) -> Claim:

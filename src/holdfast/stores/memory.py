@@ -24,26 +24,28 @@ from holdfast.core.models import (
     check_seconds,
 )
 from holdfast.core.records import (
+    EncodedWrite,
+    Key,
     LogRow,
     Row,
     State,
     decide_claim,
-    decide_commit,
+    decide_claims,
+    decide_commits,
     decide_end,
     decide_renew,
     decide_touch,
+    in_the_way,
     reapable,
     record_of,
 )
 from holdfast.core.values import JSON
 from holdfast.events import RecordsReaped, Sink, StoreOpened
 from holdfast.stores.archive import Damaged, Place
-from holdfast.stores.base import BaseStore
+from holdfast.stores.base import BaseStore, Begun, Rows
 from holdfast.stores.codec import Codec, check_fence
-from holdfast.stores.contract import PAGE, TOMBSTONE_SECONDS
+from holdfast.stores.contract import PAGE, TOMBSTONE_SECONDS, TURNS
 from holdfast.stores.paging import Reading, check_after, check_ages, check_filters, check_limit, cursor, position
-
-_Key = tuple[str, str]
 
 
 class MemoryStore(BaseStore):
@@ -54,9 +56,10 @@ class MemoryStore(BaseStore):
 
     def __init__(self, *, clock: Clock | None = None, codec: Codec, on_event: Sink | None = None) -> None:
         super().__init__("memory:", clock=clock, codec=codec, on_event=on_event)
-        self._rows: dict[_Key, Row] = {}
-        self._logs: dict[_Key, list[LogRow]] = {}
-        self._claims: dict[_Key, Claim] = {}
+        self._rows: dict[Key, Row] = {}
+        self._logs: dict[Key, list[LogRow]] = {}
+        self._claims: dict[Key, Claim] = {}
+        self._awaited: set[Key] = set()
         self._token = 0
 
     async def _open(self) -> None:
@@ -73,20 +76,23 @@ class MemoryStore(BaseStore):
             return None
         return self._codec.record(row, now)
 
-    async def commit(
-        self, record: Record, *, expect: int, entries: Sequence[JSON] = (), fence: int | None = None
-    ) -> Record:
+    async def _commit(self, writes: list[EncodedWrite], release: Sequence[Claim]) -> list[Record]:
         await self._turn()
-        write = self._codec.write(record, expect, entries, fence)
-        key = record.kind, record.id
         now = self._clock.now()
-        row = decide_commit(now, self._row(*key), self._claims.get(key), write)
-        self._rows[key] = row
-        if row.rev == 1:
-            self._logs.pop(key, None)
-        if write.entries:
-            self._logs.setdefault(key, []).append(LogRow(row.last, row.rev, now, write.entries))
-        return record_of(row, now, values.decode(write.plain))
+        rows = decide_commits(now, self._rows, self._claims, writes, release)
+        for row, write in zip(rows, writes, strict=True):
+            self._rows[write.key] = row
+            if row.rev == 1:
+                self._logs.pop(write.key, None)
+            if write.entries:
+                self._logs.setdefault(write.key, []).append(LogRow(row.last, row.rev, now, write.entries))
+        for claim in release:
+            self._free(claim)
+        return [record_of(row, now, values.decode(write.plain)) for row, write in zip(rows, writes, strict=True)]
+
+    async def _read_all(self, keys: Sequence[Key]) -> tuple[float, Rows]:
+        await self._turn()
+        return self._clock.now(), [partial(self._rows.get, key) for key in keys]
 
     async def touch(self, kind: str, id: str, *, fence: int | None = None) -> None:
         check_fence(fence)
@@ -125,7 +131,18 @@ class MemoryStore(BaseStore):
         check_seconds(ttl, "ttl")
         claim = decide_claim(self._clock.now(), self._claims.get((kind, id)), kind, id, owner, ttl, self._next_token)
         self._claims[kind, id] = claim
+        self._awaited.discard((kind, id))
         return claim
+
+    async def _begin_turns(self, keys: Sequence[Key], owner: str, ttl: float, notify: bool) -> Begun:
+        await self._turn()
+        now = self._clock.now()
+        if notify:
+            self._awaited.update((held.kind, held.id) for held in in_the_way(now, self._claims, keys, owner))
+        claims = decide_claims(now, self._claims, keys, owner, ttl, self._next_token)
+        self._claims.update(zip(keys, claims, strict=True))
+        self._awaited.difference_update(keys)
+        return Begun(claims, now, [partial(self._rows.get, key) for key in keys])
 
     async def renew(self, claim: Claim, *, ttl: float) -> Claim:
         await self._turn()
@@ -140,8 +157,14 @@ class MemoryStore(BaseStore):
         held = self._claims.get((claim.kind, claim.id))
         if held is None or held.token != claim.token:
             return False
-        del self._claims[claim.kind, claim.id]
+        self._free(claim)
         return held.expires > self._clock.now()
+
+    def _free(self, claim: Claim) -> None:
+        del self._claims[claim.kind, claim.id]
+        if (claim.kind, claim.id) in self._awaited:
+            self._awaited.remove((claim.kind, claim.id))
+            self._listeners.deliver(TURNS, self._codec.turn_notice(claim))
 
     async def holder(self, kind: str, id: str) -> Claim | None:
         await self._turn()
@@ -192,6 +215,7 @@ class MemoryStore(BaseStore):
                 del self._rows[row.kind, row.id]
                 self._logs.pop((row.kind, row.id), None)
         self._claims = {key: claim for key, claim in self._claims.items() if claim.expires > now}
+        self._awaited &= self._claims.keys()
         reaped = Reaped(removed["expired"], removed["ended"])
         self._report(lambda at: RecordsReaped(at, self.url, reaped.expired, reaped.tombstones))
         return reaped
@@ -244,8 +268,8 @@ class MemoryArchive:
 
     def __init__(self, store: MemoryStore) -> None:
         # A friend of the store in the same file: these are its dictionaries, below its rules.
-        self._rows: dict[_Key, Row] = store.__dict__["_rows"]
-        self._logs: dict[_Key, list[LogRow]] = store.__dict__["_logs"]
+        self._rows: dict[Key, Row] = store.__dict__["_rows"]
+        self._logs: dict[Key, list[LogRow]] = store.__dict__["_logs"]
         self._store = store
 
     async def rows(self, after: Place | None, limit: int) -> list[Row | Damaged]:

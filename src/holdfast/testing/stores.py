@@ -9,12 +9,14 @@ no optional parts: a store passes whole.
 """
 
 from holdfast.testing.contracts.claims import ClaimContract
+from holdfast.testing.contracts.commits import CommitContract
 from holdfast.testing.contracts.expiry import ExpiryContract
 from holdfast.testing.contracts.logs import LogContract
 from holdfast.testing.contracts.notices import NoticeContract
 from holdfast.testing.contracts.races import RaceContract
 from holdfast.testing.contracts.records import RecordContract
 from holdfast.testing.contracts.scans import ScanContract
+from holdfast.testing.contracts.turns import TurnContract
 from holdfast.testing.contracts.values import ValueContract
 
 
@@ -23,7 +25,9 @@ class StoreSuite(
     ValueContract,
     LogContract,
     ExpiryContract,
+    CommitContract,
     ClaimContract,
+    TurnContract,
     ScanContract,
     NoticeContract,
     RaceContract,

@@ -1,6 +1,7 @@
 """The store on a real PostgreSQL passes the whole suite, and says clearly what is wrong with a server."""
 
 import secrets
+from collections.abc import Sequence
 
 import asyncpg
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import holdfast
 from holdfast.core.clock import Clock
 from holdfast.stores import Record
+from holdfast.stores.postgres import several
 from holdfast.stores.postgres import statements as postgres_sql
 from holdfast.stores.postgres import store as postgres_store
 from holdfast.stores.postgres.pool import AnswerLost
@@ -36,20 +38,20 @@ async def test_a_backend_that_will_not_die_leaves_the_write_unsettled(
     async with holdfast.open_store(postgres.url) as store:
         assert isinstance(store, PostgresStore)
         record = await store.commit(Record(kind, "a", data=0), expect=0)
-        ask, asked = store._pool.row, []
+        ask, asked = store._pool._ask, []
 
-        async def row(statement: str, *given: object) -> object:
+        async def counted(method: str, statement: str, given: Sequence[object]) -> object:
             asked.append(statement)
             if statement == postgres_sql.STOP_BACKEND:
                 return (False,)
             if len(asked) == 1:  # the commit, which never reaches the server
                 raise AnswerLost("the connection broke", store.url, (1, None))
-            return await ask(statement, *given)
+            return await ask(method, statement, given)
 
-        monkeypatch.setattr(store._pool, "row", row)
+        monkeypatch.setattr(store._pool, "_ask", counted)
         with pytest.raises(holdfast.errors.WriteUnsettled):
             await store.commit(record.with_data(1), expect=1)
-        assert asked[1:] == [postgres_sql.STOP_BACKEND, postgres_sql.GET]
+        assert asked[1:] == [postgres_sql.STOP_BACKEND, several.GET_ALL]
 
 
 @pytest.mark.promise("store.open")

@@ -8,7 +8,7 @@ import pytest
 import holdfast
 from holdfast import events
 from holdfast.core.clock import Clock
-from holdfast.stores import Record
+from holdfast.stores import Record, Write
 from holdfast.stores.sql import schema
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import StoreSuite
@@ -89,8 +89,8 @@ async def test_an_older_schema_is_migrated_and_a_newer_one_is_refused(
         seen.clear()
         async with holdfast.open_store(url, on_event=seen.append) as store:
             assert await store.get("k", "a") == made
-        assert [(e.before, e.after) for e in seen if isinstance(e, events.StoreMigrated)] == [(1, 2)]
-    with pytest.raises(holdfast.errors.ConfigError, match=r"schema version 2; .* up to 1; upgrade Holdfast"):
+        assert [(e.before, e.after) for e in seen if isinstance(e, events.StoreMigrated)] == [(2, 3)]
+    with pytest.raises(holdfast.errors.ConfigError, match=r"schema version 3; .* up to 2; upgrade Holdfast"):
         await open_and_close(url)
 
 
@@ -114,20 +114,23 @@ async def test_a_commit_whose_answer_was_lost_is_settled_by_its_nonce(
     from holdfast.stores.sqlite import steps as sqlite_steps
     from holdfast.stores.sqlite import store as sqlite
 
-    def commit_and_lose(db, clock, write):
-        sqlite_steps_commit(db, clock, write)
+    def commit_and_lose(db, clock, writes, release):
+        sqlite_steps_commit(db, clock, writes, release)
         raise _io_error()
 
-    def lose(db, clock, write):
+    def lose(db, clock, writes, release):
         raise _io_error()
 
     def lose_any(*_: object):
         raise _io_error()
 
-    def commit_lose_and_be_overwritten(db, clock, write):
-        sqlite_steps_commit(db, clock, write)
-        sqlite_steps_commit(db, clock, write._replace(expect=write.rev, nonce="another"))
+    def commit_lose_and_be_overwritten(db, clock, writes, release):
+        sqlite_steps_commit(db, clock, writes, release)
+        overwrite(db, clock, writes[0])
         raise _io_error()
+
+    def overwrite(db, clock, write):
+        sqlite_steps_commit(db, clock, [write._replace(expect=write.rev, nonce="another")], [])
 
     def _io_error() -> sqlite3.OperationalError:
         error = sqlite3.OperationalError("disk I/O error")
@@ -143,6 +146,14 @@ async def test_a_commit_whose_answer_was_lost_is_settled_by_its_nonce(
         monkeypatch.setattr(sqlite_steps, "commit", commit_lose_and_be_overwritten)
         with pytest.raises(holdfast.errors.WriteUnsettled):  # it had, and another wrote over it
             await store.commit(record.with_data(3), expect=2)
+        record = await store.get("k", "a")
+        assert record is not None
+        monkeypatch.setattr(sqlite_steps, "commit", sqlite_steps_commit)
+        other = await store.commit(Record("k", "b"), expect=0)
+        monkeypatch.setattr(sqlite_steps, "commit", commit_lose_and_be_overwritten)
+        both = [Write(record.with_data(4), expect=record.rev), Write(other.with_data(1), expect=1, entries=["x"])]
+        found = await store.commit_all(both)  # it had, and the second record still shows it
+        assert [(each.rev, each.data) for each in found] == [(record.rev + 1, 4), (2, 1)]
         record = await store.get("k", "a")
         assert record is not None
         monkeypatch.setattr(sqlite_steps, "commit", lose)
@@ -165,7 +176,7 @@ async def test_a_commit_whose_answer_was_lost_is_settled_by_its_nonce(
             raise holdfast.errors.StoreDown("gone")
 
         monkeypatch.setattr(sqlite.SqliteStore, "_read", no_read)
-        with pytest.raises(holdfast.errors.WriteUnsettled, match="rev 5 is unknown"):
+        with pytest.raises(holdfast.errors.WriteUnsettled, match="rev 7 is unknown"):
             await store.commit(record.with_data(3), expect=record.rev)
 
 

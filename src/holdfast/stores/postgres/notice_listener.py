@@ -9,8 +9,7 @@ from holdfast.errors import StoreDown
 from holdfast.stores.notice_listener import PROOF_SECONDS, NoticeListener
 from holdfast.stores.notices import Listeners
 from holdfast.stores.postgres.pool import FAILURES, Connection, PostgresPool
-
-CHANNEL = "holdfast"
+from holdfast.stores.postgres.statements import CHANNEL
 
 
 class PostgresNoticeListener(NoticeListener):

@@ -5,7 +5,7 @@ A refusal means that nothing was done; a lost answer (`AnswerLost`) means that i
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeAlias, cast
 
@@ -34,6 +34,10 @@ class AnswerLost(StoreDown):
     def __init__(self, what: str, store: str, backend: Backend | None = None) -> None:
         super().__init__(what, store=store)
         self.backend = backend
+
+
+class Raced(StoreDown):
+    """The server undid a statement because of another that ran at the same time: nothing was done, do it again."""
 
 
 class _Connection(asyncpg.Connection):
@@ -117,6 +121,14 @@ class PostgresPool:
             connection.terminate()
 
     async def row(self, statement: str, *given: object) -> Any:
+        """The first row of what the statement returns, or None."""
+        return await self._ask("fetchrow", statement, given)
+
+    async def rows(self, statement: str, *given: object) -> list[Any]:
+        """All rows of what the statement returns."""
+        return await self._ask("fetch", statement, given)
+
+    async def _ask(self, method: str, statement: str, given: Sequence[object]) -> Any:
         connection = await self._take()
         self._connections.begin(connection, self._timeout)
         fine = False
@@ -124,7 +136,7 @@ class PostgresPool:
             prepared = connection.statements.get(statement)
             if prepared is None:
                 prepared = connection.statements[statement] = await connection.prepare(statement)
-            found = await prepared.fetchrow(*given)
+            found = await getattr(prepared, method)(*given)
             fine = True
             return found
         except FAILURES as error:
@@ -133,10 +145,6 @@ class PostgresPool:
         finally:
             self._connections.end(connection)
             self._give_back(connection, fine=fine)
-
-    async def rows(self, statement: str, *given: object) -> list[Any]:
-        async with self.connection() as connection:
-            return await connection.fetch(statement, *given)
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[Connection, None]:
@@ -186,6 +194,12 @@ class PostgresPool:
                 return ConfigError(
                     f"{self.url} has lost its tables: {error}", store=self.url, remedy="open the store again"
                 )
+            case (
+                asyncpg.UniqueViolationError()
+                | asyncpg.DeadlockDetectedError()
+                | asyncpg.InvalidTextRepresentationError()
+            ):
+                return Raced(f"{self.url}: {error}", store=self.url)
             case asyncpg.DiskFullError():
                 return StoreDown(f"the disk of {self.url} is full", store=self.url, remedy="free some space and retry")
             case asyncpg.PostgresConnectionError():

@@ -13,23 +13,27 @@ NOW = "coalesce($1::float8, extract(epoch FROM statement_timestamp())::float8)"
 # The moment itself: for conditions. A statement that waited for a row's lock looks at the row again, and must look at
 # the clock again too, or a claim that was released meanwhile would seem to be held.
 CLOCK = "coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8)"
+CHANNEL = "holdfast"
 FIELDS = "r.principal, r.rev, r.body, r.last, r.created, r.touched, r.idle, r.max_age, r.ended, r.nonce"
 HEAD = FIELDS.replace("r.body", "NULL::bytea")
 
+
+def notify(payload: str) -> str:
+    """The expression that publishes a payload when the statement is committed."""
+    return f"pg_notify('{CHANNEL}', {payload})"
+
+
 GET = f"SELECT {NOW}, {FIELDS} FROM holdfast_records r WHERE r.kind = $2 AND r.id = $3"
-LOOK = (
-    f"SELECT {NOW}, {HEAD}, c.owner, c.token, c.expires FROM (VALUES (1)) AS one "
-    "LEFT JOIN holdfast_records r ON r.kind = $2 AND r.id = $3 "
-    "LEFT JOIN holdfast_claims c ON c.kind = $2 AND c.id = $3"
-)
-LOCK = f"SELECT {HEAD} FROM holdfast_records r WHERE r.kind = $1 AND r.id = $2 FOR UPDATE"
-LOCK_CLAIM = "SELECT owner, token, expires FROM holdfast_claims WHERE kind = $1 AND id = $2 FOR SHARE"
 
 _ALIVE = f"r.ended IS NULL AND (r.expires IS NULL OR r.expires > {CLOCK})"
 
 REPLACE = (
     "UPDATE holdfast_records SET principal = $3, rev = $4, body = $5, last = $6, created = $7, touched = $8, "
     "idle = $9, max_age = $10, ended = $11, nonce = $12, expires = $13 WHERE kind = $1 AND id = $2"
+)
+INSERT = (
+    "INSERT INTO holdfast_records (kind, id, principal, rev, body, last, created, touched, idle, max_age, ended, "
+    "nonce, expires) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
 )
 ADD_LOG = "INSERT INTO holdfast_log (kind, id, last, rev, at, body) VALUES ($1, $2, $3, $4, $5, $6)"
 DROP_LOG = "DELETE FROM holdfast_log WHERE kind = $1 AND id = $2"
@@ -51,7 +55,8 @@ CLAIM = (
     "INSERT INTO holdfast_claims AS c (kind, id, owner, token, expires) "
     f"VALUES ($2, $3, $4, nextval('holdfast_tokens'), {NOW} + $5) "
     "ON CONFLICT (kind, id) DO UPDATE SET owner = excluded.owner, token = nextval('holdfast_tokens'), "
-    f"expires = {CLOCK} + $5 WHERE c.expires <= {CLOCK} OR c.owner = excluded.owner RETURNING token, expires"
+    f"expires = {CLOCK} + $5, awaited = 0 "
+    f"WHERE c.expires <= {CLOCK} OR c.owner = excluded.owner RETURNING token, expires"
 )
 RENEW = (
     f"UPDATE holdfast_claims c SET expires = {NOW} + $5 "
@@ -59,8 +64,10 @@ RENEW = (
 )
 RELEASE = (
     f"UPDATE holdfast_claims c SET expires = {CLOCK} "
-    f"WHERE c.kind = $2 AND c.id = $3 AND c.token = $4 AND c.expires > {CLOCK} RETURNING 1"
+    f"WHERE c.kind = $2 AND c.id = $3 AND c.token = $4 AND c.expires > {CLOCK} "
+    f"RETURNING CASE WHEN c.awaited > 0 THEN {notify('$5')}::text END"
 )
+PUBLISH = f"SELECT {notify('$1')}"
 HOLDER = (
     f"SELECT c.owner, c.token, c.expires FROM holdfast_claims c WHERE c.kind = $2 AND c.id = $3 AND c.expires > {NOW}"
 )
@@ -72,7 +79,12 @@ REAP = (
     "gone AS (DELETE FROM holdfast_records r USING dead WHERE r.kind = dead.kind AND r.id = dead.id) "
     "SELECT count(*), count(ended) FROM dead"
 )
-REAP_CLAIMS = f"DELETE FROM holdfast_claims c WHERE c.expires <= {NOW} - 86400"
+# Claims that somebody has locked are left for the next time: waiting here, in no order, could end in a deadlock.
+REAP_CLAIMS = (
+    "WITH old AS (SELECT c.kind, c.id FROM holdfast_claims c "
+    f"WHERE c.expires <= {NOW} - 86400 FOR UPDATE OF c SKIP LOCKED) "
+    "DELETE FROM holdfast_claims c USING old WHERE c.kind = old.kind AND c.id = old.id"
+)
 TOKENS = (
     "SELECT CASE WHEN $1::bigint > 0 AND $1 >= last_value THEN setval('holdfast_tokens', $1) "
     "WHEN is_called THEN last_value ELSE 0 END FROM holdfast_tokens"

@@ -5,7 +5,7 @@ lost answer it stops the old backend and reads the nonce back; if even that can'
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, cast
@@ -26,27 +26,29 @@ from holdfast.core.models import (
     check_seconds,
 )
 from holdfast.core.records import (
+    EncodedWrite,
+    Key,
     Row,
     State,
-    Write,
-    decide_claim,
-    decide_commit,
+    decide_claims,
+    decide_commits,
     decide_end,
     decide_renew,
     decide_touch,
     record_of,
-    refuse_commit,
+    refuse_commits,
 )
 from holdfast.core.values import JSON
 from holdfast.errors import Busy, ConfigError, StoreDown
 from holdfast.events import RecordsReaped, Sink, StoreMigrated, StoreOpened
-from holdfast.stores.base import BaseStore, Look
+from holdfast.stores.base import BaseStore, Begun, Look, Rows, written
 from holdfast.stores.codec import Codec, check_fence, checked_log, checked_row
-from holdfast.stores.contract import PAGE, TOMBSTONE_SECONDS
+from holdfast.stores.contract import PAGE, TOMBSTONE_SECONDS, TURNS
 from holdfast.stores.paging import Reading, check_after, check_ages, check_filters, check_limit, cursor, position
+from holdfast.stores.postgres import several
 from holdfast.stores.postgres import statements as sql
-from holdfast.stores.postgres.notice_listener import CHANNEL, PostgresNoticeListener
-from holdfast.stores.postgres.pool import AnswerLost, Connection, PostgresPool
+from holdfast.stores.postgres.notice_listener import PostgresNoticeListener
+from holdfast.stores.postgres.pool import AnswerLost, Connection, PostgresPool, Raced
 from holdfast.stores.sql import schema
 from holdfast.stores.sql.archive import SqlArchive
 
@@ -143,81 +145,110 @@ class PostgresStore(BaseStore):
         row = checked_row(kind, id, found[1:])
         return self._codec.record(row, now) if dead or row.state(now) == "live" else None
 
-    async def commit(
-        self, record: Record, *, expect: int, entries: Sequence[JSON] = (), fence: int | None = None
-    ) -> Record:
-        write = self._codec.write(record, expect, entries, fence)
-        statement = sql.commit_sql(creates=expect == 0, fenced=fence is not None, logs=write.entries is not None)
+    async def _commit(self, writes: list[EncodedWrite], release: Sequence[Claim]) -> list[Record]:
+        self._check_open()
+        alone = len(writes) == 1 and not release
+        for _ in range(_RACES):
+            try:
+                stored = await (self._commit_one(writes[0]) if alone else self._commit_several(writes, release))
+                if stored is None:
+                    now, rows, claims = await self._look(_keys(writes, release))
+                    refuse_commits(now, rows, claims, writes, release)
+                    if not any(write.expect == 0 and write.key in rows for write in writes):
+                        continue  # nothing stands against it any more: it changed between the two statements
+                    stored = await self._commit_locked(writes, release)
+            except Raced:
+                continue
+            except AnswerLost as lost:
+                return await self._settle(writes, lost, partial(self._look_back, writes, lost))
+            return stored
+        kind, id = _keys(writes, release)[0]
+        raise Busy(f"{kind}/{id} changes too fast", store=self.url, kind=kind, id=id)
+
+    async def _commit_one(self, write: EncodedWrite) -> list[Record] | None:
+        """One statement, no larger than it needs to be. None if it wrote nothing."""
+        statement = sql.commit_sql(
+            creates=write.expect == 0, fenced=write.fence is not None, logs=write.entries is not None
+        )
         given: list[object] = [
             *(write.kind, write.id, write.principal, write.body, write.added, write.idle, write.max_age, write.nonce)
         ]
-        given += [] if expect == 0 else [expect, write.created]
+        given += [] if write.expect == 0 else [write.expect, write.created]
         given += [] if write.entries is None else [write.entries]
-        given += [] if fence is None else [fence]
-        for _ in range(_RACES):
-            try:
-                found = await self._row(statement, *given)
-                if found is None:
-                    now, row, claim = await self._look(write.kind, write.id)
-                    refuse_commit(now, row, claim, write)
-                    begun = await self._begin_again(write) if expect == 0 and row is not None else None
-                    if begun is None:
-                        continue  # nothing stands against it any more: it changed between the two statements
-                    return record_of(begun, begun.touched, values.decode(write.plain))
-            except AnswerLost as lost:
-                return await self._settle(write, lost, partial(self._look_back, write, lost))
-            rev, created, touched, _ = found
-            return Record(
-                write.kind,
-                write.id,
-                write.principal,
-                values.decode(write.plain),
-                rev=rev,
-                created=created,
-                touched=touched,
-                idle=write.idle,
-                max_age=write.max_age,
-            )
-        raise Busy(f"{write.kind}/{write.id} changes too fast", store=self.url, kind=write.kind, id=write.id)
+        given += [] if write.fence is None else [write.fence]
+        found = await self._row(statement, *given)
+        return None if found is None else [written(write, created=found[1], touched=found[2])]
 
-    async def _begin_again(self, write: Write) -> Row | None:
-        """A new life for an expired id: the old log must go first, so this is a transaction. None if it was reaped."""
+    async def _commit_several(self, writes: list[EncodedWrite], release: Sequence[Claim]) -> list[Record] | None:
+        """The same for any number of records and claims."""
+        columns = list(
+            zip(*((*w.key, w.principal, w.expect, w.body, w.added, *_spans(w)) for w in writes), strict=True)
+        )
+        freed = {(claim.kind, claim.id, claim.token): self._turn_payload(claim) for claim in release}
+        held = [(w.kind, w.id, w.fence) for w in writes if w.fence is not None]
+        wanted = [(*name, name in freed, freed.get(name)) for name in dict.fromkeys([*held, *freed])]
+        claims = list(zip(*wanted, strict=True))
+        found = await self._row(several.COMMIT, *(columns or [[]] * 11), *(claims or [[]] * 5))
+        ok, now, created, _ = found
+        if not ok:
+            return None
+        return [written(write, created=begun, touched=now) for write, begun in zip(writes, created, strict=True)]
+
+    async def _commit_locked(self, writes: list[EncodedWrite], release: Sequence[Claim]) -> list[Record]:
+        """For a new life of an expired id: the old log must go before the new one comes, so this is a transaction."""
         async with self._pool.transaction() as connection:
-            now, old, claim = await self._lock(connection, write.kind, write.id)
-            if old is None:
-                return None
-            row = decide_commit(now, old, claim, write)
-            await connection.execute(sql.DROP_LOG, row.kind, row.id)
-            await connection.execute(
-                sql.REPLACE,
-                *(row.kind, row.id, row.principal, row.rev, row.body, row.last, row.created, row.touched),
-                *(row.idle, row.max_age, row.ended, row.nonce, row.expires),
-            )
-            if write.entries is not None:
-                await connection.execute(sql.ADD_LOG, row.kind, row.id, row.last, row.rev, now, write.entries)
-            return row
+            now, rows, claims = await self._lock(connection, _keys(writes, release))
+            decided = decide_commits(now, rows, claims, writes, release)
+            for row, write in zip(decided, writes, strict=True):
+                if row.rev == 1 and row.key in rows:
+                    await connection.execute(sql.DROP_LOG, row.kind, row.id)
+                await connection.execute(
+                    sql.REPLACE if row.key in rows else sql.INSERT,
+                    *(row.kind, row.id, row.principal, row.rev, row.body, row.last, row.created, row.touched),
+                    *(row.idle, row.max_age, row.ended, row.nonce, row.expires),
+                )
+                if write.entries is not None:
+                    await connection.execute(sql.ADD_LOG, row.kind, row.id, row.last, row.rev, now, write.entries)
+            for claim in release:
+                freed = self._given_time(), claim.kind, claim.id, claim.token, self._turn_payload(claim)
+                await connection.execute(sql.RELEASE, *freed)
+            return [record_of(row, now, values.decode(write.plain)) for row, write in zip(decided, writes, strict=True)]
 
-    async def _look_back(self, write: Write, lost: AnswerLost) -> Look | None:
+    async def _look_back(self, writes: Sequence[EncodedWrite], lost: AnswerLost) -> Look | None:
         """End the backend that may still be at work on it; then what is read is final."""
         stopped = lost.backend and await self._pool.row(sql.STOP_BACKEND, *lost.backend, int(self._timeout * 500))
-        found = await self._row(sql.GET, write.kind, write.id)
+        _, rows = await self._read_all([write.key for write in writes])
         if stopped is not None and not stopped[0]:
             return None  # it would not die, and may still write
-        return (found[0], checked_row(write.kind, write.id, found[1:])) if found else (0.0, None)
+        return {row.key: row for each in rows if (row := each()) is not None}
 
-    async def _look(self, kind: str, id: str) -> tuple[float, Row | None, Claim | None]:
-        found = await self._row(sql.LOOK, kind, id)
-        assert found is not None
-        now, *rest = found
-        row = None if rest[0] is None else checked_row(kind, id, rest[:10])
-        return now, row, None if rest[10] is None else Claim(kind, id, rest[10], rest[11], rest[12])
+    async def _read_all(self, keys: Sequence[Key]) -> tuple[float, Rows]:
+        found = await self._rows(several.GET_ALL, *_columns(keys))
+        return found[0][0], [partial(_row, key, tuple(row)[1:]) for key, row in zip(keys, found, strict=True)]
 
-    async def _lock(self, connection: Connection, kind: str, id: str) -> tuple[float, Row | None, Claim | None]:
-        """The row and its claim, which stay as they are until the transaction ends."""
-        found = await connection.fetchrow(sql.LOCK, kind, id)
-        held = await connection.fetchrow(sql.LOCK_CLAIM, kind, id)
+    async def _look(self, keys: Sequence[Key]) -> tuple[float, dict[Key, Row], dict[Key, Claim]]:
+        """The rows and claims of these names, without the bodies, at one moment."""
+        rows: dict[Key, Row] = {}
+        claims: dict[Key, Claim] = {}
+        now = 0.0
+        for key, found in zip(keys, await self._rows(several.LOOK, *_columns(keys)), strict=True):
+            now, *rest = found
+            if (row := _row(key, rest[:10])) is not None:
+                rows[key] = row
+            if rest[10] is not None:
+                claims[key] = Claim(*key, rest[10], rest[11], rest[12])
+        return now, rows, claims
+
+    async def _lock(
+        self, connection: Connection, keys: Sequence[Key]
+    ) -> tuple[float, dict[Key, Row], dict[Key, Claim]]:
+        """The same, staying as they are until the transaction ends. Claims come first, as in every statement."""
+        names = _columns(keys)
+        held = await connection.fetch(several.LOCK_CLAIMS, *names)
+        found = await connection.fetch(several.LOCK, *names)
         now = cast("float", await connection.fetchval(f"SELECT {sql.NOW}", self._given_time()))
-        return now, None if found is None else checked_row(kind, id, tuple(found)), _claim(kind, id, held)
+        rows = {(kind, id): checked_row(kind, id, fields) for kind, id, *fields in map(tuple, found)}
+        return now, rows, {(kind, id): Claim(kind, id, *rest) for kind, id, *rest in map(tuple, held)}
 
     async def touch(self, kind: str, id: str, *, fence: int | None = None) -> None:
         check_fence(fence)
@@ -227,8 +258,8 @@ class PostgresStore(BaseStore):
         self._check_open()
         try:
             async with self._pool.transaction() as connection:
-                now, row, claim = await self._lock(connection, kind, id)
-                decide_touch(now, row, claim, kind, id, fence)
+                now, rows, claims = await self._lock(connection, [(kind, id)])
+                decide_touch(now, rows.get((kind, id)), claims.get((kind, id)), kind, id, fence)
                 await connection.execute(sql.TOUCH, now, kind, id)
         except AnswerLost as lost:
             raise self._unsettled(lost) from lost
@@ -239,7 +270,8 @@ class PostgresStore(BaseStore):
         self._check_open()
         try:
             async with self._pool.transaction() as connection:
-                now, row, claim = await self._lock(connection, kind, id)
+                now, rows, claims = await self._lock(connection, [(kind, id)])
+                row, claim = rows.get((kind, id)), claims.get((kind, id))
                 tombstone = decide_end(now, row, claim, created=created, fence=fence)
                 if tombstone is None:
                     return False
@@ -271,8 +303,35 @@ class PostgresStore(BaseStore):
             found = await self._change(sql.CLAIM, kind, id, owner, float(ttl))
             if found is not None:
                 return Claim(kind, id, owner, found[0], found[1])
-            now, _row, held = await self._look(kind, id)
-            decide_claim(now, held, kind, id, owner, ttl, lambda: 0)
+            now, _, claims = await self._look([(kind, id)])
+            decide_claims(now, claims, [(kind, id)], owner, ttl, lambda: 0)
+        raise Busy(f"{kind}/{id} is claimed and released too fast", store=self.url, kind=kind, id=id)
+
+    async def _begin_turns(self, keys: Sequence[Key], owner: str, ttl: float, notify: bool) -> Begun:
+        for _ in range(_RACES):
+            try:
+                found = await self._rows(several.BEGIN_TURNS, *_columns(keys), owner, float(ttl), notify)
+            except Raced:
+                continue
+            except AnswerLost as lost:
+                raise self._unsettled(lost) from lost
+            now: float = found[0][0]
+            claims: list[Claim] = []
+            rows: list[Callable[[], Row | None]] = []
+            standing: dict[Key, Claim] = {}
+            for key, row in zip(keys, found, strict=True):
+                _, token, expires, *held, _, _ = row[:8]
+                claims.append(Claim(*key, owner, token, expires))
+                rows.append(partial(_row, key, tuple(row)[8:]))
+                if held[0] is not None:
+                    standing[key] = Claim(*key, *held)
+            if found[0][1] is None:
+                decide_claims(now, standing, keys, owner, ttl, lambda: 0)
+                continue
+            if found[0][6]:
+                return Begun(claims, *await self._read_all(keys))
+            return Begun(claims, now, rows)
+        kind, id = keys[0]
         raise Busy(f"{kind}/{id} is claimed and released too fast", store=self.url, kind=kind, id=id)
 
     async def renew(self, claim: Claim, *, ttl: float) -> Claim:
@@ -280,11 +339,12 @@ class PostgresStore(BaseStore):
         found = await self._change(sql.RENEW, claim.kind, claim.id, claim.token, float(ttl))
         if found is not None:
             return Claim(claim.kind, claim.id, found[0], claim.token, found[1])
-        now, _, held = await self._look(claim.kind, claim.id)
-        return decide_renew(now, held, claim, ttl)
+        now, _, claims = await self._look([(claim.kind, claim.id)])
+        return decide_renew(now, claims.get((claim.kind, claim.id)), claim, ttl)
 
     async def release(self, claim: Claim) -> bool:
-        return await self._change(sql.RELEASE, claim.kind, claim.id, claim.token) is not None
+        payload = self._turn_payload(claim)
+        return await self._change(sql.RELEASE, claim.kind, claim.id, claim.token, payload) is not None
 
     async def holder(self, kind: str, id: str) -> Claim | None:
         check_key(kind, id)
@@ -342,9 +402,8 @@ class PostgresStore(BaseStore):
     async def publish(self, topic: str, data: JSON) -> None:
         self._check_open()
         check_name(topic, "topic")
-        payload = f"{topic}\n{self._codec.notice(topic, data).decode()}"
         try:
-            await self._pool.row("SELECT pg_notify($1, $2)", CHANNEL, payload)
+            await self._pool.row(sql.PUBLISH, _payload(topic, self._codec.notice(topic, data)))
         except AnswerLost as lost:
             raise self._unsettled(lost) from lost
 
@@ -378,6 +437,9 @@ class PostgresStore(BaseStore):
         except AnswerLost as lost:
             raise self._unsettled(lost) from lost
 
+    def _turn_payload(self, claim: Claim) -> str:
+        return _payload(TURNS, self._codec.turn_notice(claim))
+
     def _given_time(self) -> float | None:
         """NULL for the server's own clock."""
         return None if self._injected is None else self._injected.now()
@@ -385,3 +447,25 @@ class PostgresStore(BaseStore):
 
 def _claim(kind: str, id: str, found: Any) -> Claim | None:
     return None if found is None else Claim(kind, id, found[0], found[1], found[2])
+
+
+def _row(key: Key, fields: Sequence[object]) -> Row | None:
+    """A row of an outer join, which is empty where nothing was found."""
+    return None if fields[1] is None else checked_row(*key, fields)
+
+
+def _columns(keys: Sequence[Key]) -> tuple[list[str], list[str]]:
+    return [kind for kind, _ in keys], [id for _, id in keys]
+
+
+def _keys(writes: Sequence[EncodedWrite], release: Sequence[Claim]) -> list[Key]:
+    """Each name that a commit is about, once."""
+    return list(dict.fromkeys([*(write.key for write in writes), *((claim.kind, claim.id) for claim in release)]))
+
+
+def _spans(write: EncodedWrite) -> tuple[object, ...]:
+    return write.idle, write.max_age, write.created, write.nonce, write.entries
+
+
+def _payload(topic: str, body: bytes) -> str:
+    return f"{topic}\n{body.decode()}"

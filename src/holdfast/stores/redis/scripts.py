@@ -12,10 +12,13 @@ import hashlib
 from typing import Literal, TypeAlias
 
 from holdfast.core.records import State
+from holdfast.stores.contract import TURNS
 
 Script: TypeAlias = Literal[
     "get",
+    "get_all",
     "commit",
+    "begin_turns",
     "touch",
     "end",
     "log",
@@ -35,9 +38,15 @@ SEPARATOR = "\x1f"  # no name has a control character, and it sorts before every
 FIELDS = ("p", "r", "b", "l", "c", "t", "i", "m", "e", "n")
 
 # ARGV[1] prefix, ARGV[2] name, ARGV[3] the moment of an injected clock or '', ARGV[4] how long the dead are kept or ''.
-_HEAD = """
-local P, M = ARGV[1], ARGV[2]
-local rec, log, claim = P..':r:'..M, P..':l:'..M, P..':c:'..M
+_HEAD = (
+    f"local TURNS = '{TURNS}'"
+    """
+local P, M, rec, log, claim = ARGV[1]
+local function use(name)
+  M = name
+  rec, log, claim = P..':r:'..M, P..':l:'..M, P..':c:'..M
+end
+use(ARGV[2])
 local now
 if ARGV[3] ~= '' then now = tonumber(ARGV[3]) else
   local t = redis.call('TIME')
@@ -52,6 +61,7 @@ local function expiry(created, touched, idle, max_age)
   return a or b
 end
 local function row() return redis.call('HMGET', rec, 'p', 'r', 'l', 'c', 't', 'i', 'm', 'e', 'n') end
+local function full() return redis.call('HMGET', rec, 'p', 'r', 'b', 'l', 'c', 't', 'i', 'm', 'e', 'n') end
 local function alive(r)
   if not r[2] or (r[8] and r[8] ~= '') then return false end
   local x = expiry(r[4], r[5], r[6], r[7])
@@ -66,6 +76,17 @@ local function refusal()
   local c = redis.call('HMGET', claim, 'o', 't', 'e')
   return {0, text(now), r[1], r[2], r[3], r[4], r[5], r[6], r[7], r[8], r[9], c[1], c[2], c[3]}
 end
+local function take(owner, ttl)
+  local token = redis.call('INCR', P..':token')
+  local expires = now + tonumber(ttl)
+  redis.call('HSET', claim, 'o', owner, 't', string.format('%d', token), 'e', text(expires), 'w', '')
+  if ARGV[4] ~= '' then redis.call('PEXPIREAT', claim, string.format('%.0f', (expires + 60) * 1000)) end
+  return token, text(expires)
+end
+local function free(notice)
+  if redis.call('HGET', claim, 'w') == '1' then redis.call('PUBLISH', P..':n:'..TURNS, notice) end
+  redis.call('DEL', claim)
+end
 local function keep(moment)
   if ARGV[4] == '' then return end
   for _, key in ipairs({rec, log}) do
@@ -79,38 +100,114 @@ local function index(expires)
   keep(expires)
 end
 """
+)
 
 _BODIES: dict[Script, str] = {
-    # 5 expect, 6 principal, 7 body, 8 count, 9 idle, 10 max_age, 11 created, 12 nonce, 13 entries, 14 fence
+    # 5 how many writes, 6 how many claims to release; then of each write: name, expect, principal, body, count, idle,
+    # max_age, created, nonce, entries, fence; then of each claim: name, token, the notice of its release.
+    # Everything is checked before the first write, for a script that fails in the middle is not undone: that what is
+    # written are the sets they should be, too.
     "commit": """
-local r = row()
-local lives = alive(r)
-if r[8] and r[8] ~= '' then return refusal() end
-if ARGV[14] ~= '' and not held(ARGV[14]) then return refusal() end
-local rev, created, last, before
-if ARGV[5] == '0' then
-  if lives then return refusal() end
-  rev, created, last = 1, text(now), 0
-  if r[2] then
-    redis.call('UNLINK', log)
-    if r[1] ~= ARGV[6] then redis.call('ZREM', P..':own:'..r[1], M) end
+local writes, releases = tonumber(ARGV[5]), tonumber(ARGV[6])
+local rows, fits = {}, true
+for k = 1, writes do
+  local a = 11 * k - 5
+  use(ARGV[a + 1])
+  local r = row()
+  rows[k] = r
+  if r[8] and r[8] ~= '' then fits = false break end
+  if ARGV[a + 11] ~= '' and not held(ARGV[a + 11]) then fits = false break end
+  if ARGV[a + 2] == '0' then
+    if alive(r) then fits = false break end
+  else
+    if not alive(r) or r[1] ~= ARGV[a + 3] or r[2] ~= ARGV[a + 2] then fits = false break end
+    if tonumber(ARGV[a + 8]) ~= 0 and tonumber(ARGV[a + 8]) ~= tonumber(r[4]) then fits = false break end
   end
-  redis.call('ZADD', P..':ids', 0, M)
-  redis.call('ZADD', P..':own:'..ARGV[6], 0, M)
-else
-  if not lives or r[1] ~= ARGV[6] or r[2] ~= ARGV[5] then return refusal() end
-  if tonumber(ARGV[11]) ~= 0 and tonumber(ARGV[11]) ~= tonumber(r[4]) then return refusal() end
-  rev, created, last = tonumber(r[2]) + 1, r[4], tonumber(r[3])
+  if ARGV[a + 5] ~= '0' then redis.call('ZCARD', log) end
+  if writes > 1 and ARGV[a + 2] == '0' then redis.call('ZCARD', P..':own:'..ARGV[a + 3]) end
 end
-last = last + tonumber(ARGV[8])
+local behind = 6 + 11 * writes
+for k = 0, releases - 1 do
+  if not fits then break end
+  use(ARGV[behind + 3 * k + 1])
+  fits = held(ARGV[behind + 3 * k + 2])
+end
+if not fits then
+  local found = {0}
+  for k = 1, writes do use(ARGV[11 * k - 4]) found[#found + 1] = refusal() end
+  for k = 0, releases - 1 do use(ARGV[behind + 3 * k + 1]) found[#found + 1] = refusal() end
+  return found
+end
+if writes > 1 then redis.call('ZCARD', P..':ids') redis.call('ZCARD', P..':exp') end
 local touched = text(now)
-redis.call('HSET', rec, 'p', ARGV[6], 'r', string.format('%d', rev), 'b', ARGV[7], 'l', string.format('%d', last),
-  'c', created, 't', touched, 'i', ARGV[9], 'm', ARGV[10], 'e', '', 'n', ARGV[12])
-if ARGV[8] ~= '0' then
-  redis.call('ZADD', log, last, string.format('%d', rev)..'|'..touched..'|'..ARGV[13])
+local done = {1, touched}
+for k = 1, writes do
+  local a = 11 * k - 5
+  use(ARGV[a + 1])
+  local r, principal = rows[k], ARGV[a + 3]
+  local rev, created, last
+  if ARGV[a + 2] == '0' then
+    rev, created, last = 1, touched, 0
+    if r[2] then
+      redis.call('UNLINK', log)
+      if r[1] ~= principal then redis.call('ZREM', P..':own:'..r[1], M) end
+    end
+    redis.call('ZADD', P..':ids', 0, M)
+    redis.call('ZADD', P..':own:'..principal, 0, M)
+  else
+    rev, created, last = tonumber(r[2]) + 1, r[4], tonumber(r[3])
+  end
+  last = last + tonumber(ARGV[a + 5])
+  redis.call('HSET', rec, 'p', principal, 'r', string.format('%d', rev), 'b', ARGV[a + 4],
+    'l', string.format('%d', last), 'c', created, 't', touched, 'i', ARGV[a + 6], 'm', ARGV[a + 7], 'e', '',
+    'n', ARGV[a + 9])
+  if ARGV[a + 5] ~= '0' then
+    redis.call('ZADD', log, last, string.format('%d', rev)..'|'..touched..'|'..ARGV[a + 10])
+  end
+  index(expiry(created, touched, ARGV[a + 6], ARGV[a + 7]))
+  done[k + 2] = created
 end
-index(expiry(created, touched, ARGV[9], ARGV[10]))
-return {1, rev, created, touched}
+for k = 0, releases - 1 do
+  use(ARGV[behind + 3 * k + 1])
+  free(ARGV[behind + 3 * k + 3])
+end
+return done
+""",
+    # 5 and further: names
+    "get_all": """
+local found = {text(now)}
+for k = 5, #ARGV do
+  use(ARGV[k])
+  found[#found + 1] = full()
+end
+return found
+""",
+    # 5 owner, 6 ttl, 7 '1' to leave word with the claims in the way, 8 and further: names
+    "begin_turns": """
+local found, busy = {0, text(now)}, {}
+for k = 8, #ARGV do
+  use(ARGV[k])
+  local c = redis.call('HMGET', claim, 'o', 't', 'e')
+  if c[1] and tonumber(c[3]) > now and c[1] ~= ARGV[5] then busy[#busy + 1] = claim end
+  found[#found + 1] = c
+end
+if #busy > 0 then
+  if ARGV[7] == '1' then
+    for _, key in ipairs(busy) do redis.call('HSET', key, 'w', '1') end
+  end
+  return found
+end
+local rows = {}
+for k = 8, #ARGV do use(ARGV[k]) rows[k] = full() end
+found = {1, text(now)}
+for k = 8, #ARGV do
+  use(ARGV[k])
+  local token, expires = take(ARGV[5], ARGV[6])
+  found[#found + 1] = token
+  found[#found + 1] = expires
+  found[#found + 1] = rows[k]
+end
+return found
 """,
     # 5 fence
     "touch": """
@@ -139,11 +236,7 @@ return {1}
     "claim": """
 local c = redis.call('HMGET', claim, 'o', 't', 'e')
 if c[1] and tonumber(c[3]) > now and c[1] ~= ARGV[5] then return {0, text(now), c[1], c[2], c[3]} end
-local token = redis.call('INCR', P..':token')
-local expires = now + tonumber(ARGV[6])
-redis.call('HSET', claim, 'o', ARGV[5], 't', string.format('%d', token), 'e', text(expires))
-if ARGV[4] ~= '' then redis.call('PEXPIREAT', claim, string.format('%.0f', (expires + 60) * 1000)) end
-return {1, token, text(expires)}
+return {1, take(ARGV[5], ARGV[6])}
 """,
     # 5 token, 6 ttl
     "renew": """
@@ -154,10 +247,10 @@ redis.call('HSET', claim, 'e', text(expires))
 if ARGV[4] ~= '' then redis.call('PEXPIREAT', claim, string.format('%.0f', (expires + 60) * 1000)) end
 return {1, c[1], text(expires)}
 """,
-    # 5 token
+    # 5 token, 6 the notice of its release
     "release": """
 if not held(ARGV[5]) then return 0 end
-redis.call('DEL', claim)
+free(ARGV[6])
 return 1
 """,
     "holder": """

@@ -11,7 +11,6 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
-from holdfast.core import values
 from holdfast.core.clock import Clock
 from holdfast.core.models import (
     Claim,
@@ -25,19 +24,21 @@ from holdfast.core.models import (
     check_seconds,
 )
 from holdfast.core.records import (
+    EncodedWrite,
+    Key,
     Row,
     State,
-    Write,
     decide_claim,
+    decide_claims,
     decide_end,
     decide_renew,
     decide_touch,
-    refuse_commit,
+    refuse_commits,
 )
 from holdfast.core.values import JSON
 from holdfast.errors import ConfigError, CorruptRecord
 from holdfast.events import RecordsReaped, Sink, StoreOpened, StoreWarned
-from holdfast.stores.base import BaseStore, Look
+from holdfast.stores.base import BaseStore, Begun, Look, Rows, written
 from holdfast.stores.codec import Codec, check_fence, corrupt
 from holdfast.stores.contract import PAGE, TOMBSTONE_SECONDS
 from holdfast.stores.paging import Reading, check_after, check_ages, check_filters, check_limit, cursor, position
@@ -133,49 +134,54 @@ class RedisStore(BaseStore):
         now, row = _got(kind, id, found)
         return self._codec.record(row, now) if dead or row.state(now) == "live" else None
 
-    async def commit(
-        self, record: Record, *, expect: int, entries: Sequence[JSON] = (), fence: int | None = None
-    ) -> Record:
-        write = self._codec.write(record, expect, entries, fence)
+    async def _commit(self, writes: list[EncodedWrite], release: Sequence[Claim]) -> list[Record]:
+        given: list[object] = [str(len(writes)), str(len(release))]
+        for write in writes:
+            given += (name_of(*write.key), str(write.expect), write.principal, write.body, str(write.added))
+            given += (text_of(write.idle), text_of(write.max_age), text_of(write.created), write.nonce)
+            given += (write.entries or b"", "" if write.fence is None else str(write.fence))
+        for claim in release:
+            given += (name_of(claim.kind, claim.id), str(claim.token), self._codec.turn_notice(claim))
         try:
-            found = await self._run(
-                "commit",
-                name_of(write.kind, write.id),
-                *(
-                    str(expect),
-                    write.principal,
-                    write.body,
-                    str(write.added),
-                    text_of(write.idle),
-                    text_of(write.max_age),
-                ),
-                *(text_of(write.created), write.nonce, write.entries or b"", "" if fence is None else str(fence)),
-            )
+            found = await self._run("commit", "", *given)
         except AnswerLost as lost:
-            return await self._settle(write, lost, partial(self._look_back, write, lost))
+            return await self._settle(writes, lost, partial(self._look_back, writes, lost))
         if not found[0]:
-            now, row, claim = refusal_from(write.kind, write.id, found)
-            refuse_commit(now, row, claim, write)
-            raise self._disagreement("commit", write.kind, write.id)
-        return Record(
-            write.kind,
-            write.id,
-            write.principal,
-            values.decode(write.plain),
-            rev=found[1],
-            created=float(found[2]),
-            touched=float(found[3]),
-            idle=write.idle,
-            max_age=write.max_age,
-        )
+            raise self._refusal(writes, release, found[1:])
+        touched = float(found[1])
+        return [
+            written(write, created=float(created), touched=touched)
+            for write, created in zip(writes, found[2:], strict=True)
+        ]
 
-    async def _look_back(self, write: Write, lost: AnswerLost) -> Look:
+    def _refusal(
+        self, writes: Sequence[EncodedWrite], release: Sequence[Claim], found: Sequence[Sequence[Any]]
+    ) -> CorruptRecord:
+        """Raise what stands against a commit, or return the error that nothing does."""
+        keys = [*(write.key for write in writes), *((claim.kind, claim.id) for claim in release)]
+        rows: dict[Key, Row] = {}
+        claims: dict[Key, Claim] = {}
+        now = 0.0
+        for key, fields in zip(keys, found, strict=True):
+            now, row, claim = refusal_from(*key, fields)
+            if row is not None:
+                rows[key] = row
+            if claim is not None:
+                claims[key] = claim
+        refuse_commits(now, rows, claims, writes, release)
+        return self._disagreement("commit", *keys[0])
+
+    async def _look_back(self, writes: Sequence[EncodedWrite], lost: AnswerLost) -> Look:
         """Make sure that nothing we sent is still to be executed, so that what is read next is final."""
         if lost.client is not None:
             # By number and address: after a restart of the server the number alone may be another client's.
             await self._pool.command("CLIENT", "KILL", "ID", lost.client[0], "ADDR", lost.client[1])
-        found = await self._run("get", name_of(write.kind, write.id))
-        return _got(write.kind, write.id, found) if found else (0.0, None)
+        _, rows = await self._read_all([write.key for write in writes])
+        return {row.key: row for each in rows if (row := each()) is not None}
+
+    async def _read_all(self, keys: Sequence[Key]) -> tuple[float, Rows]:
+        now, *found = await self._run("get_all", "", *(name_of(*key) for key in keys))
+        return float(now), [partial(_row, key, fields) for key, fields in zip(keys, found, strict=True)]
 
     async def touch(self, kind: str, id: str, *, fence: int | None = None) -> None:
         check_fence(fence)
@@ -223,6 +229,20 @@ class RedisStore(BaseStore):
             raise self._disagreement("claim", kind, id)
         return Claim(kind, id, owner, found[1], float(found[2]))
 
+    async def _begin_turns(self, keys: Sequence[Key], owner: str, ttl: float, notify: bool) -> Begun:
+        names = [name_of(*key) for key in keys]
+        done, moment, *found = await self._change("begin_turns", "", owner, text_of(ttl), str(int(notify)), *names)
+        now = float(moment)
+        if not done:
+            held = [claim_from(*key, fields) for key, fields in zip(keys, found, strict=True)]
+            decide_claims(now, {(c.kind, c.id): c for c in held if c is not None}, keys, owner, ttl, lambda: 0)
+            raise self._disagreement("claim", *keys[0])
+        claims = [
+            Claim(*key, owner, token, float(expires))
+            for key, token, expires in zip(keys, found[::3], found[1::3], strict=True)
+        ]
+        return Begun(claims, now, [partial(_row, key, fields) for key, fields in zip(keys, found[2::3], strict=True)])
+
     async def renew(self, claim: Claim, *, ttl: float) -> Claim:
         check_seconds(ttl, "ttl")
         found = await self._change("renew", name_of(claim.kind, claim.id), str(claim.token), text_of(ttl))
@@ -232,7 +252,8 @@ class RedisStore(BaseStore):
         return Claim(claim.kind, claim.id, found[1].decode(), claim.token, float(found[2]))
 
     async def release(self, claim: Claim) -> bool:
-        return bool(await self._change("release", name_of(claim.kind, claim.id), str(claim.token)))
+        name, notice = name_of(claim.kind, claim.id), self._codec.turn_notice(claim)
+        return bool(await self._change("release", name, str(claim.token), notice))
 
     async def holder(self, kind: str, id: str) -> Claim | None:
         check_key(kind, id)
@@ -358,3 +379,8 @@ class RedisStore(BaseStore):
 def _got(kind: str, id: str, found: list[Any]) -> tuple[float, Row]:
     """What the `get` script returns: the fields, and behind them the time in seconds and microseconds."""
     return float(found[10]) + float(found[11]) / 1e6, row_from(kind, id, found[:10])
+
+
+def _row(key: Key, fields: Sequence[Any]) -> Row | None:
+    """A row of a script that returns several, all fields of which are empty where nothing was found."""
+    return None if fields[1] is None else row_from(*key, fields)

@@ -98,7 +98,12 @@ def _first(dialect: Dialect) -> list[str]:
     return [*(statement.format(**dialect._asdict()) for statement in _FIRST), *dialect.own]
 
 
-MIGRATIONS: list[Callable[[Dialect], list[str]]] = [_first]
+def _awaited(dialect: Dialect) -> list[str]:
+    """1 if someone who wanted the claim asked for a notice of its release."""
+    return [f"ALTER TABLE holdfast_claims ADD COLUMN awaited {dialect.number} NOT NULL DEFAULT 0"]
+
+
+MIGRATIONS: list[Callable[[Dialect], list[str]]] = [_first, _awaited]
 """Entry n brings a database from version n to n + 1. Never edited once released; only appended to."""
 
 

@@ -6,22 +6,27 @@ They wait for nothing but SQLite, and decide nothing: `core.records` does that.
 import sqlite3
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from holdfast.core.clock import Clock
 from holdfast.core.models import ANONYMOUS, Claim
 from holdfast.core.records import (
+    EncodedWrite,
+    Key,
     Row,
     State,
-    Write,
     decide_claim,
-    decide_commit,
+    decide_claims,
+    decide_commits,
     decide_end,
     decide_renew,
     decide_touch,
+    in_the_way,
 )
-from holdfast.errors import CorruptRecord
+from holdfast.errors import Busy, CorruptRecord
 from holdfast.stores.codec import checked_row, corrupt
+from holdfast.stores.contract import TURNS
 from holdfast.stores.notices import MAX_PENDING
 
 REAP_ROWS = 200  # removed in one transaction: some milliseconds, then other writers have their turn
@@ -54,7 +59,10 @@ HOLDER = "SELECT owner, token, expires FROM holdfast_claims WHERE kind = ? AND i
 _TOKEN = "UPDATE holdfast_meta SET value = value + 1 WHERE name = 'token'"
 _READ_TOKEN = "SELECT value FROM holdfast_meta WHERE name = 'token'"
 _CLAIM = "INSERT OR REPLACE INTO holdfast_claims (kind, id, owner, token, expires) VALUES (?, ?, ?, ?, ?)"
+_RENEW = "UPDATE holdfast_claims SET expires = ? WHERE kind = ? AND id = ?"
+_AWAIT = "UPDATE holdfast_claims SET awaited = 1 WHERE kind = ? AND id = ?"
 _RELEASE = "DELETE FROM holdfast_claims WHERE kind = ? AND id = ?"
+_FREE = f"{_RELEASE} RETURNING awaited"
 _PUBLISH = "INSERT INTO holdfast_notices (topic, body, at) VALUES (?, ?, ?)"
 _TRIM = "DELETE FROM holdfast_notices WHERE seq <= ?"
 NOTICES = "SELECT seq, topic, body FROM holdfast_notices WHERE seq > ? ORDER BY seq LIMIT 1000"
@@ -87,41 +95,60 @@ def migrate(
     return found
 
 
-def commit(db: sqlite3.Connection, clock: Clock, write: Write) -> tuple[Row, float]:
-    key = write.kind, write.id
+def commit(
+    db: sqlite3.Connection, clock: Clock, writes: Sequence[EncodedWrite], release: Sequence[tuple[Claim, bytes]]
+) -> tuple[list[Row], float, bool]:
+    """Write all of it and free the claims, each with its notice. Whether a notice was left for someone comes back."""
+    freed = [claim for claim, _ in release]
     with transaction(db):
         now = clock.now()  # under the lock: a writer that was paused before it must not decide by an old time
-        before = _head(db, *key)
-        claim = None if write.fence is None else claim_on(db, *key)
-        row = decide_commit(now, before, claim, write)
-        if before is None or row.rev == 1:
-            if before is not None:
-                db.execute(_DROP_LOG, key)
-            db.execute(
-                _INSERT,
-                (
-                    *key,
-                    row.principal,
-                    row.rev,
-                    row.body,
-                    row.last,
-                    row.created,
-                    row.touched,
-                    row.idle,
-                    row.max_age,
-                    row.ended,
-                    row.nonce,
-                    row.expires,
-                ),
-            )
-        else:
-            db.execute(
-                _UPDATE,
-                (row.rev, row.body, row.last, row.touched, row.idle, row.max_age, row.nonce, row.expires, *key),
-            )
-        if write.entries is not None:
-            db.execute(_ADD_LOG, (*key, row.last, row.rev, now, write.entries))
-    return row, now
+        before = {write.key: row for write in writes if (row := _head(db, *write.key)) is not None}
+        keys = [write.key for write in writes if write.fence is not None]
+        claims = _claims_on(db, [*keys, *((claim.kind, claim.id) for claim in freed)])
+        rows = decide_commits(now, before, claims, writes, freed)
+        for row, write in zip(rows, writes, strict=True):
+            _put_commit(db, before.get(write.key), row, write)
+        notified = [_free(db, now, claim, notice) for claim, notice in release]
+    return rows, now, any(notified)
+
+
+def _put_commit(db: sqlite3.Connection, before: Row | None, row: Row, write: EncodedWrite) -> None:
+    key = write.key
+    if before is None or row.rev == 1:
+        if before is not None:
+            db.execute(_DROP_LOG, key)
+        db.execute(
+            _INSERT,
+            (
+                *key,
+                row.principal,
+                row.rev,
+                row.body,
+                row.last,
+                row.created,
+                row.touched,
+                row.idle,
+                row.max_age,
+                row.ended,
+                row.nonce,
+                row.expires,
+            ),
+        )
+    else:
+        db.execute(
+            _UPDATE,
+            (row.rev, row.body, row.last, row.touched, row.idle, row.max_age, row.nonce, row.expires, *key),
+        )
+    if write.entries is not None:
+        db.execute(_ADD_LOG, (*key, row.last, row.rev, row.touched, write.entries))
+
+
+def _free(db: sqlite3.Connection, now: float, claim: Claim, notice: bytes) -> bool:
+    """Delete a claim; True if its notice was left, because someone awaits it."""
+    if not db.execute(_FREE, (claim.kind, claim.id)).fetchone()[0]:
+        return False
+    _publish(db, now, TURNS, notice)
+    return True
 
 
 def touch(db: sqlite3.Connection, clock: Clock, kind: str, id: str, fence: int | None) -> None:
@@ -151,30 +178,45 @@ def end(db: sqlite3.Connection, clock: Clock, kind: str, id: str, created: float
 
 
 def claim(db: sqlite3.Connection, clock: Clock, kind: str, id: str, owner: str, ttl: float) -> Claim:
-    def next_token() -> int:
-        db.execute(_TOKEN)
-        return db.execute(_READ_TOKEN).fetchone()[0]
-
     with transaction(db):
-        made = decide_claim(clock.now(), claim_on(db, kind, id), kind, id, owner, ttl, next_token)
+        made = decide_claim(clock.now(), claim_on(db, kind, id), kind, id, owner, ttl, partial(_next_token, db))
         _put_claim(db, made)
     return made
+
+
+def begin_turns(
+    db: sqlite3.Connection, clock: Clock, keys: Sequence[Key], owner: str, ttl: float, notify: bool
+) -> tuple[list[Claim], float, list[Sequence[object] | None]] | Busy:
+    """Claim all of the keys and read their rows; or the reason why not, with the claims in the way marked."""
+    with transaction(db):
+        now = clock.now()
+        held = _claims_on(db, keys)
+        try:
+            made = decide_claims(now, held, keys, owner, ttl, partial(_next_token, db))
+        except Busy as busy:
+            if notify:
+                db.executemany(_AWAIT, [(c.kind, c.id) for c in in_the_way(now, held, keys, owner)])
+            return busy
+        for claim in made:
+            _put_claim(db, claim)
+        return made, now, [db.execute(GET, key).fetchone() for key in keys]
 
 
 def renew(db: sqlite3.Connection, clock: Clock, claim: Claim, ttl: float) -> Claim:
     with transaction(db):
         renewed = decide_renew(clock.now(), claim_on(db, claim.kind, claim.id), claim, ttl)
-        _put_claim(db, renewed)
+        db.execute(_RENEW, (renewed.expires, renewed.kind, renewed.id))
     return renewed
 
 
-def release(db: sqlite3.Connection, clock: Clock, claim: Claim) -> bool:
+def release(db: sqlite3.Connection, clock: Clock, claim: Claim, notice: bytes) -> tuple[bool, bool]:
+    """Whether it was held until now, and whether its notice was left for someone."""
     with transaction(db):
         held = claim_on(db, claim.kind, claim.id)
         if held is None or held.token != claim.token:
-            return False
-        db.execute(_RELEASE, (claim.kind, claim.id))
-        return held.expires > clock.now()
+            return False, False
+        now = clock.now()
+        return held.expires > now, _free(db, now, claim, notice)
 
 
 def reap_some(
@@ -204,9 +246,19 @@ def reap_some(
 
 def publish(db: sqlite3.Connection, clock: Clock, topic: str, body: bytes) -> None:
     with transaction(db):
-        seq = db.execute(_PUBLISH, (topic, body, clock.now())).lastrowid or 0
-        if seq % 256 == 0:
-            db.execute(_TRIM, (seq - MAX_PENDING,))
+        _publish(db, clock.now(), topic, body)
+
+
+def _publish(db: sqlite3.Connection, now: float, topic: str, body: bytes) -> None:
+    seq = db.execute(_PUBLISH, (topic, body, now)).lastrowid or 0
+    if seq % 256 == 0:
+        db.execute(_TRIM, (seq - MAX_PENDING,))
+
+
+def get_all_sql(count: int) -> str:
+    """Several rows in one statement, so that all are from one moment. Values: kind and id of each."""
+    names = ", ".join(["(?, ?)"] * count)
+    return f"SELECT kind, id, {_FIELDS} FROM holdfast_records WHERE (kind, id) IN (VALUES {names})"
 
 
 def matching(kind: str | None, principal: str | None, state: State | None, now: float) -> tuple[str, list[object]]:
@@ -254,6 +306,15 @@ def behind_place(place: tuple[Any, Any]) -> tuple[str, list[object]]:
 
 def claim_on(db: sqlite3.Connection, kind: str, id: str) -> Claim | None:
     return claim_from(kind, id, db.execute(HOLDER, (kind, id)).fetchone())
+
+
+def _claims_on(db: sqlite3.Connection, keys: Sequence[Key]) -> dict[Key, Claim]:
+    return {key: claim for key in keys if (claim := claim_on(db, *key)) is not None}
+
+
+def _next_token(db: sqlite3.Connection) -> int:
+    db.execute(_TOKEN)
+    return db.execute(_READ_TOKEN).fetchone()[0]
 
 
 def claim_from(kind: str, id: str, row: Sequence[object] | None) -> Claim | None:

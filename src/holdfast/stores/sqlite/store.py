@@ -26,10 +26,11 @@ from holdfast.core.models import (
     check_name,
     check_seconds,
 )
-from holdfast.core.records import State, record_of
+from holdfast.core.records import EncodedWrite, Key, Row, State, record_of
 from holdfast.core.values import JSON
+from holdfast.errors import Busy
 from holdfast.events import RecordsReaped, Sink, StoreMigrated, StoreOpened
-from holdfast.stores.base import BaseStore, Look
+from holdfast.stores.base import BaseStore, Begun, Look, Rows
 from holdfast.stores.codec import Codec, check_fence, checked_log, checked_row
 from holdfast.stores.contract import CLOSE_SECONDS, PAGE, TOMBSTONE_SECONDS
 from holdfast.stores.paging import (
@@ -117,20 +118,25 @@ class SqliteStore(BaseStore):
         now = self._clock.now()
         return self._codec.record(row, now) if dead or row.state(now) == "live" else None
 
-    async def commit(
-        self, record: Record, *, expect: int, entries: Sequence[JSON] = (), fence: int | None = None
-    ) -> Record:
-        write = self._codec.write(record, expect, entries, fence)
+    async def _commit(self, writes: list[EncodedWrite], release: Sequence[Claim]) -> list[Record]:
+        freed = [(claim, self._codec.turn_notice(claim)) for claim in release]
         try:
-            row, now = await self._write(sqlite_steps.commit, write)
+            rows, now, notified = await self._write(sqlite_steps.commit, writes, freed)
         except AnswerLost as lost:
 
             async def look() -> Look:
-                found = await self._read(sqlite_steps.GET, (write.kind, write.id))
-                return self._clock.now(), checked_row(write.kind, write.id, found[0]) if found else None
+                _, rows = await self._read_all([write.key for write in writes])
+                return {row.key: row for each in rows if (row := each()) is not None}
 
-            return await self._settle(write, lost, look)
-        return record_of(row, now, values.decode(write.plain))
+            return await self._settle(writes, lost, look)
+        if notified:
+            self._notices.wake()
+        return [record_of(row, now, values.decode(write.plain)) for row, write in zip(rows, writes, strict=True)]
+
+    async def _read_all(self, keys: Sequence[Key]) -> tuple[float, Rows]:
+        found = await self._read(sqlite_steps.get_all_sql(len(keys)), [part for key in keys for part in key])
+        rows = {(kind, id): fields for kind, id, *fields in found}
+        return self._clock.now(), [partial(_row, key, rows.get(key)) for key in keys]
 
     async def touch(self, kind: str, id: str, *, fence: int | None = None) -> None:
         check_fence(fence)
@@ -163,12 +169,22 @@ class SqliteStore(BaseStore):
         check_seconds(ttl, "ttl")
         return await self._change(sqlite_steps.claim, kind, id, owner, ttl)
 
+    async def _begin_turns(self, keys: Sequence[Key], owner: str, ttl: float, notify: bool) -> Begun:
+        begun = await self._change(sqlite_steps.begin_turns, keys, owner, ttl, notify)
+        if isinstance(begun, Busy):
+            raise begun
+        claims, now, rows = begun
+        return Begun(claims, now, [partial(_row, key, row) for key, row in zip(keys, rows, strict=True)])
+
     async def renew(self, claim: Claim, *, ttl: float) -> Claim:
         check_seconds(ttl, "ttl")
         return await self._change(sqlite_steps.renew, claim, ttl)
 
     async def release(self, claim: Claim) -> bool:
-        return await self._change(sqlite_steps.release, claim)
+        held, notified = await self._change(sqlite_steps.release, claim, self._codec.turn_notice(claim))
+        if notified:
+            self._notices.wake()
+        return held
 
     async def holder(self, kind: str, id: str) -> Claim | None:
         check_key(kind, id)
@@ -268,3 +284,7 @@ class SqliteStore(BaseStore):
             return await thread.run(work)
         except (sqlite3.Error, FileReplaced, UnicodeDecodeError) as error:
             raise self._file.translate(error) from error
+
+
+def _row(key: Key, fields: Sequence[object] | None) -> Row | None:
+    return None if fields is None else checked_row(*key, fields)
