@@ -15,7 +15,7 @@ from holdfast.cli.output import JsonFlag, err, moment, out, print_json, printabl
 from holdfast.core.models import LogEntry, Record
 from holdfast.core.values import members
 from holdfast.errors import CorruptRecord
-from holdfast.state.storage import records
+from holdfast.state.storage import ending, records
 from holdfast.state.storage.entries import KIND
 from holdfast.stores import open_store
 
@@ -279,7 +279,7 @@ def end(
         checked = [records.check_handle(each) for each in handles]  # all of them, before the first one ends
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
             for each in dict.fromkeys(checked):
-                if await records.end(opened, each):
+                if await ending.end(opened, each):
                     done[each] = None
                 else:
                     record = await opened.get(KIND, each, dead=True)

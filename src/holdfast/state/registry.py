@@ -12,8 +12,8 @@ from holdfast.errors import CorruptRecord, HoldfastError, NotFound, UsageError
 from holdfast.state.identity import Chain, Found, Identity, Key, Named
 from holdfast.state.model import SessionState
 from holdfast.state.session import Session
-from holdfast.state.storage import records
-from holdfast.state.storage.entries import COMPANIONS, KIND, POINTERS
+from holdfast.state.storage import ending
+from holdfast.state.storage.entries import COMPANIONS, KIND, OUTLINES, POINTERS
 from holdfast.state.storage.pointers import DAY, Pointers
 from holdfast.state.storage.session_record import SessionRecord
 from holdfast.state.storage.table import SessionTable
@@ -102,10 +102,11 @@ class SessionRegistry(Generic[S]):
             await asyncio.sleep(REAP_SECONDS)
             try:
                 store = await self.open()
-                await records.end_orphans(store)
+                await ending.end_orphans(store)
                 await store.reap(kind=KIND, expired_for=DAY)
                 await store.reap(kind=COMPANIONS)
                 await store.reap(kind=POINTERS)
+                await store.reap(kind=OUTLINES)
             except HoldfastError as error:
                 log.warning("%r: what is dead was not removed: %s", self, error.what)
 

@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
 
-from holdfast.core.models import Record
+from holdfast.core.models import ANONYMOUS, Principal, Record
 from holdfast.core.values import JSON
 from holdfast.errors import Conflict, HoldfastError, NotFound, UsageError
 from holdfast.events import Sink
 from holdfast.state.calls.request import SCOPE
+from holdfast.state.companions import genealogy
 from holdfast.state.companions.companion import Companion
 from holdfast.state.companions.gate import CompanionContext
 from holdfast.state.companions.insight import Insight
@@ -27,7 +28,7 @@ from holdfast.state.identity import Identity
 from holdfast.state.scopes import RequestScope
 from holdfast.state.session import Session
 from holdfast.state.sessions import Sessions
-from holdfast.state.storage import records
+from holdfast.state.storage import ending, records
 from holdfast.state.storage.entries import KIND
 from holdfast.state.storage.session_record import SessionRecord
 from holdfast.state.storage.table import SessionTable
@@ -125,6 +126,11 @@ class Companions(Generic[C]):
         own.record.just_read()
         return self.companion(self._context, own)
 
+    async def tree(self, handle: str, principal: Principal = ANONYMOUS) -> genealogy.Node:
+        """The steps of the companion of the session `handle` as a tree, with undos and forks; also of a session that
+        its `principal` has ended, for 30 days."""
+        return await genealogy.tree(await self.sessions.open(), f"{handle}.{self.companion.kind}", principal)
+
     async def _find(self, id: str, session: Session[Any]) -> Session[Any]:
         found = await self._own.load(id, session.principal)
         return Session(SessionRecord(self._own, *found), also=session.in_call.shows_as)
@@ -144,7 +150,7 @@ class Companions(Generic[C]):
         try:
             await self.sessions.table.load(session.handle, session.principal)
         except HoldfastError:  # it ended meanwhile, and its companions with it
-            await records.end_companions(store, session.handle)
+            await ending.end_companions(store, session.handle)
             await store.end(KIND, id)
             raise
         return await self._find(id, session)

@@ -9,7 +9,10 @@ from holdfast.core.values import members
 KIND = "state"
 COMPANIONS = "state-companions"  # which companions a session has
 POINTERS = "state-key"  # what a principal or a connection stands for
+OUTLINES = "state-outline"  # what remains of an ended session: its steps, without what it held
 UNDO = "undo"
+REDO = "redo"
+RESTORE = "restore"
 PAGE = 100
 
 

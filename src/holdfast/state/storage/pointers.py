@@ -8,7 +8,7 @@ from holdfast.core.values import members
 from holdfast.errors import Conflict, Ended, NotFound, SessionExpired
 from holdfast.state.identity import Key
 from holdfast.state.model import SessionState
-from holdfast.state.storage import records
+from holdfast.state.storage import ending
 from holdfast.state.storage.entries import POINTERS
 from holdfast.state.storage.table import SessionTable
 
@@ -53,10 +53,10 @@ class Pointers(Generic[S]):
             try:
                 await store.commit(fresh, expect=0 if pointer is None else pointer.rev)
             except Conflict:  # another call was faster, and its session counts
-                await records.end(store, begun[0].id)
+                await ending.end(store, begun[0].id)
                 continue
             except Ended:  # a damaged pointer that an operator ended; nothing else ends one, so a new one may begin
-                await records.end(store, begun[0].id)
+                await ending.end(store, begun[0].id)
                 if was_ended:
                     raise
                 was_ended = True

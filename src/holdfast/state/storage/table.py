@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
 
-from holdfast.core.models import ANONYMOUS, Principal, Record, check_name, check_seconds
+from holdfast.core.models import ANONYMOUS, LogEntry, Principal, Record, check_name, check_seconds
 from holdfast.core.records import ended, expired
 from holdfast.core.values import JSON, members
 from holdfast.errors import Ended, LimitReached, NotFound, SessionExpired, UnstorableValue, UsageError
@@ -16,8 +16,9 @@ from holdfast.state import model
 from holdfast.state.calls.call_state import call_state_of, drop_draft, end_beside, will_stand
 from holdfast.state.calls.request import ENDS_SO, known_as
 from holdfast.state.model import SessionState
-from holdfast.state.storage import records
+from holdfast.state.storage import ending, records
 from holdfast.state.storage.entries import KIND, POINTERS
+from holdfast.state.storage.history import create_fork
 from holdfast.state.storage.store_handle import StoreHandle
 from holdfast.state.turns import Turns
 from holdfast.stores.update import UPDATE_SECONDS
@@ -82,11 +83,13 @@ class SessionTable(Generic[S]):
         *,
         title: str = "",
         parent: dict[str, JSON] | None = None,
+        entries: AsyncGenerator[LogEntry, None] | None = None,
     ) -> tuple[Record, S]:
-        """A new session within the caller's quota, with the defaults or the state given."""
+        """A new session within the caller's quota, with the defaults or the state given. One with a `parent` takes the
+        parent's `entries` along, newest first."""
         will_stand("a session that it began")
         if self._quota is None or principal == ANONYMOUS:
-            return await self._begin(principal, state, title=title, parent=parent)
+            return await self._begin(principal, state, title=title, parent=parent, entries=entries)
         async with self.turns.turn(f"quota of {principal}", UPDATE_SECONDS):
             count = len([record async for record in self.scan(principal)])
             if count >= self._quota:
@@ -96,7 +99,7 @@ class SessionTable(Generic[S]):
                     actual=count,
                     remedy="end one that is done",
                 )
-            return await self._begin(principal, state, title=title, parent=parent)
+            return await self._begin(principal, state, title=title, parent=parent, entries=entries)
 
     async def begin_for_key(self, principal: Principal, key: str) -> tuple[Record, S]:
         """A new session that a pointer will name, whatever the quota says."""
@@ -110,13 +113,17 @@ class SessionTable(Generic[S]):
         title: str = "",
         parent: dict[str, JSON] | None = None,
         key: str | None = None,
+        entries: AsyncGenerator[LogEntry, None] | None = None,
     ) -> tuple[Record, S]:
         store = await self.store.open()
         fresh, plain = model.checked(state if state is not None else self.kind(), self.kind, "begin")
         data: dict[str, Any] = {"t": self.name, "v": self.kind.version, "state": plain}
         data |= {name: value for name, value in (("title", title), ("parent", parent), ("key", key)) if value}
         record = Record(KIND, records.new_handle(), principal, cast("JSON", data), idle=self.idle, max_age=self.max_age)
-        return await store.commit(record, expect=0), fresh
+        if entries is None or parent is None:
+            return await store.commit(record, expect=0), fresh
+        rev = cast("int", parent["rev"])
+        return await create_fork(store, record, entries, str(parent["handle"]), rev), fresh
 
     async def load(self, handle: str, principal: Principal) -> tuple[Record, S]:
         """The record and the state in it. `NotFound` for a session that never was, and exactly the same for another
@@ -167,7 +174,7 @@ class SessionTable(Generic[S]):
     async def end(self, handle: str) -> bool:
         """End a session and its companions; refused beside another one that the call under way has taken."""
         end_beside(handle)
-        was_alive = await records.end(await self.store.open(), handle)
+        was_alive = await ending.end(await self.store.open(), handle)
         drop_draft(handle)
         return was_alive
 
