@@ -141,7 +141,7 @@ class Companions(Generic[C]):
         store = await self.sessions.open()
         owner, _ = await self.sessions.table.load(session.handle, session.principal)  # refused if it has ended
         stored = self.companion.stored_type(options=options, entered=time.time())
-        data: dict[str, Any] = {"t": self._own.name, "v": stored.version, "state": stored.to_data()}
+        data: dict[str, Any] = {"t": self._own.name, **stored.to_record(stored.to_data())}
         data["of"] = session.handle
         record = Record(KIND, id, session.principal, cast("JSON", data), max_age=self._own.max_age)
         await records.add_companion(store, owner, self.companion.kind)

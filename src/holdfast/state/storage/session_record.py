@@ -56,6 +56,7 @@ class SessionRecord(Generic[S]):
         """Read it again, unless that was done just now."""
         if time.monotonic() - self._read_at > FRESH:
             await self.refresh()
+        self._check_version(self._record)
         self._read_at = float("-inf")
 
     async def refresh(self) -> None:
@@ -108,6 +109,7 @@ class SessionRecord(Generic[S]):
         """Another session of the same owner, from the state now or at a revision, with copies of the companions: as
         they were then, or where `companions` says so at that revision of theirs and the others before `until`."""
         parent, table = self._record, self.table
+        self._check_version(parent)
         number = parent.rev if rev is None else rev
         came_from: dict[str, JSON] = {"handle": parent.id, "rev": number}
         title = title or str(self.data.get("title") or "")
@@ -155,6 +157,7 @@ class SessionRecord(Generic[S]):
         """Write a state over the reading that it was made from, with its entries of the log. What did not change is
         not written."""
         record, state = base or self.base
+        self._check_version(record)
         checked, after = model.checked(draft, self.table.kind, label, self.handle)
         before, stored = state.to_data(), members(record.data)
         older = stored.get("v") != draft.version
@@ -172,7 +175,8 @@ class SessionRecord(Generic[S]):
             entry["undo"] = move.to
             if move.redo:
                 entry["redo"] = list(move.redo)
-        body: dict[str, Any] = {**stored, "v": draft.version, "state": after}
+        body = {name: value for name, value in stored.items() if name not in ("min_reader", "older")}
+        body |= self.table.kind.to_record(after, self.handle)
         if once:
             body["once"] = kept(members(stored.get("once")), once, label, self.handle)
         await self._write(body, [entry, *(_note(*note) for note in notes)], fence, record)
@@ -180,7 +184,17 @@ class SessionRecord(Generic[S]):
 
     async def note(self, label: str, data: JSON) -> None:
         """An entry of the log with no change of the state."""
+        self._check_version(self._record)
         await self._write(self.data, [_note(label, data)], None, self._record)
+
+    def _check_version(self, record: Record) -> None:
+        """Older code would lose what it does not know: while both are running it may only read."""
+        if self.table.kind.is_newer(record.data):
+            raise Busy(
+                "a newer release of this server has written here, and this one may only read it; nothing was written",
+                id=self.handle,
+                remedy="do it again in a moment: the upgrade is under way",
+            )
 
     async def _write(self, data: dict[str, Any], entries: list[JSON], fence: int | None, over: Record) -> None:
         store = await self.table.store.open()

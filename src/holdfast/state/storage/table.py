@@ -117,7 +117,7 @@ class SessionTable(Generic[S]):
     ) -> tuple[Record, S]:
         store = await self.store.open()
         fresh, plain = model.checked(state if state is not None else self.kind(), self.kind, "begin")
-        data: dict[str, Any] = {"t": self.name, "v": self.kind.version, "state": plain}
+        data: dict[str, Any] = {"t": self.name, **self.kind.to_record(plain)}
         data |= {name: value for name, value in (("title", title), ("parent", parent), ("key", key)) if value}
         record = Record(KIND, records.new_handle(), principal, cast("JSON", data), idle=self.idle, max_age=self.max_age)
         if entries is None or parent is None:
