@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from holdfast.cli.keys import KeysFile, read_keys
 from holdfast.cli.output import JsonFlag, err, moment, out, print_json, printable, run
-from holdfast.core.models import LogEntry, Record
+from holdfast.core.models import ANONYMOUS, LogEntry, Record
 from holdfast.core.values import members
 from holdfast.errors import CorruptRecord
 from holdfast.state.storage import ending, records
@@ -262,6 +262,30 @@ def fork(
         print_json(_head(child))
     else:
         out.print(child.id)
+
+
+@app.command()
+def erase(
+    principal: Annotated[str, typer.Argument(metavar="PRINCIPAL", help="As `ls` shows it.", show_default=False)],
+    store: StoreUrl,
+    keys_file: KeysFile = None,
+    json: JsonFlag = False,
+) -> None:
+    """Remove everything that the store has of one principal: sessions, logs, results, outlines and tombstones."""
+    if principal == ANONYMOUS:
+        raise typer.BadParameter("what anonymous callers have is everybody's: end their sessions by handle")
+
+    async def main() -> int:
+        async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
+            return await opened.erase(principal)
+
+    erased = run(main())
+    if json:
+        print_json({"principal": principal, "erased": erased})
+    else:
+        out.print(f"erased {erased} records of {printable(principal)}")
+    if not erased:
+        raise typer.Exit(1)
 
 
 @app.command()

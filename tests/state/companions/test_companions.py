@@ -108,7 +108,7 @@ async def test_helpers_and_other_kinds_do_not_count_as_a_callers_sessions() -> N
             await writers.for_session(await sessions.begin(ALICE))
         with pytest.raises(holdfast.errors.LimitReached, match="2 of 2"):
             await sessions.begin(ALICE)
-        assert len(await sessions.find_all(ALICE)) == 2
+        assert len(await sessions.all(ALICE)) == 2
 
 
 @pytest.mark.promise("companions.phases")

@@ -21,6 +21,7 @@ from holdfast.state.storage.entries import KIND, POINTERS
 from holdfast.state.storage.history import create_fork
 from holdfast.state.storage.store_handle import StoreHandle
 from holdfast.state.turns import Turns
+from holdfast.stores.paging import cursor
 from holdfast.stores.update import UPDATE_SECONDS
 
 S = TypeVar("S", bound=SessionState)
@@ -148,9 +149,12 @@ class SessionTable(Generic[S]):
         """The state in a record, brought up to this version of its class."""
         return cast("S", self.kind.read(record.data, record.id))
 
-    async def scan(self, principal: Principal) -> AsyncGenerator[Record, None]:
-        """A caller's sessions of this kind; other kinds and companions are in the same store."""
-        store, after = await self.store.open(), None
+    async def scan(self, principal: Principal, after: str | None = None) -> AsyncGenerator[Record, None]:
+        """A caller's sessions of this kind, those behind the handle `after`; other kinds and companions are in the same
+        store."""
+        store = await self.store.open()
+        if after is not None:
+            after = cursor(KIND, check_name(after, "after"))
         while True:
             page = await store.scan(kind=KIND, principal=principal, after=after)
             for record in page.records:
