@@ -38,7 +38,8 @@ class Sessions(Injectable[S]):
         `store` is a store or its URL, which is opened by the first call; `keys` then seal it, and `max_bytes` limits a
         record. `identity` says where a call may name its session, in order. A session ends `idle` seconds after its
         last use and `max_age` seconds after it began; None means never. `quota` limits the sessions of one
-        authenticated caller, `history` the revisions that can be gone back to. `name` distinguishes kinds of state in
+        caller, implicit ones included (all anonymous callers together have 10,000 then), `history` the revisions that
+        can be gone back to. `name` distinguishes kinds of state in
         one store; it is the class's name if left out.
         """
         if not isinstance(kind, type) or not issubclass(kind, SessionState):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -2,18 +2,30 @@
 
 from contextlib import suppress
 
-from holdfast.errors import CorruptRecord
+from holdfast.core.values import members
+from holdfast.errors import CorruptRecord, HoldfastError
 from holdfast.state.storage import outline, records
-from holdfast.state.storage.entries import COMPANIONS, KIND
+from holdfast.state.storage.entries import COMPANIONS, KIND, POINTERS
 from holdfast.stores.contract import Store
 
 
 async def end(store: Store, handle: str) -> bool:
     """End a session and its companions. The session first, because no companion can begin beside an ended one."""
     await outline.keep(store, handle)
+    await _release_key(store, handle)
     ended = await store.end(KIND, handle)
     await end_companions(store, handle)
     return ended
+
+
+async def _release_key(store: Store, handle: str) -> None:
+    """Nobody has to hear that a session expired which was ended: its pointer forgets it."""
+    with suppress(HoldfastError):
+        record = await store.get(KIND, handle)
+        key = members(record.data).get("key") if record is not None else None
+        pointer = await store.get(POINTERS, key) if isinstance(key, str) else None
+        if pointer is not None and members(pointer.data).get("handle") == handle:
+            await store.commit(pointer.with_data({"reported": True}), expect=pointer.rev)
 
 
 async def end_companions(store: Store, handle: str) -> None:

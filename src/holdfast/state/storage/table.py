@@ -5,24 +5,25 @@ Unknown, expired and ended sessions, and those of other callers, are distinguish
 
 import time
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from typing import Any, Generic, TypeVar, cast
 
-from holdfast.core.models import ANONYMOUS, LogEntry, Principal, Record, check_name, check_seconds
+from holdfast.core.models import LogEntry, Principal, Record, check_name, check_seconds
 from holdfast.core.records import ended, expired
 from holdfast.core.values import JSON, members
-from holdfast.errors import Ended, LimitReached, NotFound, SessionExpired, UnstorableValue, UsageError
+from holdfast.errors import Ended, NotFound, SessionExpired, UnstorableValue, UsageError
 from holdfast.state import model
 from holdfast.state.calls.call_state import call_state_of, drop_draft, end_beside, will_stand
 from holdfast.state.calls.request import ENDS_SO, known_as
+from holdfast.state.identity import Key
 from holdfast.state.model import SessionState
 from holdfast.state.storage import ending, records
 from holdfast.state.storage.entries import KIND, POINTERS
 from holdfast.state.storage.history import create_fork
+from holdfast.state.storage.quota import room
 from holdfast.state.storage.store_handle import StoreHandle
 from holdfast.state.turns import Turns
 from holdfast.stores.paging import cursor
-from holdfast.stores.update import UPDATE_SECONDS
 
 S = TypeVar("S", bound=SessionState)
 HISTORY = 200  # revisions that can be gone back to
@@ -89,22 +90,26 @@ class SessionTable(Generic[S]):
         """A new session within the caller's quota, with the defaults or the state given. One with a `parent` takes the
         parent's `entries` along, newest first."""
         will_stand("a session that it began")
-        if self._quota is None or principal == ANONYMOUS:
-            return await self._begin(principal, state, title=title, parent=parent, entries=entries)
-        async with self.turns.turn(f"quota of {principal}", UPDATE_SECONDS):
-            count = len([record async for record in self.scan(principal)])
-            if count >= self._quota:
-                raise LimitReached(
-                    f"{count} of {self._quota} sessions of this caller are open",
-                    limit=self._quota,
-                    actual=count,
-                    remedy="end one that is done",
-                )
+        async with self.room(principal):
             return await self._begin(principal, state, title=title, parent=parent, entries=entries)
 
-    async def begin_for_key(self, principal: Principal, key: str) -> tuple[Record, S]:
-        """A new session that a pointer will name, whatever the quota says."""
-        return await self._begin(principal, key=key)
+    async def begin_for_key(self, key: Key) -> tuple[Record, S]:
+        """A new session that a pointer will name; inside `room`."""
+        return await self._begin(key.principal, key=key.digest)
+
+    def room(self, principal: Principal, *, shared: bool = False) -> AbstractAsyncContextManager[None]:
+        """Begin a session inside the block if the caller's quota allows it. One that callers share is nobody's."""
+        if self._quota is None or shared:
+            return nullcontext()
+        return self._counted(principal, self._quota)
+
+    @asynccontextmanager
+    async def _counted(self, principal: Principal, quota: int) -> AsyncGenerator[None]:
+        async def count() -> int:
+            return len([record async for record in self.scan(principal)])
+
+        async with room(await self.store.open(), self.name, principal, quota, count):
+            yield
 
     async def _begin(
         self,
