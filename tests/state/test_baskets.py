@@ -212,6 +212,8 @@ async def test_through_the_gateway_a_basket_holds(framework: str, tmp_path: Path
                 async with client(program.url, era) as session:
                     made = await value(session, "shop__create_basket")
                     baskets.append(made["basket_id"])
+                    advice = await refusal(session, "shop__add", article="apple", basket_id="unknown")
+                    assert "; call shop__create_basket to begin one" in advice  # as the gateway names it
                     for number in range(1, 4):
                         held = await value(session, "shop__add", article="apple", basket_id=baskets[-1])
                         assert count(held) == number

@@ -36,7 +36,7 @@ async def test_another_callers_session_answers_like_none(url: str) -> None:
         with pytest.raises(holdfast.errors.NotFound):  # an end is the owner's to know
             await sessions.find(ended.handle, bob)
         await sessions.begin(bob)
-        assert [each.handle for each in await sessions.find_all(alice)] == [mine.handle]
+        assert [each.handle for each in await sessions.all(alice)] == [mine.handle]
 
 
 @pytest.mark.promise("state.owners")

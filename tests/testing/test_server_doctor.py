@@ -1,6 +1,9 @@
 """The doctor finds our examples well, and names the illness of servers that are ill on purpose."""
 
+import os
+import re
 import sqlite3
+import subprocess
 import sys
 import uuid
 from contextlib import closing
@@ -11,8 +14,9 @@ import pytest
 
 import holdfast
 from holdfast.state.storage.records import new_handle
-from holdfast.testing import Expiry, Finding, Report, ServerUnderTest, Verdict, server_doctor
+from holdfast.testing import Expiry, Finding, Report, ServerUnderTest, UncheckedWarning, Verdict, server_doctor
 from holdfast.testing.server_doctor import REMEDIES, like
+from tests.deadlines import patience
 from tests.state.replicas import FRAMEWORKS, ROOT
 
 pytestmark = pytest.mark.anyio
@@ -185,7 +189,8 @@ async def test_the_report_is_a_table() -> None:
     assert all(line[:column].strip() == "" for line in lines[4:-1])
     assert lines[-2][column:] == "→ share a store"
     assert max(map(len, lines)) <= 120
-    Report(report.findings[::2]).raise_if_ill()
+    with pytest.warns(UncheckedWarning, match="not checked: foreign handle: no credentials"):
+        Report(report.findings[::2]).raise_if_ill()
 
 
 @pytest.mark.promise("state.doctor")
@@ -199,3 +204,26 @@ async def test_an_unknown_handle_has_the_shape_of_a_known_one() -> None:
     uuid.UUID(like(str(uuid.uuid4())))
     assert like("7") not in map(str, range(1000))
     assert like("---") != "---"
+
+
+@pytest.mark.promise("state.doctor")
+def test_the_documented_test_runs_with_pytest_alone_and_says_what_it_did_not_check(tmp_path: Path) -> None:
+    """The snippet of the guide as it stands, without anything that `holdfast[testing]` does not bring."""
+    guide = (ROOT / "docs" / "servers.md").read_text()
+    [snippet] = re.findall(r"```text\n(import asyncio, sys\n.*?)```", guide, re.DOTALL)
+    missing = ("fastmcp", "aiohttp", "asyncpg", "redis", "langchain_core", "uncalled_for", "anyio.pytest_plugin")
+    (tmp_path / "conftest.py").write_text(f"import sys\nfor name in {missing!r}: sys.modules[name] = None\n")
+    (tmp_path / "test_mine.py").write_text(snippet)
+    example = (ROOT / "examples" / "basket_mcpserver.py").read_text()
+    blocked = "import sys\nsys.modules['fastmcp'] = None\n"
+    served = "\nserver.run('streamable-http', port=int(sys.argv[1]))\n"
+    (tmp_path / "server.py").write_text(blocked + example.partition("if __name__")[0] + served)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:anyio", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    environment = {**os.environ, "PYTEST_ADDOPTS": ""}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=patience(120), check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "UncheckedWarning: not checked: " in done.stdout
+    assert "no credentials of two principals were given" in done.stdout
+    assert "no way to make a session expire was given" in done.stdout

@@ -12,10 +12,10 @@ from rich.table import Column, Table
 
 from holdfast.cli.keys import KeysFile, read_keys
 from holdfast.cli.output import JsonFlag, err, moment, out, print_json, printable, run
-from holdfast.core.models import LogEntry, Record
+from holdfast.core.models import ANONYMOUS, LogEntry, Record
 from holdfast.core.values import members
 from holdfast.errors import CorruptRecord
-from holdfast.state.storage import records
+from holdfast.state.storage import ending, records
 from holdfast.state.storage.entries import KIND
 from holdfast.stores import open_store
 
@@ -267,6 +267,30 @@ def fork(
 
 
 @app.command()
+def erase(
+    principal: Annotated[str, typer.Argument(metavar="PRINCIPAL", help="As `ls` shows it.", show_default=False)],
+    store: StoreUrl,
+    keys_file: KeysFile = None,
+    json: JsonFlag = False,
+) -> None:
+    """Remove everything that the store has of one principal: sessions, logs, results, outlines and tombstones."""
+    if principal == ANONYMOUS:
+        raise typer.BadParameter("what anonymous callers have is everybody's: end their sessions by handle")
+
+    async def main() -> int:
+        async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
+            return await opened.erase(principal)
+
+    erased = run(main())
+    if json:
+        print_json({"principal": principal, "erased": erased})
+    else:
+        out.print(f"erased {erased} records of {printable(principal)}")
+    if not erased:
+        raise typer.Exit(1)
+
+
+@app.command()
 def end(
     handles: Annotated[list[str], typer.Argument(metavar="HANDLE...", help="Their handles.", show_default=False)],
     store: StoreUrl,
@@ -281,7 +305,7 @@ def end(
         checked = [records.check_handle(each) for each in handles]  # all are checked before the first one is ended
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
             for each in dict.fromkeys(checked):
-                if await records.end(opened, each):
+                if await ending.end(opened, each):
                     done[each] = None
                 else:
                     record = await opened.get(KIND, each, dead=True)

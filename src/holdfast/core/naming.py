@@ -7,8 +7,12 @@ import hashlib
 import re
 from collections.abc import Iterable
 
-LONGEST = 48  # characters; models allow 64, and hosts add prefixes of their own
+LONGEST_PREFIX = 128  # characters; several gateways and mounts, one behind the other
+LONGEST = 48  # characters; hosts put prefixes of their own before it, and models allow 64
+CALLED_AS = "dev.holdfast/called-as"
+"""In `_meta` of a call that a gateway passes on under a server's own name: the name that its caller used."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
+_PREFIX = re.compile(r"[A-Za-z0-9_./-]*").fullmatch
 
 
 def public_name(server: str, tool: str) -> str:
@@ -19,6 +23,14 @@ def public_name(server: str, tool: str) -> str:
         return safe
     digest = hashlib.sha256(plain.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{safe[: LONGEST - 9]}_{digest}"
+
+
+def prefix_of(called_as: object, own: object) -> str:
+    """What a gateway or a mount puts before a tool's own name; empty if that is unknown."""
+    if not isinstance(called_as, str) or not isinstance(own, str) or not own or not called_as.endswith(own):
+        return ""
+    prefix = called_as.removesuffix(own)
+    return prefix if len(prefix) <= LONGEST_PREFIX and _PREFIX(prefix) else ""
 
 
 def public_names(tools: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:

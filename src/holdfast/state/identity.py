@@ -40,7 +40,9 @@ class Key:
     digest: str
     principal: Principal
     shared: bool = False
-    """Whether several callers share the session."""
+    """By several callers."""
+    brief: bool = False
+    """It does not come back once its session has expired: a connection."""
 
 
 Found: TypeAlias = Named | Key
@@ -87,7 +89,7 @@ class From2025Session:
         """How the call of `caller` names a session of this `kind`; None if it does not."""
         if caller.session_2025 is None:
             return None
-        return Key(_digest("2025", kind, caller.principal, caller.session_2025), caller.principal)
+        return Key(_digest("2025", kind, caller.principal, caller.session_2025), caller.principal, brief=True)
 
     @property
     def hint(self) -> str:

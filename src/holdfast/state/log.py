@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.core.models import LogEntry
 from holdfast.core.values import JSON, members
 from holdfast.state.calls.session_in_call import SessionInCall
-from holdfast.state.storage import records
+from holdfast.state.storage import history, records
 from holdfast.state.storage.entries import KIND, PAGE
 
 
@@ -25,14 +25,17 @@ class HistoryEntry:
     label: str
     data: JSON = None
     undone_to: int | None = None
-    """The revision that an undo went back to."""
+    """The revision that an undo, a redo or a restore went to."""
+    origin: history.Origin | None = None
+    """The session and revision where it was written, if it came with a fork."""
 
     @classmethod
     def of(cls, entry: LogEntry) -> "HistoryEntry":
         body = members(entry.data)
         back = body.get("undo")
         label = str(body.get("label", ""))
-        return cls(entry.seq, entry.rev, entry.at, label, body.get("data"), back if isinstance(back, int) else None)
+        undone_to = back if isinstance(back, int) else None
+        return cls(entry.seq, entry.rev, entry.at, label, body.get("data"), undone_to, history.origin(entry))
 
 
 class Log:
@@ -81,7 +84,7 @@ class Log:
                 store = await session.record.table.store.open()
                 page = await store.log(KIND, session.record.handle, after=after, limit=PAGE)
             for entry in page:
-                yield HistoryEntry.of(entry)
+                yield HistoryEntry.of(history.placed(entry))
             if len(page) < PAGE:
                 return
             after = page[-1].seq

@@ -1,30 +1,43 @@
 """The typed state of a session: a Pydantic model with a version, and migrations from older versions.
 
-A record of a newer version than the code, or one without a migration to this version, raises `CorruptRecord`.
+A record without a way to this version is `CorruptRecord`. One of a newer version can be read where a migration back was
+declared, by the newer code or by this one, and is never written by older code.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from holdfast.core.values import JSON
+from holdfast.core.values import JSON, members
 from holdfast.errors import CorruptRecord, UnstorableValue, UsageError
+from holdfast.state.storage.entries import back, differences
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 F = TypeVar("F", bound=Callable[..., Any])
 _FROM = "__holdfast_from_version__"
 FROZEN = "__holdfast_frozen__"
 """In the dictionary of a state that may not be changed."""
+_BACK = "__holdfast_back_from_version__"
 
 
-def migrate(*, from_version: int) -> Callable[[F], F]:
-    """A decorator for a method of a state class that converts data of `from_version` to the next version."""
+NEWER = "upgrade"
+"""The phase in an error about a record that newer code has written: no damage, and over when the upgrade is."""
+
+
+def migrate(*, from_version: int, to_version: int | None = None) -> Callable[[F], F]:
+    """Marks a function of a state class that makes the next version's data out of `from_version`'s. With a `to_version`
+    before that, it is the way back: what the older code reads while both are running."""
+    if to_version not in (None, from_version + 1, from_version - 1):
+        raise UsageError(
+            f"a migration leads to the next version or the one before, not from {from_version} to {to_version}",
+            remedy="write a function for each step",
+        )
 
     def mark(function: F) -> F:
         inner = function.__func__ if isinstance(function, staticmethod) else function
-        setattr(inner, _FROM, from_version)
+        setattr(inner, _BACK if to_version == from_version - 1 else _FROM, from_version)
         return cast("F", staticmethod(inner))
 
     return mark
@@ -37,12 +50,15 @@ class SessionState(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_assignment=True, ser_json_inf_nan="constants")
     version: ClassVar[int] = 1
     migrations: ClassVar[dict[int, Migration]] = {}
+    ways_back: ClassVar[dict[int, Migration]] = {}
 
     def __init_subclass__(cls, version: int | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if version is None:  # a class derived from a state, or a parametrised generic one, has the same version
             version = cls.version
-        taken = [name for name in ("version", "migrations") if name in vars(cls).get("__annotations__", {})]
+        taken = [
+            name for name in ("version", "migrations", "ways_back") if name in vars(cls).get("__annotations__", {})
+        ]
         if taken:
             raise UsageError(
                 f"{cls.__name__}: {taken[0]!r} is taken by SessionState itself", remedy="give the field another name"
@@ -51,12 +67,16 @@ class SessionState(BaseModel):
             raise UsageError(f"{cls.__name__}: version={version!r} is not a positive whole number")
         cls.version = version
         found: dict[int, Migration] = dict(cls.migrations)
+        ways: dict[int, Migration] = dict(cls.ways_back)
         for value in vars(cls).values():
             function = value.__func__ if isinstance(value, staticmethod) else value
             start = getattr(function, _FROM, None)
             if start is not None:
                 found[start] = cast("Migration", function)
-        cls.migrations = found
+            start = getattr(function, _BACK, None)
+            if start is not None:
+                ways[start] = cast("Migration", function)
+        cls.migrations, cls.ways_back = found, ways
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -97,11 +117,7 @@ class SessionState(BaseModel):
             raise CorruptRecord(f"the record {id!r} has no state", id=id)
         version, state = cast("int", data["v"]), cast("dict[str, Any]", data["state"])
         if version > cls.version:
-            raise CorruptRecord(
-                f"the state of {id!r} has version {version}, newer than this code's {cls.version}",
-                id=id,
-                remedy="deploy the newer code everywhere before it writes",
-            )
+            state, version = cls._of_newer(data, state, version, id), cls.version
         if version < cls.version:
             state = copy.deepcopy(state)  # a migration may change it in place
         while version < cls.version:
@@ -112,12 +128,7 @@ class SessionState(BaseModel):
                     id=id,
                     remedy=f"add a function marked @migrate(from_version={version})",
                 )
-            try:
-                state = step(state)
-            except Exception as error:
-                raise CorruptRecord(
-                    f"the migration of {cls.__name__} from version {version} raised {error!r:.200}", id=id
-                ) from error
+            state = _walked(cls, cls.migrations, state, [version], id)
             version += 1
         try:
             return cls.model_validate(state, by_name=True, by_alias=False)
@@ -129,9 +140,63 @@ class SessionState(BaseModel):
                 "if it is another kind of state, give each Sessions its own name=",
             ) from error
 
+    @classmethod
+    def _of_newer(cls, data: dict[str, Any], state: dict[str, Any], version: int, id: str) -> dict[str, Any]:
+        """The state as this older code reads it: as the newer code wrote it for older ones, or by a way back that this
+        code has itself."""
+        written = members(members(data.get("older")).get(str(cls.version)))
+        if written:
+            return members(back({"v": cls.version, "state": state}, written)["state"])
+        if all(step in cls.ways_back for step in range(cls.version + 1, version + 1)):
+            return _walked(cls, cls.ways_back, copy.deepcopy(state), range(version, cls.version, -1), id)
+        raise CorruptRecord(
+            f"the state of {id!r} has version {version}, and this code knows {cls.version}",
+            id=id,
+            phase=NEWER,
+            remedy="run the newer code everywhere, or declare a way back in it: "
+            f"@migrate(from_version={cls.version + 1}, to_version={cls.version})",
+        )
+
+    @classmethod
+    def is_newer(cls, data: JSON) -> bool:
+        """Whether newer code wrote the `data` of a record: then it is not written here, as fields would be lost."""
+        version = members(data).get("v")
+        return isinstance(version, int) and version > cls.version
+
+    @classmethod
+    def to_record(cls, state: dict[str, Any], id: str = "") -> dict[str, Any]:
+        """What the record `id` keeps of a `state` that is written: its version, itself, and for older code what is
+        different there, as far back as the class has ways back (`min_reader`)."""
+        record: dict[str, Any] = {"v": cls.version, "state": state}
+        older: dict[str, Any] = {}
+        version, before = cls.version, state
+        while version in cls.ways_back:
+            before = _walked(cls, cls.ways_back, copy.deepcopy(before), [version], id)
+            version -= 1
+            older[str(version)] = differences(before, state)
+        return record | ({"min_reader": version, "older": older} if older else {})
+
     def to_data(self) -> dict[str, Any]:
         """The state as plain JSON, by the fields' own names, without computed fields."""
         return self.model_dump(mode="json", round_trip=True, by_alias=False, warnings=False)
+
+
+def _walked(
+    kind: type[SessionState],
+    steps: Mapping[int, Migration],
+    state: dict[str, Any],
+    versions: Iterable[int],
+    id: str,
+) -> dict[str, Any]:
+    """The state after these steps."""
+    for version in versions:
+        try:
+            state = steps[version](state)
+        except Exception as error:
+            raise CorruptRecord(
+                f"the migration of {kind.__name__} from version {version} raised {error!r:.200}", id=id
+            ) from error
+    return state
 
 
 def _is_json(draft: SessionState, name: str) -> bool:

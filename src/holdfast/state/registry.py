@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
-from holdfast.core.models import ANONYMOUS, Principal
+from holdfast.core.models import ANONYMOUS, Handle, Principal
 from holdfast.core.values import JSON
 from holdfast.errors import CorruptRecord, HoldfastError, NotFound, UsageError
 from holdfast.state.calls import results
@@ -14,8 +15,8 @@ from holdfast.state.calls.request import current_transaction
 from holdfast.state.identity import Chain, Found, Identity, Key, Named
 from holdfast.state.model import SessionState
 from holdfast.state.session import Session
-from holdfast.state.storage import records
-from holdfast.state.storage.entries import COMPANIONS, KIND, POINTERS, RESULTS
+from holdfast.state.storage import ending
+from holdfast.state.storage.entries import COMPANIONS, KIND, OUTLINES, POINTERS, RESULTS
 from holdfast.state.storage.pointers import DAY, Pointers
 from holdfast.state.storage.session_record import SessionRecord
 from holdfast.state.storage.table import SessionTable
@@ -24,6 +25,15 @@ from holdfast.stores.contract import Store
 log = logging.getLogger(__name__)
 S = TypeVar("S", bound=SessionState)
 REAP_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPage(Generic[S]):
+    """Some of a caller's sessions, and where the next page begins."""
+
+    sessions: list[Session[S]]
+    next: Handle | None
+    unreadable: Sequence[Handle] = ()
 
 
 class SessionRegistry(Generic[S]):
@@ -90,12 +100,13 @@ class SessionRegistry(Generic[S]):
             await asyncio.sleep(REAP_SECONDS)
             try:
                 store = await self.open()
-                await records.end_orphans(store)
+                await ending.end_orphans(store)
                 await store.reap(kind=KIND, expired_for=DAY)
                 await store.reap(kind=COMPANIONS)
                 await store.reap(kind=POINTERS)
                 await store.reap(kind=RESULTS)
                 await results.trim(store)
+                await store.reap(kind=OUTLINES)
             except HoldfastError as error:
                 log.warning("%r: dead records were not removed: %s", self, error.what)
 
@@ -130,22 +141,47 @@ class SessionRegistry(Generic[S]):
             return None
         return cast("Session[S]", known)
 
-    async def find_all(self, principal: Principal, limit: int = 100) -> list[Session[S]]:
-        """List the live sessions of one caller, at most `limit`;
-        none for anonymous callers, who are identified only by the handle.
-        """
+    async def all(self, principal: Principal) -> list[Session[S]]:
+        """All live sessions of one caller; none for anonymous callers, who are known by the handle alone."""
         found: list[Session[S]] = []
+        after: str | None = None
+        while True:
+            page = await self.page(principal, after=after)
+            found += page.sessions
+            if page.next is None:
+                return found
+            after = page.next
+
+    async def page(self, principal: Principal, *, after: str | None = None, limit: int = 100) -> SessionPage[S]:
+        """At most `limit` live sessions of one caller. The next page begins with `after=page.next`, which is None on
+        the last one. `page.unreadable` are the handles of those that can't be read, and are not shown."""
         if principal == ANONYMOUS:
-            return found
-        async with aclosing(self.table.scan(principal)) as scanned:
+            return SessionPage([], None)
+        sessions: list[Session[S]] = []
+        unreadable: list[Handle] = []
+        last: Handle | None = None
+        async with aclosing(self.table.scan(principal, after=after)) as scanned:
             async for record in scanned:
-                if len(found) >= limit:
-                    break
+                if len(sessions) + len(unreadable) == limit:
+                    return SessionPage(sessions, last, unreadable)
+                last = Handle(record.id)
                 try:
-                    found.append(Session(SessionRecord(self.table, record, self.table.read(record))))
-                except CorruptRecord as error:  # one of a newer version must not prevent the list
+                    sessions.append(Session(SessionRecord(self.table, record, self.table.read(record))))
+                except CorruptRecord as error:  # one of a newer version hides no other
                     log.warning("%r: left out of a list: %s", self, error.what)
-        return found
+                    unreadable.append(last)
+        return SessionPage(sessions, None, unreadable)
+
+    async def erase(self, principal: Principal) -> int:
+        """Remove everything that the store has of one caller, and nothing else: sessions of every kind, companions,
+        logs, kept results, outlines and tombstones; not what the caller did in a session that all callers share.
+        Returns how many records that were."""
+        if principal == ANONYMOUS:
+            raise UsageError(
+                "what anonymous callers have is everybody's, and can't be erased as one caller's",
+                remedy="end their sessions by handle: `await sessions.end(handle)`",
+            )
+        return await (await self.open()).erase(principal)
 
     async def end(self, handle: str) -> bool:
         """End a session of any owner. Returns True if it was alive."""

@@ -5,18 +5,19 @@ stays ended.
 """
 
 import inspect
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Generic, TypeVar, cast
 
-from holdfast.core.models import Handle, Principal
+from holdfast.core.models import Handle, LogEntry, Principal, Record
 from holdfast.core.values import JSON, members
 from holdfast.errors import UsageError
 from holdfast.state.calls.session_in_call import SessionInCall
 from holdfast.state.lease import long_turn
 from holdfast.state.log import Log
 from holdfast.state.model import SessionState
-from holdfast.state.storage.entries import UNDO
+from holdfast.state.storage import history
+from holdfast.state.storage.history import Move
 from holdfast.state.storage.session_record import SessionRecord
 
 S = TypeVar("S", bound=SessionState)
@@ -184,29 +185,35 @@ class Session(Generic[S]):
             await self.record.refresh()
             return await self.record.at(rev)
 
-    async def undo(self, adjust: Callable[[S], None] | None = None) -> S:
-        """Revert the last change.
-        This creates a new revision, so another undo reverts it. Notes in the log do not count as changes. `adjust` may
-        change the resulting state.
-        """
+    async def undo(self, steps: int = 1) -> S:
+        """Go back to before the last change, or so many `steps` back; that is a new revision. Another undo goes on from
+        there, and `redo` takes it back. Notes in the log do not count as changes."""
+        return await self._move("undo()", lambda entries, record: history.undone(entries, record, steps))
+
+    async def redo(self, steps: int = 1) -> S:
+        """Take back the last undo, or so many `steps` of it, if nothing was changed since."""
+        return await self._move("redo()", lambda entries, record: history.redone(entries, record, steps))
+
+    async def restore(self, rev: int) -> S:
+        """Go to the state at the revision `rev`, before or after this one. That is a change, which `undo` takes
+        back."""
+        return await self._move("restore()", lambda entries, record: history.restored(rev))
+
+    async def _move(self, what: str, find: Callable[[AsyncGenerator[LogEntry, None], Record], Awaitable[Move]]) -> S:
         with self.in_call.showing():
-            self.in_call.check_unchanged("undo()")
-            await self.record.refresh()
-            base = self.record.base
-            target = await self.record.rev_before_last_change()
-            state = await self.record.at(target)
-            if adjust is not None:
-                adjust(state)
-            if self.in_call.draft is not None:
-                self.in_call.draft.undo_to(target, state)
+            draft = self.in_call.draft
+            if draft is None:
+                await self.record.move(find)
             else:
-                await self.record.commit(state, UNDO, base=base, undo=target)
+                self.in_call.check_unchanged(what)
+                _, move, state = await self.record.moved(find)
+                draft.move_to(move, state)
         return self.state
 
     async def fork(self, rev: int | None = None, title: str = "") -> "Session[S]":
-        """Begin another session with this one's state, now or at revision `rev`, under this `title` or the same one.
-        The history is not copied.
-        """
+        """Another session that begins with this one's state, now or at revision `rev`, under this `title` or
+        its own. It takes the newest part of the log up to there along: revisions 0 and less are from before the
+        fork."""
         with self.in_call.showing():
             self.in_call.check_unchanged("fork()")
             await self.record.refresh()

@@ -46,10 +46,11 @@ class Sessions(Injectable[S]):
         `store` is a store or its URL, which is opened by the first call; `keys` then seal it, and `max_bytes` limits a
         record. `identity` says where a call may name its session, in order. A session ends `idle` seconds after its
         last use and `max_age` seconds after it began; None means never. `quota` limits the sessions of one
-        authenticated caller, `history` the revisions that can be gone back to. `name` distinguishes kinds of state in
-        one store; it is the class's name if left out. `noun` is what a session is called in names of tools and
-        arguments: `create_basket`, `basket_id`; for the class ShoppingBasket it is shopping_basket if left out. A call
-        under `writes` waits `turn_wait` seconds for its turn; the turn of a process that died is free after `turn_ttl`.
+        caller, implicit ones included (all anonymous callers together have 10,000 then), `history` the revisions that
+        can be gone back to. `name` distinguishes kinds of state in one store; it is the class's name if left out.
+        `noun` is what a session is called in names of tools and arguments: `create_basket`, `basket_id`; for the class
+        ShoppingBasket it is shopping_basket if left out. A call under `writes` waits `turn_wait` seconds for its turn;
+        the turn of a process that died is free after `turn_ttl`.
         """
         if not isinstance(kind, type) or not issubclass(kind, SessionState):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"{kind!r:.80} is not a class of state", remedy="derive it from holdfast.SessionState")

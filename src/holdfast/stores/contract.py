@@ -176,6 +176,12 @@ class Store(Protocol):
         seconds, in small steps that let other clients through."""
         ...
 
+    async def erase(self, principal: str, *, kind: str | None = None) -> int:
+        """Remove for good every record of this `principal`, of one `kind` or all: live, expired and ended ones, with
+        logs and tombstones. Returns how many. A write that is under way meanwhile is refused as to a record that never
+        was; records that are created meanwhile may stay."""
+        ...
+
     async def publish(self, topic: str, data: JSON) -> None:
         """Send `data` to every listener of the topic, in all processes. It is a hint and may be lost."""
         ...

@@ -226,6 +226,15 @@ class MemoryStore(BaseStore):
         self._report(lambda at: RecordsReaped(at, self.url, reaped.expired, reaped.tombstones))
         return reaped
 
+    async def erase(self, principal: str, *, kind: str | None = None) -> int:
+        check_filters(kind, principal, None)
+        await self._turn()
+        rows = list(self._matching(kind, principal, None, self._clock.now()))
+        for row in rows:
+            del self._rows[row.key]
+            self._logs.pop(row.key, None)
+        return len(rows)
+
     async def publish(self, topic: str, data: JSON) -> None:
         await self._turn()
         check_name(topic, "topic")

@@ -8,6 +8,7 @@ import random
 import string
 import textwrap
 import time
+import warnings
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -81,12 +82,23 @@ class Report:
         """The findings of skipped checks."""
         return self._with(Verdict.SKIPPED)
 
+    @property
+    def unchecked(self) -> str:
+        """What could not be checked and why, each reason once; empty if all was."""
+        reasons: dict[str, dict[str, None]] = {}
+        for each in self.skipped:
+            reasons.setdefault(each.seen, {})[each.check] = None
+        return "; ".join(f"not checked: {', '.join(checks)}: {why}" for why, checks in reasons.items())
+
     def _with(self, verdict: Verdict) -> tuple[Finding, ...]:
         return tuple(each for each in self.findings if each.verdict is verdict)
 
     def raise_if_ill(self) -> None:
-        """Raise `AssertionError` with the table if a check failed."""
+        """Raise `AssertionError` with the whole table if a check failed. What could not be checked is an
+        `UncheckedWarning`, which pytest lists at the end."""
         __tracebackhide__ = True
+        if self.skipped:
+            warnings.warn(UncheckedWarning(self.unchecked), stacklevel=2)
         if self.ill:
             names = ", ".join(dict.fromkeys(each.check for each in self.ill))
             raise AssertionError(f"the server failed checks: {names}\n\n{self}")
@@ -108,6 +120,10 @@ class Report:
 
 def _line(cells: "tuple[str, ...] | list[str]", widths: list[int], last: str) -> str:
     return "  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), last])
+
+
+class UncheckedWarning(UserWarning):
+    """The doctor could not check everything; the text says what, and what it would have needed."""
 
 
 class _Ill(Exception):

@@ -108,7 +108,7 @@ async def test_helpers_and_other_kinds_do_not_count_as_a_callers_sessions() -> N
             await writers.for_session(await sessions.begin(ALICE))
         with pytest.raises(holdfast.errors.LimitReached, match="2 of 2"):
             await sessions.begin(ALICE)
-        assert len(await sessions.find_all(ALICE)) == 2
+        assert len(await sessions.all(ALICE)) == 2
 
 
 @pytest.mark.promise("companions.phases")
@@ -252,9 +252,10 @@ async def test_a_helper_ends_with_its_session_also_by_expiry_and_its_use_keeps_t
                 pass
         with pytest.raises(holdfast.errors.SessionExpired):
             await writer.undo()
-        from holdfast.state.storage import records
 
-        await records.end_orphans(store)
+        from holdfast.state.storage import ending
+
+        await ending.end_orphans(store)
         assert await store.count(kind=KIND) == 0
 
         # A session whose row is damaged may live: its helper stays, and those of the others still go.
@@ -266,7 +267,7 @@ async def test_a_helper_ends_with_its_session_also_by_expiry_and_its_use_keeps_t
         assert row is not None
         await archive.put(row._replace(body=b"\0", idle=None, max_age=None))
         clock.advance(61)
-        await records.end_orphans(store)
+        await ending.end_orphans(store)
         assert await store.count(kind=KIND) == 2
         assert await store.get(KIND, f"{other.handle}.{Writer.kind}") is None
 

@@ -285,3 +285,77 @@ async def test_a_key_gives_the_same_result_once_and_refuses_another_call_by_name
         before = runs
         assert await call("add", "k", article="pear", basket_id=begun.handle) == answers[0]
         assert runs == before
+
+
+@both_frameworks
+@pytest.mark.promise("state.call")
+async def test_in_a_call_the_session_does_all_that_it_does_elsewhere_and_stands_or_falls_with_it(
+    framework: str,
+) -> None:
+    baskets = holdfast.Sessions(Basket)
+    shop = Server(framework)
+    baskets.install(shop.server)
+
+    @shop.tool
+    @baskets.writes
+    async def work(how: str, basket: Basket, session: holdfast.Session[Basket]) -> str:
+        if how == "undo":
+            await session.undo()
+        elif how == "note":
+            await session.log.add("seen", {"by": "test"})
+        elif how == "begin":
+            other = await baskets.begin(state=Basket(items=["other"]))
+            await (await baskets.find(other.handle)).update(lambda state: state.items.append("more"))
+            return other.handle
+        elif how == "fork":
+            return (await session.fork()).handle
+        elif how == "end":
+            await session.end()
+        elif how == "begin and fail":
+            begun.append((await baskets.begin()).handle)
+            raise RuntimeError("half-way")
+        return ",".join(basket.items)
+
+    begun: list[str] = []
+    async with shop.running() as call:
+        mine = await baskets.begin()
+        await mine.update(lambda state: state.items.append("a"))
+        await mine.update(lambda state: state.items.append("b"))
+        assert await call("work", how="undo", basket_id=mine.handle) == (False, "a")
+        assert (await mine.read()).items == ["a"]
+        assert (await mine.redo()).items == ["a", "b"]
+        await call("work", how="note", basket_id=mine.handle)
+        assert [entry.label for entry in await mine.log.last(1)] == ["seen"]
+        _, other = await call("work", how="begin", basket_id=mine.handle)
+        assert (await baskets.find(other)).state.items == ["other", "more"]
+        _, forked = await call("work", how="fork", basket_id=mine.handle)
+        assert (await baskets.find(forked)).state.items == ["a", "b"]
+        assert (await call("work", how="begin and fail", basket_id=mine.handle))[0]
+        with pytest.raises(holdfast.errors.NotFound):
+            await baskets.find(begun[0])
+        assert (await call("work", how="end", basket_id=mine.handle))[0] is False
+        with pytest.raises(holdfast.errors.Ended):
+            await baskets.find(mine.handle)
+
+
+@both_frameworks
+@pytest.mark.promise("state.call")
+async def test_everyones_session_is_written_in_turns_and_begins_anew_after_its_end(framework: str) -> None:
+    baskets = holdfast.Sessions(Basket, identity=[holdfast.state.ForEveryone()])
+    shop = Server(framework)
+    baskets.install(shop.server, tools=False)
+
+    @shop.tool
+    @baskets.writes
+    async def add(basket: Basket, session: holdfast.Session[Basket]) -> str:
+        basket.items.append("x")
+        return f"{len(basket.items)} {session.handle}"
+
+    async with shop.running() as call:
+        assert (await shop.schema("add"))["properties"] == {}
+        answers = [said.split() for _, said in await asyncio.gather(*(call("add") for _ in range(10)))]
+        assert sorted(int(number) for number, _ in answers) == list(range(1, 11))
+        assert len({handle for _, handle in answers}) == 1
+        await baskets.end(answers[0][1])
+        failed, said = await call("add")
+        assert (failed, said.split()[0]) == (False, "1")

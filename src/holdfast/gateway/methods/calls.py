@@ -4,6 +4,8 @@ from collections.abc import Awaitable
 from typing import Any, cast
 
 from holdfast.core.eras import Era
+from holdfast.core.naming import CALLED_AS
+from holdfast.core.values import members
 from holdfast.errors import ErrorAnswer, HoldfastError
 from holdfast.gateway.calls.backend_calls import BackendCalls
 from holdfast.gateway.calls.outgoing_call import BackendRequest
@@ -42,7 +44,7 @@ class CallMethods:
                 return await self._call_in_session(context, params, known)
         try:
             route = await self._names.route(context, "tool", name)
-            return await self._send(context, route, "tools/call", {**params, "name": route.name}, safe=route.safe)
+            return await self._send(context, route, "tools/call", _named(params, name, route.name), safe=route.safe)
         except ErrorAnswer:
             raise
         except HoldfastError as error:
@@ -98,3 +100,12 @@ class CallMethods:
                 return answered[1]
             route = Route(backend.name, uri, {}, True)
         return await self._send(context, route, "completion/complete", {**params, "ref": changed})
+
+
+def _named(params: dict[str, Any], called_as: str, own: str) -> dict[str, Any]:
+    """A call under the server's own name for the tool, and with the one that the caller knows: so that what the server
+    advises can be called. Of several gateways the first one's counts."""
+    if called_as == own:
+        return params
+    meta = members(params.get("_meta"))
+    return {**params, "name": own, "_meta": {CALLED_AS: called_as, **meta}}

@@ -8,7 +8,7 @@ from holdfast.core.values import JSON
 from holdfast.errors import Conflict
 from holdfast.state import model
 from holdfast.state.model import SessionState
-from holdfast.state.storage.entries import UNDO
+from holdfast.state.storage.history import Move
 
 S = TypeVar("S", bound=SessionState)
 Base: TypeAlias = tuple[Record, S]
@@ -22,15 +22,15 @@ class Draft(Generic[S]):
         self.base = base
         self.state = base[1].model_copy(deep=True)
         self.notes: list[tuple[str, JSON]] = []
-        self.undo: int | None = None
-        """The revision that an undo in this call went back to."""
+        self.move: Move | None = None
+        """The undo, redo or restore of this call."""
         self._labels: list[str] = []
         self._is_open = True
 
     @property
     def is_changed(self) -> bool:
         """Whether there is anything to write."""
-        return self._is_open and (bool(self.notes) or self.undo is not None or self.state != self.base[1])
+        return self._is_open and (bool(self.notes) or self.move is not None or self.state != self.base[1])
 
     def copy(self) -> S:
         return self.state.model_copy(deep=True)
@@ -47,10 +47,10 @@ class Draft(Generic[S]):
         model.become(self.state, checked)  # a tool may have it at hand
         self._labels.append(label)
 
-    def undo_to(self, rev: int, state: S) -> None:
-        """Go back to a revision, whose state this is."""
-        self.replace(state, UNDO, over=self.copy())
-        self.undo = rev
+    def move_to(self, move: Move, state: S) -> None:
+        """Go to another revision, whose state this is."""
+        self.replace(state, move.label, over=self.copy())
+        self.move = move
 
     def note(self, label: str, data: JSON) -> None:
         """Add an entry of the log, written with the state."""
@@ -58,11 +58,11 @@ class Draft(Generic[S]):
 
     def snapshot(self) -> Callable[[], None]:
         """A function that puts back what was gathered so far."""
-        state, labels, notes, undo = self.copy(), list(self._labels), list(self.notes), self.undo
+        state, labels, notes, move = self.copy(), list(self._labels), list(self.notes), self.move
 
         def restore() -> None:
             model.become(self.state, state.model_copy(deep=True))
-            self._labels, self.notes, self.undo = list(labels), list(notes), undo
+            self._labels, self.notes, self.move = list(labels), list(notes), move
 
         return restore
 

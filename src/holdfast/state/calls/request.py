@@ -1,7 +1,8 @@
 """The current request: its scope, and the names by which its caller knows the tools of this server."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -45,6 +46,20 @@ def current_transaction() -> Transaction | None:
     scope = SCOPE.get()
     transaction = scope.transaction if scope is not None else None
     return transaction if transaction is not None and transaction.is_open else None
+
+
+@contextmanager
+def outside_transaction() -> Generator[None]:
+    """What is written inside the block stands, whatever becomes of the call."""
+    scope = SCOPE.get()
+    if scope is None or scope.transaction is None:
+        yield
+        return
+    token = SCOPE.set(Scope(scope.request, scope.values, scope.arguments, scope.prefix, None, scope.is_sdk))
+    try:
+        yield
+    finally:
+        SCOPE.reset(token)
 
 
 def known_as(*tools: str) -> str:

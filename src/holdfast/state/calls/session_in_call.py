@@ -82,7 +82,7 @@ class SessionInCall(Generic[S]):
         if draft is not None:
             with self.showing():
                 await self.record.commit(
-                    draft.state, draft.label(label), base=draft.base, notes=draft.notes, undo=draft.undo
+                    draft.state, draft.label(label), base=draft.base, notes=draft.notes, move=draft.move
                 )
 
     # Repeated calls

@@ -226,6 +226,9 @@ class StagedStore:
     ) -> Reaped:
         return await self._store.reap(kind=kind, expired_for=expired_for, ended_for=ended_for)
 
+    async def erase(self, principal: str, *, kind: str | None = None) -> int:
+        return await self._store.erase(principal, kind=kind)
+
     async def publish(self, topic: str, data: JSON) -> None:
         await self._store.publish(topic, data)
 

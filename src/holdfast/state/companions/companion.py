@@ -7,12 +7,12 @@ turn, is rejected and changes nothing.
 import inspect
 import json
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from typing import Any, ClassVar, Generic, TypeVar, cast, get_args, get_origin
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast, get_args, get_origin
 
-from holdfast.core.models import Handle, Record
+from holdfast.core.models import Handle, LogEntry, Record
 from holdfast.core.phases import PhaseTable
 from holdfast.core.values import JSON, members
 from holdfast.errors import Conflict, UsageError
@@ -26,7 +26,10 @@ from holdfast.state.lease import long_turn
 from holdfast.state.log import HistoryEntry
 from holdfast.state.model import SessionState
 from holdfast.state.session import Session
-from holdfast.state.storage.entries import UNDO
+from holdfast.state.storage import history, records
+from holdfast.state.storage.entries import REDO, RESTORE, UNDO
+from holdfast.state.storage.history import Move
+from holdfast.state.storage.session_record import SessionRecord
 
 S = TypeVar("S", bound=SessionState)
 O = TypeVar("O", bound="CompanionOptions")  # noqa: E741
@@ -130,6 +133,11 @@ class Companion(Generic[S, O]):
     def handle(self) -> Handle:
         """The id of its record."""
         return self._session.handle
+
+    @property
+    def session_handle(self) -> Handle:
+        """The handle of the session that it stays with."""
+        return Handle(self.handle.rpartition(".")[0])
 
     @property
     def rev(self) -> int:
@@ -265,12 +273,25 @@ class Companion(Generic[S, O]):
             yield json.dumps(asdict(entry), ensure_ascii=False)
 
     async def tree(self) -> genealogy.Node:
-        """All steps as a tree, with undos and forked companions as branches."""
+        """Every step as a tree: undos are branches, and so are the companions that were forked from it. A fork's tree
+        begins with the companion that it came from."""
         store = await self._context.sessions.store.open()
         return await genealogy.tree(store, self.handle, self._session.principal)
 
-    async def undo(self) -> S:
-        """Go back one step, phase and counts included; that is a step, too, so another undo takes it back."""
+    async def undo(self, steps: int = 1) -> S:
+        """Go back one step or so many `steps`, phase and counts included. Another undo goes on from there, and `redo`
+        takes it back. Entries that were only noted are no steps."""
+        return await self._move(UNDO, lambda entries, record: history.undone(entries, record, steps))
+
+    async def redo(self, steps: int = 1) -> S:
+        """Take back the last undo, or so many `steps` of it, if no step was made since."""
+        return await self._move(REDO, lambda entries, record: history.redone(entries, record, steps))
+
+    async def restore(self, rev: int) -> S:
+        """Go to the revision `rev`, phase and counts included. That is a step of its own, which `undo` takes back."""
+        return await self._move(RESTORE, lambda entries, record: history.restored(rev))
+
+    async def _move(self, label: str, find: Callable[[AsyncGenerator[LogEntry, None], Record], Awaitable[Move]]) -> S:
         await self.gate.check_free()
         await self.gate.use_session()
         now, before = time.time(), self._stored
@@ -278,7 +299,25 @@ class Companion(Generic[S, O]):
         def enter(stored: Any) -> None:
             stored.entered = now
 
-        await self._session.undo(enter)
+        with self._session.in_call.showing():
+            await self._session.record.move(find, enter)
         self._progress.forget()
-        await self._report(UNDO, before, self._stored, now)
+        await self._report(label, before, self._stored, now)
         return self.state
+
+    async def fork(self, rev: int | None = None, title: str = "") -> Self:
+        """The same companion of another session, which begins as everything was when this one was at the revision
+        `rev`, or now. The session and its other companions are those of that time; all take their logs along."""
+        own, table = self._session.record, self._context.sessions
+        with self._session.in_call.showing():
+            await own.refresh()
+            number = own.base[0].rev if rev is None else rev
+            await own.at(number)  # refused if there is no such revision
+            store = await table.store.open()
+            until = await records.replaced(store, own.base[0], number)
+            owner = SessionRecord(table, *await table.load(self.session_handle, self._session.principal))
+            seen = owner.base[0].rev if until is None else await records.rev_before(store, owner.base[0], until)
+            child = await owner.fork(seen or 1, title, {self.kind: number}, until)
+            found = await own.table.load(f"{child.handle}.{self.kind}", self._session.principal)
+        also = self._session.in_call.shows_as
+        return type(self)(self._context, Session(SessionRecord(own.table, *found), also=also))

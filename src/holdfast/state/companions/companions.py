@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
 
-from holdfast.core.models import Record
+from holdfast.core.models import ANONYMOUS, Principal, Record
 from holdfast.core.values import JSON
 from holdfast.errors import Conflict, HoldfastError, NotFound, UsageError
 from holdfast.events import Sink
 from holdfast.state.calls.request import SCOPE
+from holdfast.state.companions import genealogy
 from holdfast.state.companions.companion import Companion
 from holdfast.state.companions.gate import CompanionContext
 from holdfast.state.companions.insight import Insight
@@ -28,7 +29,7 @@ from holdfast.state.identity import Identity
 from holdfast.state.scopes import RequestScope
 from holdfast.state.session import Session
 from holdfast.state.sessions import Sessions
-from holdfast.state.storage import records
+from holdfast.state.storage import ending, records
 from holdfast.state.storage.entries import KIND
 from holdfast.state.storage.session_record import SessionRecord
 from holdfast.state.storage.table import SessionTable
@@ -128,6 +129,11 @@ class Companions(Generic[C]):
         own.record.just_read()
         return self.companion(self._context, own)
 
+    async def tree(self, handle: str, principal: Principal = ANONYMOUS) -> genealogy.Node:
+        """The steps of the companion of the session `handle` as a tree, with undos and forks; also of a session that
+        its `principal` has ended, for 30 days."""
+        return await genealogy.tree(await self.sessions.open(), f"{handle}.{self.companion.kind}", principal)
+
     async def _find(self, id: str, session: Session[Any]) -> Session[Any]:
         found = await self._own.load(id, session.principal)
         return Session(SessionRecord(self._own, *found), also=session.in_call.shows_as)
@@ -138,7 +144,7 @@ class Companions(Generic[C]):
         store = await self.sessions.table.store.open_real()  # a step in the same call is a revision of its own
         owner, _ = await self.sessions.table.load(session.handle, session.principal)  # refused if it has ended
         stored = self.companion.stored_type(options=options, entered=time.time())
-        data: dict[str, Any] = {"t": self._own.name, "v": stored.version, "state": stored.to_data()}
+        data: dict[str, Any] = {"t": self._own.name, **stored.to_record(stored.to_data())}
         data["of"] = session.handle
         record = Record(KIND, id, session.principal, cast("JSON", data), max_age=self._own.max_age)
         await records.add_companion(store, owner, self.companion.kind)
@@ -146,8 +152,8 @@ class Companions(Generic[C]):
             await store.commit(record, expect=0)
         try:
             await self.sessions.table.load(session.handle, session.principal)
-        except HoldfastError:  # the session ended meanwhile, and its companions with it
-            await records.end_companions(store, session.handle)
+        except HoldfastError:  # it ended meanwhile, and its companions with it
+            await ending.end_companions(store, session.handle)
             await store.end(KIND, id)
             raise
         return await self._find(id, session)

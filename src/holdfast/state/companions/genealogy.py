@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.core.values import JSON, members
+from holdfast.errors import NotFound
 from holdfast.state.log import HistoryEntry
-from holdfast.state.storage import records
-from holdfast.state.storage.entries import KIND
+from holdfast.state.storage import outline
+from holdfast.state.storage.outline import Outline, OutlineStep
 from holdfast.stores.contract import Store
 
 
@@ -25,11 +26,14 @@ class Node:
     at: float | None = None
     phase: str | None = None
     children: list["Node"] = field(default_factory=list["Node"])
+    ended: float | None = None
+    """When its session ended, on the first node of the session."""
 
     @property
     def text(self) -> str:
         phase = f" → {self.phase}" if self.phase else ""
-        return f"{self.rev} {self.label}{phase}"
+        ended = ", ended" if self.ended is not None else ""
+        return f"{self.rev} {self.label}{phase}{ended}"
 
     def walk(self) -> Iterator["Node"]:
         """This node and all below it, however deep."""
@@ -48,12 +52,14 @@ class Node:
             parent: JSON = {"handle": came_from.handle, "rev": came_from.rev} if came_from is not None else None
             about: dict[str, JSON] = {"handle": node.handle, "rev": node.rev, "label": node.label, "parent": parent}
             nodes.append({**about, "generation": node.generation, "at": node.at, "phase": node.phase})
+            if node.ended is not None:
+                nodes[-1] = {**members(nodes[-1]), "ended": node.ended}
         return nodes
 
 
 def lineage(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
-    """The entries that were not undone."""
-    states: list[tuple[int, tuple[HistoryEntry, ...]]] = [(0, ())]
+    """The entries that still count: what was undone is left out."""
+    states: list[tuple[float, tuple[HistoryEntry, ...]]] = [(float("-inf"), ())]
     for entry in entries:
         if entry.undone_to is not None:
             kept = next(found for rev, found in reversed(states) if rev <= entry.undone_to)
@@ -64,70 +70,62 @@ def lineage(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
 
 
 async def tree(store: Store, handle: str, principal: str | None = None) -> Node:
-    """The tree below a session: its own revisions, and those of all sessions forked from it."""
-    forks: dict[str, list[tuple[str, int]]] = {}
-    owner = principal or (await records.find(store, handle)).principal
-    after: str | None = None
-    while True:
-        page = await store.scan(kind=KIND, principal=owner, after=after)
-        for record in page.records:
-            parent = members(members(record.data).get("parent"))
-            if isinstance(parent.get("handle"), str) and isinstance(parent.get("rev"), int):
-                forks.setdefault(str(parent["handle"]), []).append((record.id, int(str(parent["rev"]))))
-        after = page.next
-        if after is None:
+    """The tree that a session stands in: from the oldest session that it goes back to, with all that were forked from
+    that. Sessions that ended are in it for 30 days, without what they held."""
+    found = await outline.read(store, handle)
+    if found is None or (principal is not None and found.principal != principal):
+        raise NotFound("there is no such session", id=handle[:80], remedy="ask for one that you have begun")
+    top = found
+    climbed = {handle}
+    while top.parent is not None and top.parent[0] not in climbed:
+        parent = await outline.read(store, top.parent[0])
+        if parent is None or parent.principal != found.principal:
             break
-    return await _grown(store, handle, 0, forks, {handle})
+        climbed.add(parent.handle)
+        top = parent
+    forks = await outline.forks(store, found.principal)
+    return await _grown(store, top, 0, forks, {top.handle})
 
 
 async def _grown(
-    store: Store, handle: str, generation: int, forks: dict[str, list[tuple[str, int]]], seen: set[str]
+    store: Store, of: Outline, generation: int, forks: dict[str, list[tuple[str, int]]], seen: set[str]
 ) -> Node:
-    record = await records.find(store, handle)
-    root = Node(handle, 1, "begin", generation, record.created)
-    nodes = {1: root}
-    phases = await _phases(store, handle)
-    root.phase = phases.get(1)
-    deepest = generation
-    after = 0
-    while True:
-        page = await store.log(KIND, handle, after=after, limit=records.PAGE)
-        for each in page:
-            entry = HistoryEntry.of(each)
-            if entry.rev in nodes:
-                continue  # a second entry of the same step
-            back = entry.undone_to
-            came_from = nodes.get(entry.rev - 1 if back is None else back, root)
-            if back is not None:
-                deepest += 1
-            level = deepest if back is not None else came_from.generation
-            node = Node(handle, entry.rev, entry.label, level, entry.at, phases.get(entry.rev))
-            came_from.children.append(node)
-            nodes[entry.rev] = node
-        if len(page) < records.PAGE:
-            break
-        after = page[-1].seq
-    for child, rev in sorted(forks.get(handle, [])):
+    top = root = Node(of.handle, 1, "begin", generation, of.created, of.phase, ended=of.ended)
+    nodes: dict[int, Node] = {}
+    inherited = [step for step in of.steps if step.origin is not None]
+    if inherited and not generation:  # the sessions that these steps are from are gone
+        came = inherited[0].origin
+        assert came is not None
+        top = Node(came.handle, came.rev - 1, "begin" if came.rev == 2 else "earlier", 0)
+        deepest = _grow(top, nodes, inherited, 0)
+        root.generation = deepest + 1
+        nodes.get(1, top).children.append(root)
+        generation = root.generation
+    nodes[1] = root
+    deepest = _grow(root, nodes, [step for step in of.steps if step.origin is None], generation)
+    for child, rev in sorted(forks.get(of.handle, [])):
         if child not in seen:
             seen.add(child)
-            nodes.get(rev, root).children.append(await _grown(store, child, deepest + 1, forks, seen))
-    return root
+            below = await outline.read(store, child)
+            if below is not None:
+                nodes.get(rev, root).children.append(await _grown(store, below, deepest + 1, forks, seen))
+    return top
 
 
-async def _phases(store: Store, handle: str) -> dict[int, str]:
-    """The phase of a companion at each revision, as far as it is in the log; empty for other sessions."""
-    record = await records.find(store, handle)
-    phase = members(records.stored(record)["state"]).get("phase")
-    if not isinstance(phase, str):
-        return {}
-    found = {record.rev: phase}
-    async for entry in records.newest(store, handle):
-        was = members(members(entry.data).get("was"))
-        before = members(was.get("set")).get("phase", members(was.get("state")).get("phase"))
-        if isinstance(before, str):
-            phase = before
-        found[entry.rev - 1] = phase  # the oldest entry of a revision decides
-    return found
+def _grow(root: Node, nodes: dict[int, Node], steps: Sequence[OutlineStep], generation: int) -> int:
+    """Put steps below the revisions that they were made from; the deepest generation comes back."""
+    deepest = generation
+    for step in steps:
+        back = step.undone_to
+        came_from = nodes.get(step.rev - 1 if back is None else back, root)
+        if back is not None:
+            deepest += 1
+        handle, rev = (step.origin.handle, step.origin.rev) if step.origin is not None else (root.handle, step.rev)
+        level = deepest if back is not None else came_from.generation
+        node = Node(handle, rev, step.label, level, step.at, step.phase)
+        came_from.children.append(node)
+        nodes[step.rev] = node
+    return deepest
 
 
 def mermaid(root: Node) -> str:

@@ -58,6 +58,7 @@ def record_type(name: str, state: type[SessionState], start: str) -> type[Compan
     )
     made.version = state.version
     made.migrations = {number: _inside(step) for number, step in state.migrations.items()}
+    made.ways_back = {number: _inside(step) for number, step in state.ways_back.items()}
     return made
 
 

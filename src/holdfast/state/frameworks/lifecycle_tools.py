@@ -106,7 +106,14 @@ def lifecycle_tools(sessions: SessionRegistry[Any], noun: str, create: Sequence[
                 "without authentication sessions can't be listed",
                 remedy=f"use the id that was returned when the session began; {sessions.table.begin_hint}",
             )
-        return {f"{noun}s": [shows(session) for session in await sessions.find_all(caller.principal)]}
+        page = await sessions.page(caller.principal, after=arguments["after"] or None)
+        listed: dict[str, Any] = {f"{noun}s": [shows(session) for session in page.sessions]}
+        if page.next is not None:
+            listed["next"] = page.next
+            listed["note"] = f"these are not all: call this again with after={page.next!r} for the next ones"
+        if page.unreadable:
+            listed["unreadable"] = list(page.unreadable)
+        return listed
 
     async def resume(caller: Identity, arguments: dict[str, Any]) -> dict[str, Any]:
         session = await sessions.find(arguments[argument], caller.principal)
@@ -123,6 +130,7 @@ def lifecycle_tools(sessions: SessionRegistry[Any], noun: str, create: Sequence[
         session = await sessions.find(arguments[argument], caller.principal)
         return {argument: session.handle, "ended": await session.end()}
 
+    after = (Annotated[str, Field(description="Where the next page begins: `next` of the one before")], "")
     rev = (Annotated[int | None, Field(description="The revision to go back to; the newest if left out")], None)
     return [
         LifecycleTool(
@@ -132,7 +140,11 @@ def lifecycle_tools(sessions: SessionRegistry[Any], noun: str, create: Sequence[
             begin,
         ),
         LifecycleTool(
-            f"list_{noun}s", f"List your {noun}s that have not ended, with their ids. {lasts}", {}, list_all, True
+            f"list_{noun}s",
+            f"Your own {noun}s that are still alive, with their ids, 100 at once. {lasts}",
+            {"after": after},
+            list_all,
+            True,
         ),
         LifecycleTool(
             f"resume_{noun}",

@@ -13,6 +13,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolResult, InputRequiredResult, TextContent
 from pydantic import BaseModel
 
+from holdfast.core.naming import CALLED_AS, prefix_of
 from holdfast.core.values import JSON, members
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.state.calls.request import SCOPE, Scope, current_transaction
@@ -205,10 +206,14 @@ class GuardMiddleware:
             return await call_next(ctx)
         request = cast("ServerRequestContext[Any, Any]", ctx)
         caller, also = sdk_identity(request, {})
+        scope = SCOPE.get() or Scope(request, {}, prefix=_prefix(ctx, request))
+        token = SCOPE.set(scope)
         try:
             await self._guard(str(members(request.params).get("name")), caller, also)
         except HoldfastError as error:
             return _refused(request, error)
+        finally:
+            SCOPE.reset(token)
         return await call_next(ctx)
 
 
@@ -254,11 +259,13 @@ def _unfinished(result: Any) -> bool:
 
 
 def _prefix(ctx: Any, request: ServerRequestContext[Any, Any] | None) -> str:
-    """The prefix that a mount added to the name of the called tool; the SDK's servers have no mounts."""
-    if request is None or ctx is request or ctx.method != "tools/call":
+    """What gateways and mounts have put before the name of the tool that is called."""
+    if request is None or ctx.method != "tools/call":
         return ""
-    asked, own = members(request.params).get("name"), getattr(ctx.message, "name", None)
-    return asked.removesuffix(own) if isinstance(asked, str) and isinstance(own, str) and asked.endswith(own) else ""
+    params = members(request.params)
+    asked = params.get("name")
+    own = asked if ctx is request else getattr(ctx.message, "name", None)  # the SDK's servers have no mounts
+    return prefix_of(members(params.get("_meta")).get(CALLED_AS), own) or prefix_of(asked, own)
 
 
 def _arguments(ctx: Any, is_sdk: bool) -> dict[str, Any] | None:

@@ -10,7 +10,10 @@ KIND = "state"
 COMPANIONS = "state-companions"  # which companions a session has
 POINTERS = "state-key"  # what a principal or a connection stands for
 RESULTS = "state-result"  # the answer to a call with an idempotency key
+OUTLINES = "state-outline"  # what remains of an ended session: its steps, without what it held
 UNDO = "undo"
+REDO = "redo"
+RESTORE = "restore"
 PAGE = 100
 
 

@@ -4,7 +4,7 @@ A record or log entry of another shape, and a log with a gap, raise `CorruptReco
 """
 
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any, cast
@@ -21,6 +21,7 @@ from holdfast.errors import (
     UnstorableValue,
     UsageError,
 )
+from holdfast.state.storage import history
 from holdfast.state.storage.entries import COMPANIONS, KIND, PAGE, back
 from holdfast.stores.contract import Store
 
@@ -77,19 +78,15 @@ async def newest(store: Store, handle: str) -> AsyncGenerator[LogEntry, None]:
                 store, handle, CorruptRecord(f"the log of {handle!r} has a gap before entry {top}", id=handle)
             )
         for entry in reversed(page):
-            yield entry
+            yield history.placed(entry)
         top = start
 
 
 async def at(store: Store, record: Record, rev: int) -> dict[str, Any]:
     """The version and the state at any revision that the log reaches."""
     found = stored(record)
-    if not 1 <= rev <= record.rev:
-        raise NotFound(
-            f"the session {record.id!r} has no revision {rev}",
-            id=record.id,
-            remedy=f"ask for one from 1 to {record.rev}",
-        )
+    if rev > record.rev:
+        raise _no_revision(record, rev, 1)
     if rev == record.rev:
         return found
     reached = record.rev + 1  # the oldest revision whose entries were applied
@@ -97,20 +94,28 @@ async def at(store: Store, record: Record, rev: int) -> dict[str, Any]:
         async for entry in entries:
             if entry.rev > record.rev:
                 continue  # written since the record was read
-            if entry.rev <= rev or entry.rev < reached - 1:
+            if entry.rev <= rev or entry.rev < reached - 1 or (entry.rev < 2 and "was" not in members(entry.data)):
                 break
             found = back(found, _was(record.id, entry))
             reached = entry.rev
     if reached == rev + 1:
         return found
-    missing = f"the log of {record.id!r} does not have the state before revision {reached - 1}"
+    if reached <= 2:  # before a fork: as far as it took the history along
+        raise _no_revision(record, rev, reached - 1)
+    missing = f"the log of {record.id!r} does not say what was before revision {reached - 1}"
     raise await _lost(store, record.id, CorruptRecord(missing, id=record.id, remedy=_later(reached - 1)))
 
 
+def _no_revision(record: Record, rev: int, oldest: int) -> NotFound:
+    return NotFound(
+        f"the session {record.id!r} has no revision {rev}",
+        id=record.id,
+        remedy=f"ask for one from {oldest} to {record.rev}",
+    )
+
+
 async def fork(store: Store, record: Record, rev: int | None = None, title: str = "") -> Record:
-    """Begin another session of the same owner and lifetime, with the state now or at a revision.
-    The history is not copied.
-    """
+    """Another session of the same owner and lifetime, from the state now or at a revision, with the log up to it."""
     number = record.rev if rev is None else rev
     data: dict[str, Any] = {"t": members(record.data).get("t"), **await at(store, record, number)}
     title = title or str(members(record.data).get("title") or "")
@@ -118,8 +123,8 @@ async def fork(store: Store, record: Record, rev: int | None = None, title: str 
         data["title"] = title
     data["parent"] = {"handle": record.id, "rev": number}
     child = Record(KIND, new_handle(), record.principal, cast("JSON", data), idle=record.idle, max_age=record.max_age)
-    made = await store.commit(child, expect=0)
-    await fork_companions(store, record, number, made.id)
+    made = await history.create_fork(store, child, newest(store, record.id), record.id, number)
+    await fork_companions(store, record, await replaced(store, record, number), made.id)
     return made
 
 
@@ -144,27 +149,29 @@ async def add_companion(store: Store, owner: Record, kind: str) -> None:
             return
 
 
-async def fork_companions(store: Store, parent: Record, rev: int, child: str) -> None:
-    """Copy the companions, as they were at that revision of the session, to a forked session."""
-    kinds = await companions(store, parent.id)
-    if not kinds:
-        return
-    until = await _replaced(store, parent, rev)
-    for kind in kinds:
+async def fork_companions(
+    store: Store, parent: Record, until: float | None, child: str, at_rev: Mapping[str, int] | None = None
+) -> None:
+    """Give a forked session copies of the companions and their logs, as they were before the moment `until`; those of
+    the kinds in `at_rev` as they were at that revision of their own."""
+    for kind in await companions(store, parent.id):
         with suppress(NotFound, SessionExpired, Ended):
             companion = await find(store, f"{parent.id}.{kind}")
-            number = companion.rev if until is None else await _rev_before(store, companion, until)
+            if at_rev is not None and kind in at_rev:
+                number = at_rev[kind]
+            else:
+                number = companion.rev if until is None else await rev_before(store, companion, until)
             if number is None:
                 continue  # it did not exist yet
             data: dict[str, Any] = {"t": members(companion.data).get("t"), **await at(store, companion, number)}
             data |= {"of": child, "parent": {"handle": companion.id, "rev": number}}
             await add_companion(store, replace(parent, id=child), kind)
             copy = Record(KIND, f"{child}.{kind}", companion.principal, cast("JSON", data), max_age=companion.max_age)
-            await store.commit(copy, expect=0)
+            await history.create_fork(store, copy, newest(store, companion.id), companion.id, number)
 
 
-async def _replaced(store: Store, record: Record, rev: int) -> float | None:
-    """The time at which a revision was replaced by the next; None if it is the newest."""
+async def replaced(store: Store, record: Record, rev: int) -> float | None:
+    """When a revision was replaced by the next; None if it is the newest."""
     if rev >= record.rev:
         return None
     async with aclosing(newest(store, record.id)) as entries:
@@ -176,43 +183,14 @@ async def _replaced(store: Store, record: Record, rev: int) -> float | None:
     return None
 
 
-async def _rev_before(store: Store, record: Record, moment: float) -> int | None:
+async def rev_before(store: Store, record: Record, moment: float) -> int | None:
     async with aclosing(newest(store, record.id)) as entries:
         async for entry in entries:
+            if entry.rev < 2:
+                break
             if entry.at < moment:
                 return entry.rev
     return 1 if record.created < moment else None
-
-
-async def end(store: Store, handle: str) -> bool:
-    """End a session and its companions: the session first, because no companion can be created beside an ended one."""
-    ended = await store.end(KIND, handle)
-    await end_companions(store, handle)
-    return ended
-
-
-async def end_companions(store: Store, handle: str) -> None:
-    kinds: list[str] = []
-    with suppress(CorruptRecord):  # a damaged session can be ended, too
-        kinds = await companions(store, handle)
-    for kind in kinds:
-        await store.end(KIND, f"{handle}.{kind}")
-    if kinds:
-        await store.end(COMPANIONS, handle)
-
-
-async def end_orphans(store: Store) -> None:
-    """End the companions of expired sessions."""
-    after: str | None = None
-    while True:
-        page = await store.scan(kind=COMPANIONS, after=after)
-        for record in page.records:
-            with suppress(CorruptRecord):  # a session that can't be read may be alive; a scan has logged it
-                if await store.get(KIND, record.id) is None:
-                    await end_companions(store, record.id)
-        after = page.next
-        if after is None:
-            return
 
 
 def _was(handle: str, entry: LogEntry) -> dict[str, Any]:

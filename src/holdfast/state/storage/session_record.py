@@ -3,11 +3,11 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Generic, TypeVar, cast
 
-from holdfast.core.models import Handle, Record
+from holdfast.core.models import Handle, LogEntry, Record
 from holdfast.core.values import JSON, members
 from holdfast.errors import Busy, Conflict, NotFound
 from holdfast.state import model
@@ -16,6 +16,7 @@ from holdfast.state.calls.idempotency import kept
 from holdfast.state.model import SessionState
 from holdfast.state.storage import records
 from holdfast.state.storage.entries import differences, same
+from holdfast.state.storage.history import Move
 from holdfast.state.storage.table import SessionTable
 from holdfast.stores.update import UPDATE_SECONDS
 
@@ -55,6 +56,7 @@ class SessionRecord(Generic[S]):
         """Read it again, unless it was just read."""
         if time.monotonic() - self._read_at > FRESH:
             await self.refresh()
+        self._check_version(self._record)
         self._read_at = float("-inf")
 
     async def refresh(self) -> None:
@@ -67,33 +69,62 @@ class SessionRecord(Generic[S]):
     async def at(self, rev: int) -> S:
         """The state as it was at an earlier revision."""
         newest, history = self._record.rev, self.table.history
-        if not 1 <= rev <= newest or newest - rev > history:
+        oldest = newest - history if self.data.get("parent") else max(1, newest - history)  # a fork has its parent's
+        if not oldest <= rev <= newest:
             raise NotFound(
                 f"revision {rev} can't be restored",
                 id=self.handle,
-                remedy=f"ask for one from {max(1, newest - history)} to {newest}",
+                remedy=f"ask for one from {oldest} to {newest}",
             )
         stored = await records.at(await self.table.store.open(), self._record, rev)
         return cast("S", self.table.kind.read(cast("JSON", stored), self.handle))
 
-    async def rev_before_last_change(self) -> int:
-        """The revision that an undo restores. Notes in the log do not count as changes."""
+    async def newest(self) -> AsyncGenerator[LogEntry, None]:
+        """The entries of the log, newest first."""
         async with aclosing(records.newest(await self.table.store.open(), self.handle)) as entries:
             async for entry in entries:
-                if members(members(entry.data).get("was")):  # a note stores nothing there
-                    return entry.rev - 1
-        return self._record.rev - 1
+                yield entry
+
+    async def move(
+        self,
+        find: Callable[[AsyncGenerator[LogEntry, None], Record], Awaitable[Move]],
+        adjust: Callable[[S], None] | None = None,
+    ) -> None:
+        """Write the state of another revision over this one, as a new one; `find` says which from the log, and `adjust`
+        has the last word on the state."""
+        base, move, state = await self.moved(find)
+        if adjust is not None:
+            adjust(state)
+        await self.commit(state, move.label, base=base, move=move)
+
+    async def moved(
+        self, find: Callable[[AsyncGenerator[LogEntry, None], Record], Awaitable[Move]]
+    ) -> tuple[Base[S], Move, S]:
+        """The same, not written: what was read, and which revision to go to, with its state."""
+        await self.refresh()
+        base = self.base
+        async with aclosing(self.newest()) as entries:
+            move = await find(entries, base[0])
+        return base, move, await self.at(move.to)
 
     # Writing
 
-    async def fork(self, rev: int | None, title: str) -> "SessionRecord[S]":
-        """Begin another session of the same owner, with the state now or at a revision and copies of the companions."""
+    async def fork(
+        self, rev: int | None, title: str, companions: Mapping[str, int] | None = None, until: float | None = None
+    ) -> "SessionRecord[S]":
+        """Another session of the same owner, from the state now or at a revision, with copies of the companions: as
+        they were then, or where `companions` says so at that revision of theirs and the others before `until`."""
         parent, table = self._record, self.table
+        self._check_version(parent)
         number = parent.rev if rev is None else rev
         came_from: dict[str, JSON] = {"handle": parent.id, "rev": number}
         title = title or str(self.data.get("title") or "")
-        child = await table.begin(parent.principal, await self.at(number), title=title, parent=came_from)
-        await records.fork_companions(await table.store.open(), parent, number, child[0].id)
+        state, store = await self.at(number), await table.store.open()
+        async with aclosing(self.newest()) as entries:
+            child = await table.begin(parent.principal, state, title=title, parent=came_from, entries=entries)
+        if companions is None:
+            until = await records.replaced(store, parent, number)
+        await records.fork_companions(store, parent, until, child[0].id, companions)
         return SessionRecord(table, *child)
 
     async def retried(self, attempt: Callable[[], Awaitable[None]]) -> None:
@@ -127,16 +158,17 @@ class SessionRecord(Generic[S]):
         once: dict[str, JSON] | None = None,
         notes: Sequence[tuple[str, JSON]] = (),
         data: JSON = None,
-        undo: int | None = None,
+        move: Move | None = None,
     ) -> None:
         """Write a state over the record that it is based on, with its log entries.
         An unchanged state is not written.
         """
         record, state = base or self.base
+        self._check_version(record)
         checked, after = model.checked(draft, self.table.kind, label, self.handle)
         before, stored = state.to_data(), members(record.data)
         older = stored.get("v") != draft.version
-        noted = bool(once or notes) or data is not None or undo is not None
+        noted = bool(once or notes) or data is not None or move is not None
         if not older and not noted and same(before, after):
             await self.table.slide(record)
             return
@@ -146,17 +178,30 @@ class SessionRecord(Generic[S]):
         entry: dict[str, JSON] = {"label": label, "was": cast("JSON", was)}
         if data is not None:
             entry["data"] = data
-        if undo is not None:
-            entry["undo"] = undo
-        body: dict[str, Any] = {**stored, "v": draft.version, "state": after}
+        if move is not None:
+            entry["undo"] = move.to
+            if move.redo:
+                entry["redo"] = list(move.redo)
+        body = {name: value for name, value in stored.items() if name not in ("min_reader", "older")}
+        body |= self.table.kind.to_record(after, self.handle)
         if once:
             body["once"] = kept(members(stored.get("once")), once, label, self.handle)
         await self._write(body, [entry, *(_note(*note) for note in notes)], fence, record)
         self._state = checked
 
     async def note(self, label: str, data: JSON) -> None:
-        """Write a log entry without changing the state."""
+        """An entry of the log with no change of the state."""
+        self._check_version(self._record)
         await self._write(self.data, [_note(label, data)], None, self._record)
+
+    def _check_version(self, record: Record) -> None:
+        """Older code would lose what it does not know: while both are running it may only read."""
+        if self.table.kind.is_newer(record.data):
+            raise Busy(
+                "a newer release of this server has written here, and this one may only read it; nothing was written",
+                id=self.handle,
+                remedy="do it again in a moment: the upgrade is under way",
+            )
 
     async def _write(self, data: dict[str, Any], entries: list[JSON], fence: int | None, over: Record) -> None:
         store = await self.table.store.open()

@@ -5,22 +5,25 @@ Only a session's owner can distinguish an expired or ended session from an unkno
 
 import time
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from typing import Any, Generic, TypeVar, cast
 
-from holdfast.core.models import ANONYMOUS, Principal, Record, check_name, check_seconds
+from holdfast.core.models import LogEntry, Principal, Record, check_name, check_seconds
 from holdfast.core.records import ended, expired
 from holdfast.core.values import JSON, members
-from holdfast.errors import Ended, LimitReached, NotFound, SessionExpired, UnstorableValue, UsageError
+from holdfast.errors import Ended, NotFound, SessionExpired, UnstorableValue, UsageError
 from holdfast.state import model
 from holdfast.state.calls.request import ENDS_SO, current_transaction, known_as
 from holdfast.state.calls.transaction import TURN_SECONDS, TURN_TTL
+from holdfast.state.identity import Key
 from holdfast.state.model import SessionState
-from holdfast.state.storage import records
+from holdfast.state.storage import ending, records
 from holdfast.state.storage.entries import KIND, POINTERS
+from holdfast.state.storage.history import create_fork
+from holdfast.state.storage.quota import room
 from holdfast.state.storage.store_handle import StoreHandle
 from holdfast.state.turns import Turns
-from holdfast.stores.update import UPDATE_SECONDS
+from holdfast.stores.paging import cursor
 
 S = TypeVar("S", bound=SessionState)
 HISTORY = 200  # revisions that can be restored
@@ -95,24 +98,30 @@ class SessionTable(Generic[S]):
         *,
         title: str = "",
         parent: dict[str, JSON] | None = None,
+        entries: AsyncGenerator[LogEntry, None] | None = None,
     ) -> tuple[Record, S]:
-        """A new session within the caller's quota, with the defaults or the state given."""
-        if self._quota is None or principal == ANONYMOUS:
-            return await self._begin(principal, state, title=title, parent=parent)
-        async with self.turns.turn(f"quota of {principal}", UPDATE_SECONDS):
-            count = len([record async for record in self.scan(principal)])
-            if count >= self._quota:
-                raise LimitReached(
-                    f"{count} of {self._quota} sessions of this caller are open",
-                    limit=self._quota,
-                    actual=count,
-                    remedy="end one that is done",
-                )
-            return await self._begin(principal, state, title=title, parent=parent)
+        """A new session within the caller's quota, with the defaults or the state given. One with a `parent` takes the
+        parent's `entries` along, newest first."""
+        async with self.room(principal):
+            return await self._begin(principal, state, title=title, parent=parent, entries=entries)
 
-    async def begin_for_key(self, principal: Principal, key: str) -> tuple[Record, S]:
-        """Begin a session for a pointer, independently of the quota."""
-        return await self._begin(principal, key=key)
+    async def begin_for_key(self, key: Key) -> tuple[Record, S]:
+        """A new session that a pointer will name; inside `room`."""
+        return await self._begin(key.principal, key=key.digest)
+
+    def room(self, principal: Principal, *, shared: bool = False) -> AbstractAsyncContextManager[None]:
+        """Begin a session inside the block if the caller's quota allows it. One that callers share is nobody's."""
+        if self._quota is None or shared:
+            return nullcontext()
+        return self._counted(principal, self._quota)
+
+    @asynccontextmanager
+    async def _counted(self, principal: Principal, quota: int) -> AsyncGenerator[None]:
+        async def count() -> int:
+            return len([record async for record in self.scan(principal)])
+
+        async with room(await self.store.open(), self.name, principal, quota, count):
+            yield
 
     async def _begin(
         self,
@@ -122,13 +131,17 @@ class SessionTable(Generic[S]):
         title: str = "",
         parent: dict[str, JSON] | None = None,
         key: str | None = None,
+        entries: AsyncGenerator[LogEntry, None] | None = None,
     ) -> tuple[Record, S]:
         store = await self.store.open()
         fresh, plain = model.checked(state if state is not None else self.kind(), self.kind, "begin")
-        data: dict[str, Any] = {"t": self.name, "v": self.kind.version, "state": plain}
+        data: dict[str, Any] = {"t": self.name, **self.kind.to_record(plain)}
         data |= {name: value for name, value in (("title", title), ("parent", parent), ("key", key)) if value}
         record = Record(KIND, records.new_handle(), principal, cast("JSON", data), idle=self.idle, max_age=self.max_age)
-        return await store.commit(record, expect=0), fresh
+        if entries is None or parent is None:
+            return await store.commit(record, expect=0), fresh
+        rev = cast("int", parent["rev"])
+        return await create_fork(store, record, entries, str(parent["handle"]), rev), fresh
 
     async def load(self, handle: str, principal: Principal) -> tuple[Record, S]:
         """The record and the state in it. `NotFound` for a session that never was, and exactly the same for another
@@ -162,9 +175,12 @@ class SessionTable(Generic[S]):
         """The state in a record, migrated to this version of its class."""
         return cast("S", self.kind.read(record.data, record.id))
 
-    async def scan(self, principal: Principal) -> AsyncGenerator[Record, None]:
-        """A caller's sessions of this kind, without other kinds and companions in the same store."""
-        store, after = await self.store.open(), None
+    async def scan(self, principal: Principal, after: str | None = None) -> AsyncGenerator[Record, None]:
+        """A caller's sessions of this kind, those behind the handle `after`; other kinds and companions are in the same
+        store."""
+        store = await self.store.open()
+        if after is not None:
+            after = cursor(KIND, check_name(after, "after"))
         while True:
             page = await store.scan(kind=KIND, principal=principal, after=after)
             for record in page.records:
@@ -187,7 +203,7 @@ class SessionTable(Generic[S]):
 
     async def end(self, handle: str) -> bool:
         """End a session and its companions; in a call that has taken it, at the end of the call."""
-        was_alive = await records.end(await self.store.open(), handle)
+        was_alive = await ending.end(await self.store.open(), handle)
         transaction = current_transaction()
         if transaction is not None:
             transaction.drop(handle)

@@ -405,6 +405,13 @@ class PostgresStore(BaseStore):
         self._report(lambda at: RecordsReaped(at, self.url, total - tombstones, tombstones))
         return Reaped(total - tombstones, tombstones)
 
+    async def erase(self, principal: str, *, kind: str | None = None) -> int:
+        check_filters(kind, principal, None)
+        erased = 0
+        while some := (await self._change(sql.ERASE, principal, kind, REAP_ROWS) or (0,))[0]:
+            erased += some
+        return erased
+
     # Notices
 
     async def publish(self, topic: str, data: JSON) -> None:

@@ -29,6 +29,7 @@ Script: TypeAlias = Literal[
     "page",
     "count",
     "reap",
+    "erase",
     "swap",
     "swap_log",
     "tokens",
@@ -331,6 +332,15 @@ for _, name in ipairs(names) do
   end
 end
 return {removed, #names}
+""",
+    # ARGV[2] is the index of a principal here: 5 from, 6 to, 7 how many
+    "erase": """
+local names = redis.call('ZRANGEBYLEX', M, ARGV[5], ARGV[6], 'LIMIT', 0, ARGV[7])
+for _, name in ipairs(names) do
+  redis.call('UNLINK', P..':r:'..name, P..':l:'..name)
+  for _, key in ipairs({P..':ids', P..':exp', P..':dead', M}) do redis.call('ZREM', key, name) end
+end
+return #names
 """,
     # 5 rev, 6 nonce, 7 body
     "swap": """

@@ -337,6 +337,13 @@ class RedisStore(BaseStore):
             if seen < BATCH:
                 return total
 
+    async def erase(self, principal: str, *, kind: str | None = None) -> int:
+        check_filters(kind, principal, None)
+        index, erased = key_of_index(self._prefix, principal), 0
+        while some := await self._change("erase", index, *bounds(kind, None), str(BATCH)):
+            erased += some
+        return erased
+
     # Notices
 
     async def publish(self, topic: str, data: JSON) -> None:

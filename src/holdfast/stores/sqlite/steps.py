@@ -236,11 +236,7 @@ def reap_some(
             "((+ended IS NULL AND expires <= ?) OR ended <= ?) LIMIT ?",
             (kind, kind, now - expired_for, now - ended_for, REAP_ROWS),
         ).fetchall()
-        keys = [(row[0],) for row in rows]  # by number: a damaged name can't be given back
-        db.executemany(
-            "DELETE FROM holdfast_log WHERE (kind, id) = (SELECT kind, id FROM holdfast_records WHERE rowid = ?)", keys
-        )
-        db.executemany("DELETE FROM holdfast_records WHERE rowid = ?", keys)
+        _remove(db, [(row[0],) for row in rows])
         tombstones = sum(row[1] is not None for row in rows)
         more = len(rows) == REAP_ROWS
         if not more:
@@ -248,6 +244,25 @@ def reap_some(
             db.execute("DELETE FROM holdfast_claims WHERE expires <= ?", (now,))
             db.execute("DELETE FROM holdfast_notices WHERE at <= ?", (now - NOTICE_SECONDS,))
     return len(rows) - tombstones, tombstones, more
+
+
+def erase_some(db: sqlite3.Connection, clock: Clock, principal: str, kind: str | None) -> int:
+    """Remove one batch of a principal's records, dead or alive; how many there were."""
+    with transaction(db):
+        rows = db.execute(
+            "SELECT rowid FROM holdfast_records WHERE principal = ? AND (? IS NULL OR kind = ?) LIMIT ?",
+            (principal, kind, kind, REAP_ROWS),
+        ).fetchall()
+        _remove(db, rows)
+    return len(rows)
+
+
+def _remove(db: sqlite3.Connection, rows: Sequence[tuple[int]]) -> None:
+    """Delete rows by their numbers, with their logs: a damaged name can't be given back."""
+    db.executemany(
+        "DELETE FROM holdfast_log WHERE (kind, id) = (SELECT kind, id FROM holdfast_records WHERE rowid = ?)", rows
+    )
+    db.executemany("DELETE FROM holdfast_records WHERE rowid = ?", rows)
 
 
 def publish(db: sqlite3.Connection, clock: Clock, topic: str, body: bytes) -> None:

@@ -235,6 +235,13 @@ class SqliteStore(BaseStore):
         self._report(lambda at: RecordsReaped(at, self.url, expired, tombstones))
         return Reaped(expired, tombstones)
 
+    async def erase(self, principal: str, *, kind: str | None = None) -> int:
+        check_filters(kind, principal, None)
+        erased = 0
+        while some := await self._change(sqlite_steps.erase_some, principal, kind):
+            erased += some
+        return erased
+
     # Notices
 
     async def publish(self, topic: str, data: JSON) -> None:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from holdfast.core.models import Record
-from holdfast.errors import UsageError
+from holdfast.core.models import Page, Principal, Record
+from holdfast.errors import Ended, NotFound, UsageError
 from holdfast.testing.contracts.given import Contract, Given, contract, refused
 
 
@@ -93,6 +93,38 @@ class ScanContract(Contract):
             page = await given.store.scan(limit=1000, after=page.next)
             found += [(r.kind, r.id) for r in page.records]
         assert [key for key in found if key in mine] == mine
+
+    @contract("store.erase")
+    async def test_what_is_erased_is_gone_alive_or_dead_with_its_log(self, given: Given) -> None:
+        alice, bob = f"alice-{given.kind}", f"bob-{given.kind}"
+        for n in range(250):  # more than one step
+            await given.create(f"n{n}", "secret", principal=alice)
+        for name in ("live", "ended"):
+            await given.create(name, "secret", principal=alice, entries=("secret",))
+        await given.create("expired", "secret", principal=alice, idle=1, entries=("secret",))
+        await given.store.end(given.kind, "ended")
+        other = Record(f"{given.kind}-2", "other", Principal(alice), "secret")
+        await given.store.commit(other, expect=0)
+        late = await given.get("live")
+        theirs = await given.create("theirs", "b", principal=bob, entries=("b",))
+        await given.create("their tombstone", principal=bob)
+        await given.store.end(given.kind, "their tombstone")
+        given.clock.advance(5)
+        async with given.again() as replica:
+            assert await replica.erase(alice, kind=given.kind) == 253
+        assert await given.store.count(principal=alice, state=None) == 1
+        assert await given.store.erase(alice) == 1
+        assert await given.store.erase(alice) == 0
+        assert await given.store.scan(principal=alice, state=None) == Page((), None)
+        for name in ("live", "ended", "expired", "n0"):
+            assert await given.store.get(given.kind, name, dead=True) is None
+            assert await given.store.log(given.kind, name) == []
+        await refused(NotFound, given.store.commit(late.with_data("late"), expect=late.rev))
+        again = await given.create("live", "new", principal=bob)
+        assert (again.rev, await given.store.log(given.kind, "live")) == (1, [])
+        assert await given.get("theirs") == theirs
+        assert len(await given.store.log(given.kind, "theirs")) == 1
+        await refused(Ended, given.create("their tombstone", principal=bob))
 
     @contract("store.bad-input")
     async def test_bad_filters_are_refused(self, given: Given) -> None:
