@@ -85,7 +85,7 @@ class MemoryStore(BaseStore):
             if row.rev == 1:
                 self._logs.pop(write.key, None)
             if write.entries:
-                self._logs.setdefault(write.key, []).append(LogRow(row.last, row.rev, now, write.entries))
+                self._logs.setdefault(write.key, []).append(LogRow(row.last, row.rev, row.touched, write.entries))
         for claim in release:
             self._free(claim)
         return [record_of(row, now, values.decode(write.plain)) for row, write in zip(rows, writes, strict=True)]

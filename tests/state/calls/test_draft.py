@@ -201,7 +201,9 @@ async def test_a_saving_call_writes_no_other_session_at_once(way: str, is_first:
         assert (await sessions.find(mine.handle)).rev == 1
         if not is_first:  # what came first is told of, and stands
             assert (await sessions.find(theirs.handle)).rev == 2
-    await write(await sessions.find(theirs.handle))  # outside a call as ever
+    outside = await sessions.find(theirs.handle)
+    await outside.update(lambda state: state.items.append("y"))
+    await write(outside)  # as ever
 
 
 @pytest.mark.promise("state.middleware")

@@ -140,13 +140,13 @@ if not fits then
   return found
 end
 if writes > 1 then redis.call('ZCARD', P..':ids') redis.call('ZCARD', P..':exp') end
-local touched = text(now)
-local done = {1, touched}
+local done = {1}
 for k = 1, writes do
   local a = 11 * k - 5
   use(ARGV[a + 1])
   local r, principal = rows[k], ARGV[a + 3]
   local rev, created, last
+  local touched = text(now)
   if ARGV[a + 2] == '0' then
     rev, created, last = 1, touched, 0
     if r[2] then
@@ -157,6 +157,7 @@ for k = 1, writes do
     redis.call('ZADD', P..':own:'..principal, 0, M)
   else
     rev, created, last = tonumber(r[2]) + 1, r[4], tonumber(r[3])
+    if tonumber(r[5]) > now then touched = r[5] end
   end
   last = last + tonumber(ARGV[a + 5])
   redis.call('HSET', rec, 'p', principal, 'r', string.format('%d', rev), 'b', ARGV[a + 4],
@@ -166,7 +167,8 @@ for k = 1, writes do
     redis.call('ZADD', log, last, string.format('%d', rev)..'|'..touched..'|'..ARGV[a + 10])
   end
   index(expiry(created, touched, ARGV[a + 6], ARGV[a + 7]))
-  done[k + 2] = created
+  done[2 * k] = created
+  done[2 * k + 1] = touched
 end
 for k = 0, releases - 1 do
   use(ARGV[behind + 3 * k + 1])
@@ -215,8 +217,9 @@ return found
 local r = row()
 if not alive(r) then return refusal() end
 if ARGV[5] ~= '' and not held(ARGV[5]) then return refusal() end
-redis.call('HSET', rec, 't', text(now))
-index(expiry(r[4], text(now), r[6], r[7]))
+local used = text(math.max(now, tonumber(r[5])))
+redis.call('HSET', rec, 't', used)
+index(expiry(r[4], used, r[6], r[7]))
 return {1}
 """,
     # 5 created, 6 fence
