@@ -271,7 +271,7 @@ def test_a_fork_is_a_session_of_the_same_owner_that_the_server_goes_on_with(url:
 
     on(url, go_on)
     assert state_json(url, "show", handle) == before
-    assert "has no revision 6" in refused(state(url, "fork", handle, "--rev", "6"))
+    assert "there is no revision 6" in refused(state(url, "fork", handle, "--rev", "6"))
     assert len(state_json(url, "ls", "--principal", "alice")["sessions"]) == 3
 
 

@@ -106,7 +106,7 @@ def test_the_dead_stay_dead(now: float, row: Row | None, later: float) -> None:
 @given(_times, _rows)
 def test_touch_moves_only_the_touch(now: float, row: Row | None) -> None:
     if row is not None and row.state(now) == "live":
-        assert decide_touch(now, row, None, "k", "i") == row._replace(touched=now)
+        assert decide_touch(now, row, None, "k", "i") == row._replace(touched=max(now, row.touched))  # never back
     else:
         with pytest.raises((NotFound, Ended, SessionExpired)):
             decide_touch(now, row, None, "k", "i")

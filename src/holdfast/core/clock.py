@@ -27,7 +27,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only by `advance()`, so that a test of a thirty-minute timeout takes no time.
+    """A clock that moves only by `advance()` and `step()`, so that a test of a thirty-minute timeout takes no time.
 
     It begins at `start`, in seconds since 1970.
     """
@@ -49,6 +49,11 @@ class ManualClock:
         if seconds < 0:
             raise ValueError(f"a clock only moves forward: advance() got {seconds}")
         self._now += seconds
+
+    def step(self, seconds: float) -> None:
+        """Set the clock by so much, also back, as an operator or a time server does. No time passes."""
+        self._now += seconds
+        self._start += seconds
 
 
 SYSTEM = SystemClock()

@@ -134,7 +134,7 @@ def decide_commit(now: float, row: Row | None, claim: Claim | None, write: Encod
         body=write.body,
         last=(0 if begins or row is None else row.last) + write.added,
         created=now if begins or row is None else row.created,
-        touched=now,
+        touched=now if begins or row is None else max(now, row.touched),  # a clock set back shortens no life
         idle=write.idle,
         max_age=write.max_age,
         ended=None,
@@ -194,7 +194,7 @@ def decide_touch(now: float, row: Row | None, claim: Claim | None, kind: str, id
         raise expired(kind, id)
     if fence is not None:
         refuse_fence(now, claim, kind, id, fence)
-    return row._replace(touched=now)
+    return row._replace(touched=max(now, row.touched))
 
 
 def decide_end(

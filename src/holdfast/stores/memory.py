@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
-from holdfast.core import values
 from holdfast.core.clock import Clock
 from holdfast.core.models import (
     Claim,
@@ -37,7 +36,6 @@ from holdfast.core.records import (
     decide_touch,
     in_the_way,
     reapable,
-    record_of,
 )
 from holdfast.core.values import JSON
 from holdfast.events import RecordsReaped, Sink, StoreOpened
@@ -87,7 +85,7 @@ class MemoryStore(BaseStore):
             if row.rev == 1:
                 self._logs.pop(key, None)
             if write.entries:
-                self._logs.setdefault(key, []).append(LogRow(row.last, row.rev, now, write.entries))
+                self._logs.setdefault(key, []).append(LogRow(row.last, row.rev, row.touched, write.entries))
             stored.append(record_of(row, now, values.decode(write.plain)))
         for claim in release:
             self._free(claim)

@@ -97,11 +97,11 @@ class Report:
         """Raise `AssertionError` with the whole table if a check failed. What could not be checked is an
         `UncheckedWarning`, which pytest lists at the end."""
         __tracebackhide__ = True
-        if self.skipped:
-            warnings.warn(UncheckedWarning(self.unchecked), stacklevel=2)
         if self.ill:
             names = ", ".join(dict.fromkeys(each.check for each in self.ill))
             raise AssertionError(f"the server failed checks: {names}\n\n{self}")
+        if self.skipped:
+            warnings.warn(UncheckedWarning(self.unchecked), stacklevel=2)
 
     def __str__(self) -> str:
         head = ("check", "era", "verdict", "observation, → what to do")

@@ -307,7 +307,8 @@ class Companion(Generic[S, O]):
 
     async def fork(self, rev: int | None = None, title: str = "") -> Self:
         """The same companion of another session, which begins as everything was when this one was at the revision
-        `rev`, or now. The session and its other companions are those of that time; all take their logs along."""
+        `rev`, or now, under this `title` or its own. The session and its other companions are those of that time; all
+        take their logs along."""
         own, table = self._session.record, self._context.sessions
         with self._session.in_call.showing():
             await own.refresh()

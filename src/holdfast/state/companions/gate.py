@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from holdfast.core.phases import PhaseTable
-from holdfast.errors import Busy, HoldfastError, WrongPhase
+from holdfast.errors import Busy, Ended, HoldfastError, NotFound, SessionExpired, WrongPhase
 from holdfast.state.companions.insight import Insight
 from holdfast.state.companions.needs import ToolNeeds
 from holdfast.state.companions.record import CompanionRecord
@@ -13,7 +13,7 @@ from holdfast.state.companions.reporter import CompanionReporter
 from holdfast.state.session import Session
 from holdfast.state.storage.entries import KIND
 from holdfast.state.storage.table import SessionTable
-from holdfast.state.tool_errors import showing, shown
+from holdfast.state.tool_errors import reworded, showing, shown
 
 E = TypeVar("E", bound=HoldfastError)
 
@@ -59,8 +59,11 @@ class StepGate:
         try:
             store = await self._context.sessions.store.open()
             await store.touch(KIND, self._session.handle.rpartition(".")[0])
+        except (Ended, NotFound, SessionExpired) as error:
+            why = "has expired" if isinstance(error, SessionExpired) else "was ended"
+            reworded(error, f"the session of the {self._kind} {why}", self._context.sessions.begin_hint)
+            raise self.shown(error) from error.__cause__
         except HoldfastError as error:
-            error.remedy = self._context.sessions.begin_hint
             raise self.shown(error) from error.__cause__
 
     def check_phase(self) -> None:

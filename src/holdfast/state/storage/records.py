@@ -108,7 +108,7 @@ async def at(store: Store, record: Record, rev: int) -> dict[str, Any]:
 
 def _no_revision(record: Record, rev: int, oldest: int) -> NotFound:
     return NotFound(
-        f"the session {record.id!r} has no revision {rev}",
+        f"there is no revision {rev}",
         id=record.id,
         remedy=f"ask for one from {oldest} to {record.rev}",
     )

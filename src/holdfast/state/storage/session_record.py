@@ -18,6 +18,7 @@ from holdfast.state.storage import records
 from holdfast.state.storage.entries import differences, same
 from holdfast.state.storage.history import Move
 from holdfast.state.storage.table import SessionTable
+from holdfast.state.tool_errors import reworded
 from holdfast.stores.update import UPDATE_SECONDS
 
 S = TypeVar("S", bound=SessionState)
@@ -210,11 +211,8 @@ class SessionRecord(Generic[S]):
             self._record = await store.commit(record, expect=over.rev, entries=entries, fence=fence)
         except Conflict as error:
             if error.actual is not None:
-                error.what = (
-                    f"the session is at revision {error.actual}, not {over.rev}: "
-                    "another call wrote first, and nothing of this one was written"
-                )
-                error.remedy = "try again"
+                what = f"the session is at revision {error.actual}, not {over.rev}: "
+                reworded(error, what + "another call was faster, and nothing of this one was written", "do it again")
             raise
 
 

@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from typing import Any, Generic, TypeVar, cast
 
 from holdfast.core.models import LogEntry, Principal, Record, check_name, check_seconds
-from holdfast.core.records import ended, expired
 from holdfast.core.values import JSON, members
 from holdfast.errors import Ended, NotFound, SessionExpired, UnstorableValue, UsageError
 from holdfast.state import model
@@ -164,9 +163,8 @@ class SessionTable(Generic[S]):
         if record is None or record.principal != principal:
             raise self._unknown(handle)
         if record.ended is not None:
-            error = expired("session", handle) if record.expired else ended("session", handle)
-            error.remedy = self.begin_hint
-            raise error
+            kind, why = (SessionExpired, "has expired") if record.expired else (Ended, "was ended")
+            raise kind(f"this session {why}, and what it held is gone", id=handle, remedy=self.begin_hint)
         if members(record.data).get("t") != self.name:
             raise self._unknown(handle)
         return record, self.read(record)

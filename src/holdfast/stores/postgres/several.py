@@ -4,7 +4,7 @@ Every statement takes its locks in the same order: claims before records, existi
 name. So two of them that name the same things can't wait for each other. What would happen in part is an error.
 """
 
-from holdfast.stores.postgres.statements import CLOCK, FIELDS, HEAD, NOW, notify
+from holdfast.stores.postgres.statements import CLOCK, FIELDS, HEAD, NOW, USED, notify
 
 # Values: now, kinds, ids.
 _NAMES = "unnest($2::text[], $3::text[]) WITH ORDINALITY AS k(kind, id, n)"
@@ -62,8 +62,8 @@ WITH w AS MATERIALIZED (
         AND (SELECT count(*) FROM fit) = (SELECT count(*) FROM w WHERE expect > 0)
         AND (SELECT count(*) FROM fit) = (SELECT count(*) FROM locked)
 ), changed AS (
-    UPDATE holdfast_records r SET rev = f.expect + 1, body = f.body, last = f.before + f.added, touched = {NOW},
-        idle = f.idle, max_age = f.max_age, nonce = f.nonce, expires = LEAST({NOW} + f.idle, f.begun + f.max_age)
+    UPDATE holdfast_records r SET rev = f.expect + 1, body = f.body, last = f.before + f.added, touched = {USED},
+        idle = f.idle, max_age = f.max_age, nonce = f.nonce, expires = LEAST({USED} + f.idle, f.begun + f.max_age)
     FROM fit f, ok WHERE r.kind = f.kind AND r.id = f.id
     RETURNING f.n, r.rev, r.last, r.created, r.touched
 ), made AS (
@@ -74,14 +74,16 @@ WITH w AS MATERIALIZED (
     RETURNING created
 ), logged AS (
     INSERT INTO holdfast_log (kind, id, last, rev, at, body)
-    SELECT w.kind, w.id, coalesce(c.last, w.added), w.expect + 1, {NOW}, w.entries
+    SELECT w.kind, w.id, coalesce(c.last, w.added), w.expect + 1, coalesce(c.touched, {NOW}), w.entries
     FROM ok, w LEFT JOIN changed c ON c.n = w.n WHERE w.entries IS NOT NULL AND (w.expect = 0 OR c.n IS NOT NULL)
 ), released AS (
     UPDATE holdfast_claims c SET expires = {CLOCK} FROM held h, ok
     WHERE h.released AND c.kind = h.kind AND c.id = h.id
 )
-SELECT (SELECT count(*) FROM ok), {NOW}, ARRAY(SELECT coalesce(f.begun, {NOW}) FROM w LEFT JOIN fit f ON f.n = w.n
-    ORDER BY w.n), (SELECT count({notify("h.notice")}) FROM held h, ok WHERE h.released AND h.awaited > 0)
+SELECT (SELECT count(*) FROM ok),
+    ARRAY(SELECT coalesce(c.touched, {NOW}) FROM w LEFT JOIN changed c ON c.n = w.n ORDER BY w.n),
+    ARRAY(SELECT coalesce(f.begun, {NOW}) FROM w LEFT JOIN fit f ON f.n = w.n ORDER BY w.n),
+    (SELECT count({notify("h.notice")}) FROM held h, ok WHERE h.released AND h.awaited > 0)
 """
 
 # What the statement reads of the records is what it saw when it began. If it then waited for a claim, the former holder

@@ -13,6 +13,7 @@ NOW = "coalesce($1::float8, extract(epoch FROM statement_timestamp())::float8)"
 # The moment itself: for conditions. A statement that waited for a row's lock looks at the row again, and must look at
 # the clock again too, or a claim that was released meanwhile would seem to be held.
 CLOCK = "coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8)"
+USED = f"GREATEST({NOW}, r.touched)"  # of a record that is written or touched: a clock set back shortens no life
 CHANNEL = "holdfast"
 FIELDS = "r.principal, r.rev, r.body, r.last, r.created, r.touched, r.idle, r.max_age, r.ended, r.nonce"
 HEAD = FIELDS.replace("r.body", "NULL::bytea")
@@ -38,7 +39,7 @@ INSERT = (
 ADD_LOG = "INSERT INTO holdfast_log (kind, id, last, rev, at, body) VALUES ($1, $2, $3, $4, $5, $6)"
 DROP_LOG = "DELETE FROM holdfast_log WHERE kind = $1 AND id = $2"
 TOUCH = (
-    f"UPDATE holdfast_records r SET touched = {NOW}, expires = LEAST({NOW} + r.idle, r.created + r.max_age) "
+    f"UPDATE holdfast_records r SET touched = {USED}, expires = LEAST({USED} + r.idle, r.created + r.max_age) "
     f"WHERE r.kind = $2 AND r.id = $3 AND {_ALIVE} RETURNING 1"
 )
 END = "UPDATE holdfast_records SET body = NULL, last = 0, ended = $3 WHERE kind = $1 AND id = $2"
@@ -138,8 +139,8 @@ def commit_sql(*, creates: bool, fenced: bool, logs: bool, releases: bool = Fals
         )
     else:
         write = (
-            f"UPDATE holdfast_records r SET rev = r.rev + 1, body = $5, last = r.last + $6, touched = {NOW}, "
-            f"idle = $7, max_age = $8, nonce = $9, expires = LEAST({NOW} + $7::float8, r.created + $8::float8) "
+            f"UPDATE holdfast_records r SET rev = r.rev + 1, body = $5, last = r.last + $6, touched = {USED}, "
+            f"idle = $7, max_age = $8, nonce = $9, expires = LEAST({USED} + $7::float8, r.created + $8::float8) "
             f"WHERE r.kind = $2 AND r.id = $3 AND r.principal = $4{condition} AND {_ALIVE} AND {guard} "
             f"{returning}"
         )

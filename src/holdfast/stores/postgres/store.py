@@ -195,10 +195,11 @@ class PostgresStore(BaseStore):
         wanted = [(*name, name in freed, freed.get(name)) for name in dict.fromkeys([*held, *freed])]
         claims = list(zip(*wanted, strict=True))
         found = await self._row(several.COMMIT, *(columns or [[]] * 11), *(claims or [[]] * 5))
-        ok, now, created, _ = found
+        ok, touched, created, _ = found
         if not ok:
             return None
-        return [written(write, created=begun, touched=now) for write, begun in zip(writes, created, strict=True)]
+        moments = zip(writes, created, touched, strict=True)
+        return [written(write, created=begun, touched=used) for write, begun, used in moments]
 
     async def _commit_locked(self, writes: list[EncodedWrite], release: Sequence[Claim]) -> list[Record]:
         """For a new life of an expired id: the old log must go before the new one comes, so this is a transaction."""

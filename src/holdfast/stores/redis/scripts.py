@@ -151,13 +151,13 @@ if not fits then
   return found
 end
 if writes > 1 then redis.call('ZCARD', P..':ids') redis.call('ZCARD', P..':exp') end
-local touched = text(now)
-local done = {1, touched}
+local done = {1}
 for k = 1, writes do
   local a = 11 * k - 5
   use(ARGV[a + 1])
   local r, principal = rows[k], ARGV[a + 3]
   local rev, created, last
+  local touched = text(now)
   if ARGV[a + 2] == '0' then
     rev, created, last = 1, touched, 0
     if r[2] then
@@ -168,6 +168,7 @@ for k = 1, writes do
     redis.call('ZADD', P..':own:'..principal, 0, M)
   else
     rev, created, last = tonumber(r[2]) + 1, r[4], tonumber(r[3])
+    if tonumber(r[5]) > now then touched = r[5] end
   end
   last = last + tonumber(ARGV[a + 5])
   if ARGV[a + 5] ~= '0' then
@@ -177,7 +178,8 @@ for k = 1, writes do
     'l', string.format('%d', last), 'c', created, 't', touched, 'i', ARGV[a + 6], 'm', ARGV[a + 7], 'e', '',
     'n', ARGV[a + 9])
   index(expiry(created, touched, ARGV[a + 6], ARGV[a + 7]))
-  done[k + 2] = created
+  done[2 * k] = created
+  done[2 * k + 1] = touched
 end
 for k = 0, releases - 1 do
   use(ARGV[behind + 3 * k + 1])
@@ -229,8 +231,9 @@ return found
 local r = row()
 if not alive(r) then return refusal() end
 if ARGV[5] ~= '' and not held(ARGV[5]) then return refusal() end
-redis.call('HSET', rec, 't', text(now))
-index(expiry(r[4], text(now), r[6], r[7]))
+local used = text(math.max(now, tonumber(r[5])))
+redis.call('HSET', rec, 't', used)
+index(expiry(r[4], used, r[6], r[7]))
 return {1}
 """,
     # 5 created, 6 fence

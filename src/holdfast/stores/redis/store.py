@@ -148,11 +148,8 @@ class RedisStore(BaseStore):
             return await self._settle(writes, lost, partial(self._look_back, writes, lost))
         if not found[0]:
             raise self._refusal(writes, release, found[1:])
-        touched = float(found[1])
-        return [
-            written(write, created=float(created), touched=touched)
-            for write, created in zip(writes, found[2:], strict=True)
-        ]
+        moments = zip(writes, found[1::2], found[2::2], strict=True)
+        return [written(write, created=float(created), touched=float(touched)) for write, created, touched in moments]
 
     def _refusal(
         self, writes: Sequence[EncodedWrite], release: Sequence[Claim], found: Sequence[Sequence[Any]]

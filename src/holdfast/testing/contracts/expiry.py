@@ -1,6 +1,6 @@
 """Expiry by idle time and age, its extension by use, and the reaper."""
 
-from holdfast.core.models import Record
+from holdfast.core.models import Record, Write
 from holdfast.errors import Conflict, Ended, NotFound, SessionExpired, UsageError
 from holdfast.testing.contracts.given import Contract, Given, contract, refused
 
@@ -160,3 +160,31 @@ class ExpiryContract(Contract):
                     raise AssertionError(f"{name}={bad!r}")
             await refused(UsageError, given.store.claim(given.kind, "a", owner="me", ttl=bad))  # type: ignore[arg-type]
         await refused(UsageError, given.store.claim(given.kind, "a", owner="me", ttl=None))  # type: ignore[arg-type]
+
+    @contract("store.clock-steps")
+    async def test_a_clock_that_is_set_back_shortens_no_life(self, given: Given) -> None:
+        records = {name: await given.create(name, idle=60, max_age=600) for name in ("touched", "written", "several")}
+        last = max(record.expires or 0.0 for record in records.values())
+        given.clock.step(-3600)
+        for name in ("touched", "written", "several"):
+            assert (await given.get(name)).expires == records[name].expires
+        await given.store.touch(given.kind, "touched")
+        one = await given.store.commit(records["written"].with_data(1), expect=1, entries=(1,))
+        [two, made] = await given.store.commit_all(
+            [
+                Write(records["several"].with_data(1), expect=1, entries=(1,)),
+                Write(Record(given.kind, "made", records["several"].principal, idle=60), expect=0, entries=(1,)),
+            ]
+        )
+        for record in (one, two, await given.get("touched"), await given.get("written"), await given.get("several")):
+            assert record.touched == records["written"].touched
+            assert record.expires == last
+        assert made.touched == made.created == given.clock.now()
+        for name in ("written", "several"):
+            [entry] = await given.store.log(given.kind, name)
+            assert entry.at == records[name].touched  # a log never goes back in time
+        given.clock.step(3600)
+        given.clock.advance(59)
+        assert await given.store.count(kind=given.kind) == 3
+        given.clock.advance(2)
+        assert await given.store.count(kind=given.kind) == 0
