@@ -192,6 +192,22 @@ async def delete(walk: Walk) -> None:
         await until(lambda: used in walk.server.ended)
 
 
+@feature(SUBJECT, "DELETE with calls under way: they are answered and cancelled at once", GATEWAY_ONLY, CLIENT_2025)
+async def delete_in_a_call(walk: Walk) -> None:
+    async def hangs(call: ServerCall) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return DONE
+
+    walk.server.on["tools/call"] = hangs
+    client = await walk.client()
+    running = await client.begin("tools/call", {"name": walk.name("any"), "arguments": {}})
+    await until(lambda: walk.server.all("tools/call"))
+    assert (await client.send("DELETE"))[0] in (200, 204)
+    reply = (await running.reply()).message
+    assert reply.get("error", reply.get("result", {}).get("isError"))
+    await until(lambda: walk.server.all("notifications/cancelled") or "tools/call" in walk.server.hung_up)
+
+
 @feature(SUBJECT, "400 without a session, 404 for one that is gone", GATEWAY_ONLY, CLIENT_2025)
 async def lost_session(walk: Walk) -> None:
     client = await walk.client()
