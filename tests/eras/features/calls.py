@@ -7,7 +7,7 @@ from tests.deadlines import until
 from tests.eras.cells import (
     CLIENT_2025,
     CLIENT_2026,
-    GATEWAY_ONLY,
+    HTTP_ONLY,
     PROGRESS_VALUES,
     SERVER_2025,
     NotApplicable,
@@ -143,7 +143,7 @@ async def cancellation(walk: Walk) -> None:
 @feature(
     SUBJECT,
     "a lost connection is no cancellation",
-    GATEWAY_ONLY,
+    HTTP_ONLY,
     NotApplicable("to hang up is to cancel in 2026", client="2026"),
 )
 async def hang_up(walk: Walk) -> None:

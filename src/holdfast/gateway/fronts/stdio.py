@@ -198,6 +198,7 @@ class StdioFront:
             what = "the session has ended, and what it kept is gone: initialize again"
             raise Refused(404, what, code=SESSION_NOT_FOUND)
         context.enter(session)
+        context.identify(session.client)
         return await self._pipeline.methods.answer(context, str(message.method), message.params)
 
     async def _answer_2026(self, context: RequestContext, message: Message) -> dict[str, Any]:
