@@ -14,20 +14,7 @@ class Wrong:
     symptom: str
 
 
-NO_LISTEN = "the stdio front does not serve `subscriptions/listen`"
-LISTENING = ("stdio-2026-2025", "stdio-2026-2026")
-KNOWN_WRONG: tuple[Wrong, ...] = (
-    Wrong("`tools/list_changed`, and the list after it", LISTENING, NO_LISTEN),
-    Wrong("`prompts/list_changed`, and the list after it", LISTENING, NO_LISTEN),
-    Wrong("`resources/list_changed`, and the list after it", LISTENING, NO_LISTEN),
-    Wrong("`subscriptions/listen`: nothing that was not asked for", LISTENING, NO_LISTEN),
-    Wrong("updates of nothing but what was subscribed to", LISTENING, NO_LISTEN),
-    Wrong("`tools/list_changed` on a call's own stream", ("stdio-2026-2025",), NO_LISTEN),
-    Wrong("a subscription, and updates with `_meta` and unknown members", LISTENING, NO_LISTEN),
-    Wrong("a subscription to a resource that no list shows", LISTENING, NO_LISTEN),
-    Wrong("the end of a subscription reaches the server", LISTENING, NO_LISTEN),
-    Wrong("2026: `notifications/tasks` for the `taskIds` of a listen", ("stdio-2026-2026",), NO_LISTEN),
-)
+KNOWN_WRONG: tuple[Wrong, ...] = ()
 
 
 def symptom(feature: str, cell: Cell) -> str | None:
