@@ -15,7 +15,7 @@ from tests.eras.walk import BACKEND, Walk
 from tests.gateway.gateways import gateway
 
 WALKED = (handshake.SUBJECT, tools.SUBJECT, questions.SUBJECT)
-# A gateway reads the lists of such a server in 2025, for clients of both eras; there, none says how long it holds.
+# A gateway reads the lists of such a server in 2025, for clients of both eras, and 2025 lists have no `ttlMs`.
 NOT_SAID = ("gateway-2026-2026", "stdio-2026-2026"), tools.ttl
 
 

@@ -120,6 +120,15 @@ async def no_log_messages(walk: Walk) -> None:
     assert reply.notices == []
 
 
+@feature(SUBJECT, "each call gets log messages of its own level", CLIENT_2026, NO_LEVEL)
+async def level_of_a_call(walk: Walk) -> None:
+    walk.server.on["tools/call"] = _logs
+    client = await walk.client()
+    levels = ("error", "debug", "warning", "info")
+    replies = {level: await call(walk, client, _meta={LEVEL: level}) for level in levels}
+    assert [level for level in levels if replies[level].notices] == ["debug", "info"]
+
+
 @feature(SUBJECT, "cancellation by the client")
 async def cancellation(walk: Walk) -> None:
     async def hangs(call: ServerCall) -> dict[str, Any]:
