@@ -1,7 +1,7 @@
 """Features and cells: what is walked, where it has a meaning, and which cells are known to be wrong.
 
-A cell is a way (the gateway, or a link in the client's own process as `LinkTransport` or `LinkDispatcher`) × the era of
-the client × the era of the server.
+A cell is a way (the gateway over HTTP or stdio, or a link in the client's own process as `LinkTransport` or
+`LinkDispatcher`) × the era of the client × the era of the server.
 """
 
 import re
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from tests.eras.walk import Walk
 
 Era: TypeAlias = Literal["2025", "2026"]
-Way: TypeAlias = Literal["gateway", "transport", "dispatcher"]
+Way: TypeAlias = Literal["gateway", "stdio", "transport", "dispatcher"]
 ERAS: tuple[Era, ...] = ("2025", "2026")
-WAYS: tuple[Way, ...] = ("gateway", "transport", "dispatcher")
+WAYS: tuple[Way, ...] = ("gateway", "stdio", "transport", "dispatcher")
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ def feature(
     return add
 
 
-def cases() -> Iterator[tuple[Feature, Cell]]:
-    """All cells that have a meaning, those of one gateway after each other."""
-    for cell in CELLS:
+def cases(*ways: Way) -> Iterator[tuple[Feature, Cell]]:
+    """The cells of these ways that have a meaning, those of one gateway after each other."""
+    for cell in (each for each in CELLS if each.way in ways):
         yield from ((each, cell) for each in FEATURES if each.why_not(cell) is None)
 
 
@@ -92,5 +92,7 @@ SERVER_2025 = NotApplicable("only 2025 servers have it", server="2026")
 CLIENT_2026 = NotApplicable("only 2026 clients have it", client="2025")
 SERVER_2026 = NotApplicable("only 2026 servers have it", server="2025")
 LINK: tuple[Way, ...] = ("transport", "dispatcher")
-GATEWAY_ONLY = NotApplicable("a client of a link has no HTTP", LINK)
+ONE_PIPE: tuple[Way, ...] = ("stdio", *LINK)
+"""Ways on which all messages come one after another."""
+HTTP_ONLY = NotApplicable("stdio and links have no HTTP for their clients", ONE_PIPE)
 PROGRESS_VALUES = NotApplicable("the SDK's dispatcher takes progress as three values", ("dispatcher",))

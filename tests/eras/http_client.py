@@ -30,15 +30,8 @@ class HttpClient(Client):
         """Of all events that came."""
         self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30))
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._running: dict[Any, None] = {}
-        """Ids of requests that were not answered."""
 
     async def close(self) -> None:
-        if self.session is not None:
-            for id in self._running:  # else the end of the session waits for them
-                await self.send(
-                    "POST", {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}
-                )
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -73,7 +66,6 @@ class HttpClient(Client):
         message: Json = {"jsonrpc": "2.0", "id": id, "method": method}
         if stamped is not None:
             message["params"] = stamped
-        self._running[id] = None
         task = self._start(self._call(message, self.headers(message, **headers)))
         return HttpRunning(self, id, task)
 
@@ -118,7 +110,6 @@ class HttpClient(Client):
                     notices.append(each)
                     self.notices.append(each)
                 elif each.get("id") == message["id"] or response.status >= 400:
-                    self._running.pop(message["id"], None)
                     return Reply(each, notices, response.status)
         raise AssertionError(f"HTTP {response.status} without an answer to {message['method']}")
 

@@ -14,13 +14,7 @@ class Wrong:
     symptom: str
 
 
-KNOWN_WRONG: tuple[Wrong, ...] = (
-    Wrong(
-        "the server takes its question back",
-        ("gateway-2025-2025",),
-        "`notifications/cancelled` comes on the session's GET stream, not on the call's, where the question came",
-    ),
-)
+KNOWN_WRONG: tuple[Wrong, ...] = ()
 
 
 def symptom(feature: str, cell: Cell) -> str | None:

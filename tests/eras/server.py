@@ -319,14 +319,34 @@ class EraServer:
 
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator["EraServer"]:
-        app = web.Application()
-        app.router.add_route("*", "/mcp", self._serve)
-        runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
-        try:
+        async with _listening(self._serve) as self.url:
             yield self
-        finally:
-            await runner.cleanup()
+
+
+@asynccontextmanager
+async def serving_both_eras() -> AsyncGenerator[dict[Era, EraServer]]:
+    """A server of both eras at one URL: each request goes to that of its era, by its header."""
+    servers: dict[Era, EraServer] = {"2025": EraServer("2025"), "2026": EraServer("2026")}
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        is_2026 = request.headers.get("mcp-protocol-version") == "2026-07-28"
+        return await servers["2026" if is_2026 else "2025"]._serve(request)
+
+    async with _listening(serve) as url:
+        for server in servers.values():
+            server.url = url
+        yield servers
+
+
+@asynccontextmanager
+async def _listening(serve: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncGenerator[str]:
+    app = web.Application()
+    app.router.add_route("*", "/mcp", serve)
+    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
+    finally:
+        await runner.cleanup()

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from tests.deadlines import patience
-from tests.eras.cells import Cell, Feature
+from tests.eras.cells import WAYS, Cell, Feature
 from tests.eras.conftest import Rig
 from tests.eras.features import cases
 from tests.eras.known_wrong import strangers, symptom
@@ -24,7 +24,7 @@ def _case(feature: Feature, cell: Cell) -> object:
 
 
 @pytest.mark.promise("gateway.whole-protocol")
-@pytest.mark.parametrize(("feature", "cell"), [_case(*each) for each in cases()])
+@pytest.mark.parametrize(("feature", "cell"), [_case(*each) for each in cases(*WAYS)])
 async def test_a_feature_holds_in_a_cell(feature: Feature, cell: Cell, rig: Rig) -> None:
     server, url = rig[cell.server]
     server.reset()

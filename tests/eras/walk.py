@@ -8,6 +8,7 @@ from tests.eras.client import Client, Json
 from tests.eras.dispatcher_client import DispatcherClient
 from tests.eras.http_client import HttpClient
 from tests.eras.server import EraServer
+from tests.eras.stdio_client import StdioClient
 from tests.eras.transport_client import TransportClient
 
 CLIENT_INFO: Json = {"name": "raw", "version": "3", "title": "Raw"}
@@ -25,7 +26,7 @@ class Walk:
 
     def name(self, name: str) -> str:
         """A tool or prompt of the server, as the client calls it."""
-        return f"{BACKEND}__{name}" if self.cell.way == "gateway" else name
+        return f"{BACKEND}__{name}" if self.cell.way in ("gateway", "stdio") else name
 
     async def client(
         self, capabilities: Json | None = None, *, info: Json = CLIENT_INFO, version: str | None = None
@@ -43,7 +44,8 @@ class Walk:
         if self.cell.way == "gateway":
             client = HttpClient(self._gateway_url, *known)
         else:
-            client = (TransportClient if self.cell.way == "transport" else DispatcherClient)(self.server.url, *known)
+            kinds = {"stdio": StdioClient, "transport": TransportClient, "dispatcher": DispatcherClient}
+            client = kinds[self.cell.way](self.server.url, *known)
             await client.open()
         self._stack.push_async_callback(client.close)
         return client

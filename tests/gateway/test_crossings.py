@@ -174,3 +174,28 @@ async def test_a_2026_client_over_stdio_costs_a_2026_server_one_discover(tmp_pat
             await process.wait()
         assert backend.count("tools/call") == 3
         assert backend.count("server/discover") == 1
+
+
+@pytest.mark.promise("gateway.whole-protocol")
+@pytest.mark.parametrize("reuse", ["shared", "call"])
+async def test_2026_clients_of_a_2025_server_get_log_messages_of_the_level_that_each_call_names(
+    tmp_path: Path, reuse: str
+) -> None:
+    backend = Scripted("2025", logging__setLevel={})
+    backend.capabilities["logging"] = {}
+    backend.before = [
+        {"method": "notifications/message", "params": {"level": level, "data": "x"}} for level in ("debug", "error")
+    ]
+    async with backend.serving():
+        async with gateway(tmp_path, {"s": {**backend.entry, "reuse": reuse}}) as program:
+            got: dict[str, list[str]] = {}
+            for level in ("info", "debug", "error"):
+                async with RawClient(program.url) as client:
+                    await ready(program, client, "2026")
+                    meta = {"io.modelcontextprotocol/logLevel": level}
+                    answer = await client.ask_2026("tools/call", {"name": "s__t", "arguments": {}, "_meta": meta})
+                    got[level] = [each["params"]["level"] for each in answer.messages if "method" in each]
+            assert got == {"info": ["error"], "debug": ["debug", "error"], "error": ["error"]}
+            set_levels = [each["level"] for each in backend.params_of("logging/setLevel")]
+            # No caller sets the level of a session that callers share; a session for one call has that call's.
+            assert set_levels == ([] if reuse == "shared" else ["info", "debug", "error"])

@@ -7,7 +7,7 @@ from tests.deadlines import until
 from tests.eras.cells import (
     CLIENT_2025,
     CLIENT_2026,
-    GATEWAY_ONLY,
+    HTTP_ONLY,
     PROGRESS_VALUES,
     SERVER_2025,
     NotApplicable,
@@ -120,6 +120,15 @@ async def no_log_messages(walk: Walk) -> None:
     assert reply.notices == []
 
 
+@feature(SUBJECT, "each call gets log messages of its own level", CLIENT_2026, NO_LEVEL)
+async def level_of_a_call(walk: Walk) -> None:
+    walk.server.on["tools/call"] = _logs
+    client = await walk.client()
+    levels = ("error", "debug", "warning", "info")
+    replies = {level: await call(walk, client, _meta={LEVEL: level}) for level in levels}
+    assert [level for level in levels if replies[level].notices] == ["debug", "info"]
+
+
 @feature(SUBJECT, "cancellation by the client")
 async def cancellation(walk: Walk) -> None:
     async def hangs(call: ServerCall) -> dict[str, Any]:
@@ -143,7 +152,7 @@ async def cancellation(walk: Walk) -> None:
 @feature(
     SUBJECT,
     "a lost connection is no cancellation",
-    GATEWAY_ONLY,
+    HTTP_ONLY,
     NotApplicable("to hang up is to cancel in 2026", client="2026"),
 )
 async def hang_up(walk: Walk) -> None:
@@ -163,7 +172,7 @@ async def hang_up(walk: Walk) -> None:
     released.set()
     await finished.wait()
     assert walk.server.all("notifications/cancelled") == []
-    assert walk.server.hung_up == []
+    assert "tools/call" not in walk.server.hung_up
 
 
 @feature(SUBJECT, "the server takes its question back", SERVER_2025, CLIENT_2025)

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from tests.deadlines import until
-from tests.eras.cells import CLIENT_2025, CLIENT_2026, GATEWAY_ONLY, LINK, SERVER_2025, NotApplicable, feature
+from tests.eras.cells import CLIENT_2025, CLIENT_2026, HTTP_ONLY, ONE_PIPE, SERVER_2025, NotApplicable, feature
 from tests.eras.features.tools import call
 from tests.eras.offers import PROMPT, RESOURCE, TOOL
 from tests.eras.server import ServerCall
@@ -95,7 +95,7 @@ async def changed_in_a_call(walk: Walk) -> None:
         if client.era == "2026":
             assert params["_meta"][SUBSCRIPTION_ID] == id
             assert len(client.all_noticed(CHANGED)) == 1
-            assert reply.notices == [] or walk.cell.way in LINK  # where there is only one stream
+            assert reply.notices == [] or walk.cell.way in ONE_PIPE  # where there is only one stream
         names = [tool["name"] for tool in (await client.request("tools/list")).result["tools"]]
         assert names == [walk.name("shown"), walk.name("any")]
 
@@ -144,7 +144,7 @@ async def question_beside_its_call(walk: Walk) -> None:
     assert reply.result["content"][0]["text"] == "file:///r"
 
 
-@feature(SUBJECT, "the GET stream, and 405 for it in 2026", GATEWAY_ONLY)
+@feature(SUBJECT, "the GET stream, and 405 for it in 2026", HTTP_ONLY)
 async def get_stream(walk: Walk) -> None:
     client = await walk.client()
     if client.era == "2025":
@@ -157,7 +157,7 @@ async def get_stream(walk: Walk) -> None:
         assert "mcp-session-id" not in answered
 
 
-@feature(SUBJECT, "resumption of a call's stream (`Last-Event-ID`)", GATEWAY_ONLY, CLIENT_2025)
+@feature(SUBJECT, "resumption of a call's stream (`Last-Event-ID`)", HTTP_ONLY, CLIENT_2025)
 async def resumption(walk: Walk) -> None:
     released = asyncio.Event()
 
@@ -177,7 +177,7 @@ async def resumption(walk: Walk) -> None:
     assert [each["result"]["content"] for each in messages if each.get("id") == running.id] == [DONE["content"]]
 
 
-@feature(SUBJECT, "DELETE ends the session, also at the server; 405 in 2026", GATEWAY_ONLY)
+@feature(SUBJECT, "DELETE ends the session, also at the server; 405 in 2026", HTTP_ONLY)
 async def delete(walk: Walk) -> None:
     client = await walk.client()
     if client.era == "2026":
@@ -192,7 +192,23 @@ async def delete(walk: Walk) -> None:
         await until(lambda: used in walk.server.ended)
 
 
-@feature(SUBJECT, "400 without a session, 404 for one that is gone", GATEWAY_ONLY, CLIENT_2025)
+@feature(SUBJECT, "DELETE with calls under way: they are answered and cancelled at once", HTTP_ONLY, CLIENT_2025)
+async def delete_in_a_call(walk: Walk) -> None:
+    async def hangs(call: ServerCall) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return DONE
+
+    walk.server.on["tools/call"] = hangs
+    client = await walk.client()
+    running = await client.begin("tools/call", {"name": walk.name("any"), "arguments": {}})
+    await until(lambda: walk.server.all("tools/call"))
+    assert (await client.send("DELETE"))[0] in (200, 204)
+    reply = (await running.reply()).message
+    assert reply.get("error", reply.get("result", {}).get("isError"))
+    await until(lambda: walk.server.all("notifications/cancelled") or "tools/call" in walk.server.hung_up)
+
+
+@feature(SUBJECT, "400 without a session, 404 for one that is gone", HTTP_ONLY, CLIENT_2025)
 async def lost_session(walk: Walk) -> None:
     client = await walk.client()
     own, client.session = client.session, None
@@ -206,7 +222,7 @@ async def lost_session(walk: Walk) -> None:
 @feature(
     SUBJECT,
     "2026 ignores a session id, and gives none",
-    GATEWAY_ONLY,
+    HTTP_ONLY,
     CLIENT_2026,
 )
 async def no_session_id(walk: Walk) -> None:
@@ -226,7 +242,7 @@ async def session_replaced(walk: Walk) -> None:
     assert (await client.request("resources/read", {"uri": "mem://listed"})).result["contents"]
 
 
-@feature(SUBJECT, "batches of 2025-03-26", GATEWAY_ONLY, CLIENT_2025)
+@feature(SUBJECT, "batches of 2025-03-26", HTTP_ONLY, CLIENT_2025)
 async def batches(walk: Walk) -> None:
     client = await walk.client(version="2025-03-26")
     asked = {"name": walk.name("any"), "arguments": {}}

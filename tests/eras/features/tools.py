@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.eras.cells import CLIENT_2026, GATEWAY_ONLY, NotApplicable, feature
+from tests.eras.cells import CLIENT_2026, HTTP_ONLY, NotApplicable, feature
 from tests.eras.offers import ANY, BY_REGION, EXTRA, ICONS, LIST_META, TOOL
 from tests.eras.server import HEADER_MISMATCH, Refusal, ServerCall
 from tests.eras.walk import Walk
@@ -181,7 +181,7 @@ async def header_parameters(walk: Walk) -> None:
         assert "mcp-param-region" not in walk.server.one("tools/call").headers
 
 
-@feature(SUBJECT, "a parameter's header that differs: -32020", CLIENT_2026, GATEWAY_ONLY)
+@feature(SUBJECT, "a parameter's header that differs: -32020", CLIENT_2026, HTTP_ONLY)
 async def header_parameters_differ(walk: Walk) -> None:
     client = await walk.client()
     params = {"name": walk.name("by-region"), "arguments": {"region": "north"}}

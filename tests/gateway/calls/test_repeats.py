@@ -157,7 +157,10 @@ async def test_a_question_that_a_restart_cuts_off_is_said_to_have_an_unknown_out
                 events = await stream.__aenter__()
                 asked = await events.next(20)
                 ending = asyncio.ensure_future(events.next(30))
-            result = (await ending)["result"]
+            taken_back = await ending
+            assert taken_back["method"] == "notifications/cancelled"
+            assert taken_back["params"]["requestId"] == asked["id"]
+            result = (await events.next(30))["result"]
             assert result["isError"]
             assert result["_meta"]["dev.holdfast/error"]["family"] == "OutcomeUnknown"
             await stream.__aexit__(None, None, None)

@@ -354,3 +354,19 @@ async def test_a_2026_client_over_stdio_answers_a_2025_servers_question_by_its_r
         [done] = [message["result"] for message in client.read() if message.get("id") == 2]
         assert done["content"][0]["text"] == '[{"roots": []}]'
         assert "io.modelcontextprotocol/serverInfo" in done["_meta"]
+
+
+@pytest.mark.promise("gateway.stdio")
+async def test_a_listen_ends_with_stdin_and_is_waited_for_by_nobody(tmp_path: Path) -> None:
+    async with (
+        FaultServer() as http,
+        served(tmp_path, {"b": {"url": http.url}}, sessions={"drain": 600.0}) as client,
+    ):
+        client.send(1, "subscriptions/listen", {"notifications": {"toolsListChanged": True}, "_meta": META_2026})
+        acknowledged = "notifications/subscriptions/acknowledged"
+        await until(lambda: any(message.get("method") == acknowledged for message in client.read()))
+        client.stdin.feed_eof()
+        async with asyncio.timeout(patience(20)):
+            await client.front
+        (answer,) = [message["result"] for message in client.read() if message.get("id") == 1]
+        assert answer["resultType"] == "complete"

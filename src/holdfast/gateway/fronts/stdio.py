@@ -21,6 +21,7 @@ from holdfast.errors import ConfigError, HoldfastError, Unavailable
 from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.config.file import Config
 from holdfast.gateway.fronts.http.streams import Streams
+from holdfast.gateway.fronts.listens import Subscription
 from holdfast.gateway.fronts.messages import Message, checked, decoded
 from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Pipeline
 from holdfast.gateway.fronts.refusals import INVALID_REQUEST, PARSE_ERROR, SESSION_NOT_FOUND, Malformed, Refused
@@ -177,7 +178,9 @@ class StdioFront:
         if session is not None:
             session.begin_call(id, self)
         try:
-            return await (self._answer_2026 if message.has_2026_envelope else self._answer_2025)(context, message)
+            if message.has_2026_envelope:
+                return await self._answer_2026(context, id, message)
+            return await self._answer_2025(context, message)
         except (Refused, HoldfastError):
             raise
         except Exception:
@@ -198,14 +201,27 @@ class StdioFront:
             what = "the session has ended, and what it kept is gone: initialize again"
             raise Refused(404, what, code=SESSION_NOT_FOUND)
         context.enter(session)
+        context.identify(session.client)
         return await self._pipeline.methods.answer(context, str(message.method), message.params)
 
-    async def _answer_2026(self, context: RequestContext, message: Message) -> dict[str, Any]:
+    async def _answer_2026(self, context: RequestContext, id: str | int, message: Message) -> dict[str, Any]:
         context.identify(self._pipeline.client_2026(message))
         if message.method == "server/discover":
             return await self._pipeline.discover(context)
+        if message.method == "subscriptions/listen":
+            return await self._listen(context, id, message.params)
         result = await self._pipeline.methods.answer(context, str(message.method), message.params)
         return with_info(self._gateway, result)
+
+    async def _listen(self, context: RequestContext, id: str | int, params: dict[str, Any]) -> dict[str, Any]:
+        subscription = Subscription(self._gateway, self._pipeline.methods.uris, context, id, params)
+        async with contextlib.aclosing(subscription.messages()) as messages:
+            async for message in messages:
+                if "result" in message:
+                    return message["result"]
+                self.send(message)
+                await self.keep_up()
+        raise AssertionError("a listen ends with its result")
 
     async def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
         if self._session is not None:
@@ -225,6 +241,7 @@ class StdioFront:
     async def _close(self) -> None:
         self.closing = True
         drain = self._gateway.settings.sessions.drain
+        self._gateway.listeners.end()  # else they would be waited for as calls are
         if not self._out.is_broken:  # requests from before the pipe closed are answered
             await self._settled(drain)
         if self._tasks:

@@ -86,5 +86,5 @@ async def call(
     session = await find(sessions, principal, arguments.get(ARGUMENT))
     if session is None:
         return unknown(sessions.settings)
-    await sessions.endings.end(session, "ended by its client")
+    await sessions.endings.end(session, "ended by its client", cut_calls=True)
     return {"content": [{"type": "text", "text": "The session has ended."}]}

@@ -110,10 +110,10 @@ class Questions:
         if params is not None:
             asked = dict(params) if asker is None else await session.tasks.question(asker.server, method, params)
             message["params"] = self._with_own_token(id, asked, asker)
+        channel = self._channel(reply_channel)
         answered = self._open[id] = asyncio.get_running_loop().create_future()
         number, stream = 0, None
         try:
-            channel = self._channel(reply_channel)
             if channel is not None:
                 channel.send(message)
             elif (stream := session.read_stream) is not None:
@@ -134,7 +134,7 @@ class Questions:
                 code=INTERNAL_ERROR,
             ) from None
         except asyncio.CancelledError:
-            session.push({"method": "notifications/cancelled", "params": {"requestId": id}})
+            self._take_back(id, channel)
             raise
         finally:
             self._open.pop(id, None)
@@ -160,6 +160,14 @@ class Questions:
         token = params.get("progressToken")
         known = self._progress.get(token) if isinstance(token, str) else None
         return None if known is None else (known[0], {**params, "progressToken": known[1]})
+
+    def _take_back(self, id: str, channel: ReplyChannel | None) -> None:
+        """Notify the client where it was asked, or else on its own stream, that no answer is wanted any longer."""
+        cancelled = {"method": "notifications/cancelled", "params": {"requestId": id}}
+        if channel is not None and channel in self._channels:
+            channel.send({"jsonrpc": "2.0", **cancelled})
+        else:
+            self._session.push(cancelled)
 
     def _channel(self, wanted: ReplyChannel | None) -> ReplyChannel | None:
         if wanted is not None and wanted.can_ask:

@@ -145,6 +145,7 @@ class Inbound:
             if task is not None:
                 reason = params.get("reason")
                 task.cancel(reason if isinstance(reason, str) else None)
+                await asyncio.sleep(0)  # what the handler passes on of it comes before what the server sends next
                 return
             if isinstance(id, str | int) and id in self._acknowledged:
                 self._acknowledged[id][1].end()

@@ -1,19 +1,20 @@
 """Fetching lists again after the server announced a change or was replaced: soon, and not too often.
 
 It owns the spacing: a server that comes back brings a handshake for each session, and one that announces a thousand
-changes is asked once for all of them.
+changes of a list is asked once for all of them. The first of each kind does not wait: lists often change together.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from holdfast.errors import HoldfastError
 
 log = logging.getLogger("holdfast.gateway")
 
-SPACING = 1.0  # seconds between two fetches
+SPACING = 1.0  # seconds between two fetches for the same kind of list
 
 
 class Refetch:
@@ -29,31 +30,42 @@ class Refetch:
         self._name = name
         self._fetch = fetch
         self._fetched = fetched
-        self._began = float("-inf")
+        self._began: dict[str | None, float] = {}
         self._task: asyncio.Task[None] | None = None
-        self._due = False
-        self._announced: set[str] = set()
+        self._due: set[str | None] = set()
+        """What was announced since the last fetch; None stands for the server as a whole."""
+        self._more = asyncio.Event()
         self._closed = False
 
     def soon(self, announced: str | None = None) -> None:
         """Fetch them, and once more if this comes while they are being fetched."""
-        self._due = True
-        if announced is not None:
-            self._announced.add(announced)
+        self._due.add(announced)
+        self._more.set()
         if self._task is None and not self._closed:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=f"news {self._name}")
             self._task.add_done_callback(self._done)
 
     async def _run(self) -> None:
         while self._due:
-            await asyncio.sleep(max(0.0, max(self._fetched(), self._began) + SPACING - time.monotonic()))
-            announced, self._announced = frozenset(self._announced), set()
-            self._due, self._began = False, time.monotonic()
+            await self._wait_until_due()
+            due, self._due = self._due, set()
+            self._began.update(dict.fromkeys(due, time.monotonic()))
             try:
-                await self._fetch(announced)
+                await self._fetch(frozenset(each for each in due if each is not None))
             except HoldfastError as error:
                 if not self._closed:
                     log.warning("%s: its lists could not be fetched: %s", self._name, error.what)
+
+    async def _wait_until_due(self) -> None:
+        while (wait := min(map(self._left, self._due))) > 0:
+            self._more.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._more.wait()  # another kind may be due at once
+
+    def _left(self, announced: str | None) -> float:
+        """Seconds until this may be fetched again."""
+        return max(self._fetched(), self._began.get(announced, float("-inf"))) + SPACING - time.monotonic()
 
     def _done(self, task: "asyncio.Task[None]") -> None:
         self._task = None

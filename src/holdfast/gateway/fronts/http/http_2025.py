@@ -127,7 +127,7 @@ class Front2025:
         await request.stream(events)
 
     async def delete(self, request: Request, principal: Principal) -> None:
-        """End the session."""
+        """End the session. The client wants nothing of it any more, so its calls get no time to end."""
         session = await self._session(request, principal)
-        await self._gateway.sessions.endings.end(session, "ended by its client")
+        await self._gateway.sessions.endings.end(session, "ended by its client", cut_calls=True)
         await request.reply(204)

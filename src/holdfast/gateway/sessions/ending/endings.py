@@ -54,16 +54,20 @@ class Endings:
         """Is a session of this id being ended here?"""
         return id in self._ending
 
-    async def end(self, session: GatewaySession, reason: str, *, announce: bool = True) -> None:
+    async def end(
+        self, session: GatewaySession, reason: str, *, announce: bool = True, cut_calls: bool = False
+    ) -> None:
         """End it at every backend and in the store. The caller may be cancelled, the ending goes on. `announce=False`:
-        another process has ended it, also at the servers."""
-        await asyncio.shield(self.end_soon(session, reason, announce=announce))
+        another process has ended it, also at the servers. `cut_calls`: calls under way are answered at once."""
+        await asyncio.shield(self.end_soon(session, reason, announce=announce, cut_calls=cut_calls))
 
-    def end_soon(self, session: GatewaySession, reason: str, *, announce: bool = True) -> "asyncio.Task[None]":
+    def end_soon(
+        self, session: GatewaySession, reason: str, *, announce: bool = True, cut_calls: bool = False
+    ) -> "asyncio.Task[None]":
         """Begin to end it, without waiting for that."""
         ending = self._ending.get(session.id)
         if ending is None:
-            work = self._end(session, reason, announce)
+            work = self._end(session, reason, announce, cut_calls)
             ending = self._ending[session.id] = asyncio.get_running_loop().create_task(work, name="end session")
             ending.add_done_callback(lambda task: self._ended(session, task))
         return ending
@@ -73,7 +77,7 @@ class Endings:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("session %s could not be ended: %s", session.key[:8], error)
 
-    async def _end(self, session: GatewaySession, reason: str, announce: bool) -> None:
+    async def _end(self, session: GatewaySession, reason: str, announce: bool, cut_calls: bool) -> None:
         if session.state not in (GatewaySessionState.OPEN, GatewaySessionState.STARTING):
             return
         await self._store.end(KIND, session.key)  # first: no call begins on it any more
@@ -81,10 +85,10 @@ class Endings:
         self._live.remove(session)
         if announce:
             try:
-                await self._store.publish(TOPIC, {"ended": session.key})
+                await self._store.publish(TOPIC, {"ended": session.key, "cut_calls": cut_calls})
             except HoldfastError as error:
                 log.warning("session %s: its end was not announced: %s", session.key[:8], error)
-        await session.drain(self._settings.drain)
+        await session.drain(0.0 if cut_calls else self._settings.drain)
         if announce:
             await self._stored.end_at_servers(session.key, session.unopened())
         await session.close(reason, end=announce)
@@ -114,10 +118,11 @@ class Endings:
                     async for notice in notices:
                         if isinstance(notice, Gap):
                             continue  # each session's next touch finds out
-                        key = members(notice.data).get("ended")
+                        said = members(notice.data)
+                        key, cut_calls = said.get("ended"), said.get("cut_calls") is True
                         session = self._live.by_key(key) if isinstance(key, str) else None
                         if session is not None:
-                            self.end_soon(session, "ended elsewhere", announce=False)
+                            self.end_soon(session, "ended elsewhere", announce=False, cut_calls=cut_calls)
             except HoldfastError as error:
                 log.warning("sessions that other processes end are not noticed at once: %s", error)
             await asyncio.sleep(LISTEN_AGAIN)
