@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.eras import Era
 from holdfast.gateway.auth import new_token
 from tests.deadlines import until
 from tests.gateway.clients import Events, RawClient
@@ -15,6 +16,7 @@ from tests.gateway.gateways import gateway
 from tests.gateway.scripted_backend import Scripted
 from tests.gateway.scripted_calls import call_of, ready
 from tests.gateway.test_whole_messages import ENVELOPE, LISTEN, UPDATED
+from tests.links.server_process import RealServer
 
 TOOLS = "notifications/tools/list_changed"
 CHANGES = [TOOLS, "notifications/prompts/list_changed", "notifications/resources/list_changed", UPDATED]
@@ -202,3 +204,23 @@ async def test_a_log_message_on_the_servers_own_stream_reaches_the_call_that_wan
                     assert (await events.next(20))["params"] == _said("error")
                     gate.set()
                     assert "result" in await events.next(20)
+
+
+@pytest.mark.promise("gateway.announcements")
+async def test_a_change_in_a_2026_call_is_announced_where_the_server_offers_both_eras(tmp_path: Path) -> None:
+    async with RealServer("sdk") as server:
+        seldom = {"every": 600, "lists": 600}
+        async with gateway(tmp_path, {"b": {"url": server.url}}, health=seldom) as program:
+            await until(lambda: program.gateway is not None and program.gateway.table.tools)
+            assert program.gateway is not None
+            assert program.gateway.backends["b"].era is Era.Y2025
+            body = {
+                "jsonrpc": "2.0",
+                "id": "sub",
+                "method": "subscriptions/listen",
+                "params": {"notifications": {"toolsListChanged": True}, "_meta": ENVELOPE},
+            }
+            async with RawClient(program.url) as client, client.stream("POST", body, **LISTEN) as events:
+                assert (await events.next(20))["params"]["notifications"] == {"toolsListChanged": True}
+                assert (await client.call_2026("b__announce")).text == "announced"
+                assert await frame(events) == TOOLS

@@ -27,7 +27,9 @@ from holdfast.gateway.request_context import RequestContext
 from holdfast.gateway.results import tool_error
 from holdfast.gateway.uris import UriRouting
 
-_ONLY_2025 = frozenset({"ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
+_ONLY_2025 = frozenset(
+    {"ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/result", "tasks/list"}
+)
 
 
 class Methods:

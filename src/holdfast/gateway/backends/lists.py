@@ -45,7 +45,8 @@ class BackendLists:
         self._fetching: asyncio.Task[Catalogue] | None = None
         self._redeployed = Refetch(self._name, self._fetch_again, lambda: known.fetched_at)
         self._announced = Refetch(self._name, self._fetch_announced)
-        self._watching: tuple[Link, Watch] | None = None
+        self._watching: dict[bool, tuple[Link, Watch]] = {}
+        """By whether the link is the one that 2026 clients share, else the one for all clients."""
         self.looks = Looks(self._name, self._look, known.ttl)
         self.is_closed = False
 
@@ -140,10 +141,24 @@ class BackendLists:
                 for kind in sorted(kinds):
                     self._listener.lists_announced(kind)
 
-    async def watch(self, link: Link) -> None:
+    async def watch_stateless(self) -> None:
+        """Listen at the 2026 side of a server whose lists are read in 2025: there it announces what 2026 calls change."""
+        if self._known.catalogue is None or self._backend.health.state != "up":
+            return
+        if self._known.catalogue.era == Era.Y2026.value:
+            return  # the link for all clients listens
+        try:
+            backend_link = await self._links.stateless(keep=True)
+        except HoldfastError as error:
+            log.info("%s: changes of its lists are not announced: %s", self._name, error.what)
+            return
+        if backend_link is not None:
+            await self.watch(backend_link.link, is_stateless=True)
+
+    async def watch(self, link: Link, *, is_stateless: bool = False) -> None:
         """Listen for changes at a 2026 server, which announces them only to clients that asked for them."""
         handshake = link.handshake
-        known = self._watching
+        known = self._watching.get(is_stateless)
         if (known is not None and known[0] is link) or handshake is None or handshake.era is not Era.Y2026:
             return
         sent = {kind: members(handshake.capabilities.get(kind)).get("listChanged") is True for kind in LISTS.values()}
@@ -151,7 +166,7 @@ class BackendLists:
             return
         try:
             tools, prompts, resources = (sent[kind] for kind in ("tools", "prompts", "resources"))
-            self._watching = link, await link.watch(tools=tools, prompts=prompts, resources=resources)
+            self._watching[is_stateless] = link, await link.watch(tools=tools, prompts=prompts, resources=resources)
         except HoldfastError as error:
             log.info("%s: changes of its lists are not announced: %s", self._name, error.what)
 
