@@ -142,7 +142,7 @@ class BackendLists:
                     self._listener.lists_announced(kind)
 
     async def watch_stateless(self) -> None:
-        """Listen at the 2026 side of a server whose lists are read in 2025: there it announces what 2026 calls change."""
+        """Listen at the 2026 side of a server whose lists are read in 2025: it announces there what 2026 calls do."""
         if self._known.catalogue is None or self._backend.health.state != "up":
             return
         if self._known.catalogue.era == Era.Y2026.value:

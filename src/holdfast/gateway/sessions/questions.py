@@ -22,6 +22,14 @@ INTERNAL_ERROR = -32603
 FOLLOWED = 256  # questions, and tasks of the client, whose progress is passed on
 
 
+_OWN = "hf-"
+
+
+def is_own_token(token: object) -> bool:
+    """Is this the id or progress token of a question that a gateway sent?"""
+    return isinstance(token, str) and token.startswith(_OWN)
+
+
 class ReplyChannel(Protocol):
     """The way back to the client that made a call, while the call is under way."""
 
@@ -105,7 +113,7 @@ class Questions:
             raise ErrorAnswer(
                 f"{method}: the client has no such capability", message="Method not found", code=METHOD_NOT_FOUND
             )
-        id = f"hf-{next(self._numbers)}-{secrets.token_hex(4)}"
+        id = f"{_OWN}{next(self._numbers)}-{secrets.token_hex(4)}"
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "method": method}
         if params is not None:
             asked = dict(params) if asker is None else await session.tasks.question(asker.server, method, params)
@@ -133,8 +141,10 @@ class Questions:
                 message="The client did not answer in time",
                 code=INTERNAL_ERROR,
             ) from None
-        except asyncio.CancelledError:
-            session.push({"method": "notifications/cancelled", "params": {"requestId": id}})
+        except asyncio.CancelledError as error:
+            reason = error.args[0] if error.args else None  # what the server gave, if it cancelled its question
+            given = {"reason": reason} if isinstance(reason, str) and reason else {}
+            session.push({"method": "notifications/cancelled", "params": {"requestId": id, **given}})
             raise
         finally:
             self._open.pop(id, None)
