@@ -42,12 +42,12 @@ async def listening(client: RawClient, **headers: str) -> AsyncGenerator[Events]
         yield events
 
 
-async def frame(events: Events) -> str:
+async def frame(events: Events, uri: str = "x://one") -> str:
     """The method of the next frame, whose form is checked."""
     said = await events.next(20)
     assert said["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == "sub"
     if said["method"] == UPDATED:
-        assert said["params"]["uri"] == "x://one"
+        assert said["params"]["uri"] == uri
     return said["method"]
 
 
@@ -214,13 +214,17 @@ async def test_a_change_in_a_2026_call_is_announced_where_the_server_offers_both
             await until(lambda: program.gateway is not None and program.gateway.table.tools)
             assert program.gateway is not None
             assert program.gateway.backends["b"].era is Era.Y2025
+            wanted: dict[str, Any] = {"toolsListChanged": True, "resourceSubscriptions": ["note://unlisted"]}
             body = {
                 "jsonrpc": "2.0",
                 "id": "sub",
                 "method": "subscriptions/listen",
-                "params": {"notifications": {"toolsListChanged": True}, "_meta": ENVELOPE},
+                "params": {"notifications": wanted, "_meta": ENVELOPE},
             }
             async with RawClient(program.url) as client, client.stream("POST", body, **LISTEN) as events:
-                assert (await events.next(20))["params"]["notifications"] == {"toolsListChanged": True}
+                assert (await events.next(20))["params"]["notifications"] == wanted
                 assert (await client.call_2026("b__announce")).text == "announced"
-                assert await frame(events) == TOOLS
+                assert {await frame(events, "note://unlisted"), await frame(events, "note://unlisted")} == {
+                    TOOLS,
+                    UPDATED,
+                }

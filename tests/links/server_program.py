@@ -69,6 +69,7 @@ def main(port: int, kind: str, form: str, keep_alive: int, file: str = "") -> No
 
         @server.tool()
         async def announce(ctx: Context[Any, Any]) -> str:
+            await ctx.notify_resource_updated("note://unlisted")
             await ctx.notify_tools_changed()
             return "announced"
 

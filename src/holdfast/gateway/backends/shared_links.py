@@ -53,6 +53,7 @@ class SharedLinks:
         self._common: BackendLink | None = None
         self._subscriptions: dict[Principal | None, Subscriptions] = {}
         self._stateless = Stateless(lambda: backend.new(era="2026", on_notification=backend.on_notification))
+        self._of_stateless: Subscriptions | None = None
         self._principals: dict[Principal, BackendLink] = {}
 
     @property
@@ -75,6 +76,15 @@ class SharedLinks:
         if known is None or known.link is not link:
             known = self._subscriptions[principal] = Subscriptions(link)
         return known
+
+    async def stateless_subscriptions(self) -> Subscriptions | None:
+        """The resources that clients subscribe to over the link that 2026 clients share, if there can be one."""
+        backend_link = await self.stateless(keep=True)
+        if backend_link is None:
+            return None
+        if self._of_stateless is None or self._of_stateless.link is not backend_link.link:
+            self._of_stateless = Subscriptions(backend_link.link)
+        return self._of_stateless
 
     async def end_look(self) -> None:
         """Close the link for all clients if it holds a program that was started for a look only."""

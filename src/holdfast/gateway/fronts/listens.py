@@ -113,8 +113,13 @@ class Subscription:
     async def _watch(self, name: str, uris: list[str]) -> None:
         """Subscribe to resources at their backend; those that can't be are not acknowledged."""
         try:
-            subscriptions = await self._gateway.link_choice.for_updates(self._context, self._gateway.backends[name])
-            self._watched.append((subscriptions, await subscriptions.add(uris)))
+            for subscriptions in await self._gateway.link_choice.for_updates(
+                self._context, self._gateway.backends[name]
+            ):
+                if uris:
+                    taken = await subscriptions.add(uris)
+                    self._watched.append((subscriptions, taken))
+                    uris = [uri for uri in uris if uri not in taken]
         except HoldfastError as error:
             log.info("%s is not watched: %s", name, error.what)
 
