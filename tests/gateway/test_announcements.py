@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.core.eras import Era
 from holdfast.gateway.auth import new_token
+from holdfast.testing import Fault, FaultServer
 from tests.deadlines import until
 from tests.gateway.clients import Events, RawClient
 from tests.gateway.gateways import gateway
@@ -228,3 +229,16 @@ async def test_a_change_in_a_2026_call_is_announced_where_the_server_offers_both
                     TOOLS,
                     UPDATED,
                 }
+
+
+@pytest.mark.promise("gateway.announcements")
+async def test_a_listen_is_acknowledged_before_a_server_of_both_eras_agrees_to_its_own(tmp_path: Path) -> None:
+    async with FaultServer(era="both") as server:
+        server.plan(Fault.HANG, method="subscriptions/listen")
+        async with gateway(tmp_path, {"b": {"url": server.url}}) as program, RawClient(program.url) as client:
+            await until(lambda: program.gateway is not None and program.gateway.table.tools)
+            wanted: dict[str, Any] = {"toolsListChanged": True}
+            params: dict[str, Any] = {"notifications": wanted, "_meta": ENVELOPE}
+            body = {"jsonrpc": "2.0", "id": "sub", "method": "subscriptions/listen", "params": params}
+            async with client.stream("POST", body, **LISTEN) as events:
+                assert (await events.next(5))["params"]["notifications"] == wanted

@@ -24,6 +24,7 @@ from holdfast.links.link import Link
 log = logging.getLogger("holdfast.gateway")
 
 FETCH_SECONDS = 30.0  # for each page of a list
+AGREE_SECONDS = 0.5  # for a server to agree to a listen, before a client's own is acknowledged
 PING_SECONDS = 10.0  # for a server to answer a ping
 LISTS = {
     "notifications/tools/list_changed": "tools",
@@ -47,6 +48,7 @@ class BackendLists:
         self._announced = Refetch(self._name, self._fetch_announced)
         self._watching: dict[bool, tuple[Link, Watch]] = {}
         """By whether the link is the one that 2026 clients share, else the one for all clients."""
+        self._agreeing: asyncio.Task[None] | None = None
         self.looks = Looks(self._name, self._look, known.ttl)
         self.is_closed = False
 
@@ -142,7 +144,20 @@ class BackendLists:
                     self._listener.lists_announced(kind)
 
     async def watch_stateless(self) -> None:
-        """Listen at the 2026 side of a server whose lists are read in 2025: it announces there what 2026 calls do."""
+        """Listen at the 2026 side of a server whose lists are read in 2025: it announces there what 2026 calls do. A
+        server that is slow to agree is not waited for."""
+        if self._agreeing is None and not self.is_closed:
+            self._agreeing = asyncio.create_task(self._watch_stateless(), name=f"watch {self._name}")
+            self._agreeing.add_done_callback(self._agreed)
+        if self._agreeing is not None:
+            await asyncio.wait((self._agreeing,), timeout=AGREE_SECONDS)
+
+    def _agreed(self, task: "asyncio.Task[None]") -> None:
+        self._agreeing = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s: changes of its lists are not announced", self._name, exc_info=error)
+
+    async def _watch_stateless(self) -> None:
         if self._known.catalogue is None or self._backend.health.state != "up":
             return
         if self._known.catalogue.era == Era.Y2026.value:
@@ -189,5 +204,6 @@ class BackendLists:
         self._redeployed.close()
         self._announced.close()
         self.looks.close()
-        if self._fetching is not None:
-            self._fetching.cancel()
+        for task in (self._fetching, self._agreeing):
+            if task is not None:
+                task.cancel()
