@@ -39,8 +39,8 @@ lint: $(VENV)/.dev  ## format check, lint, types, layers
 
 check: lint test    ## lint and test, what CI runs
 
-conformance: $(VENV)/.dev  ## the official suite on client and gateway in both eras, and other projects' programs
-	@$(BIN)/python conformance/run.py $(ARGS)
+conformance: $(VENV)/.dev  ## the official suite on client and gateway in both eras, and other projects' programs (TYPESCRIPT=path SUITE=path)
+	@TYPESCRIPT=$(TYPESCRIPT) SUITE=$(SUITE) $(BIN)/python conformance/run.py $(ARGS)
 
 conformance-judges: $(VENV)/.dev  ## other projects' suites over our links and our gateway (SDK=path FASTMCP=path WAY=gateway)
 	@$(BIN)/python -m conformance.judges.run $(if $(SDK),--sdk $(SDK)) $(if $(FASTMCP),--fastmcp $(FASTMCP)) $(if $(WAY),--way $(WAY))

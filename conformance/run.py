@@ -1,4 +1,5 @@
-"""`make conformance`: run the official suite on our client and our gateway in both eras, then other projects' programs.
+"""`make conformance`: run the official suite on our client and our gateway in both eras, also in front of other projects'
+servers, then other projects' programs.
 
 The npm packages that it needs are installed beside the virtual environment, by version.
 """
@@ -15,6 +16,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import foreign
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
@@ -59,19 +62,33 @@ def gateway_suite(revision: str) -> bool:
         return passed
 
 
-@contextmanager
-def started_gateway(folder: Path, era: str) -> Iterator[str]:
+def _free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        return free.getsockname()[1]
+
+
+@contextmanager
+def started_gateway(folder: Path, era: str) -> Iterator[str]:
+    port = _free_port()
     config = {
         "mcpServers": {"fixture": {"url": f"http://127.0.0.1:{port}/mcp", "era": era}},
         "naming": {"mode": "none"},
         "store": "memory:",
     }
-    (folder / "gateway.json").write_text(json.dumps(config))
     fixture = subprocess.Popen([sys.executable, "-m", "conformance.suite.fixture", str(port)], cwd=HERE.parent)
-    _wait_for(port)
+    try:
+        _wait_for(port)
+        with serving_gateway(folder, json.dumps(config)) as url:
+            yield url
+    finally:
+        fixture.terminate()
+        fixture.wait(timeout=30)
+
+
+@contextmanager
+def serving_gateway(folder: Path, config: str) -> Iterator[str]:
+    (folder / "gateway.json").write_text(config)
     gateway = subprocess.Popen(
         [str(BIN / "holdfast"), "serve", str(folder / "gateway.json"), "--port", "0"],
         stderr=subprocess.PIPE, text=True,
@@ -84,12 +101,10 @@ def started_gateway(folder: Path, era: str) -> Iterator[str]:
             assert line, "the gateway ended"
         yield line.split(" at ")[1].strip()
     finally:
-        for process in (gateway, fixture):
-            process.terminate()
+        gateway.terminate()
         print(
             "".join(f"  gateway: {line}" for line in gateway.communicate(timeout=30)[1].splitlines(True)[-5:]), end=""
         )
-        fixture.wait(timeout=30)
 
 
 def _wait_for(port: int) -> None:
@@ -99,7 +114,7 @@ def _wait_for(port: int) -> None:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.05)
-    raise TimeoutError("the fixture does not listen")
+    raise TimeoutError("the server does not listen")
 
 
 def suite(name: str, command: list[str], lines: str = r"\s*(✗|Total|Expected|Not scored|Unexpected)") -> bool:
@@ -124,6 +139,38 @@ def suite(name: str, command: list[str], lines: str = r"\s*(✗|Total|Expected|N
     return done.returncode == 0
 
 
+def foreign_servers() -> bool:
+    """The suite on servers of others, directly and through the gateway: it may lose nothing."""
+    passed = True
+    found = foreign.servers(HOME, ENVIRONMENT, foreign.path_from("TYPESCRIPT"), foreign.path_from("SUITE"))
+    for server in found:
+        with server.serving(_free_port(), _wait_for) as url:
+            for revision in REVISIONS:
+                direct = foreign.outcome(_output(url, revision))
+                with tempfile.TemporaryDirectory() as folder:
+                    config = foreign.configuration(url, revision)
+                    with serving_gateway(Path(folder), config) as gateway:
+                        through = foreign.outcome(_output(gateway, revision))
+                lost = foreign.worse(server.name, direct, through)
+                counts = [
+                    f"{sum(each[0] for each in one.values())} of {sum(map(sum, one.values()))}"
+                    for one in (direct, through)
+                ]
+                print(
+                    f"{server.name} {revision}: {counts[0]} checks directly, {counts[1]} through the gateway",
+                    flush=True,
+                )
+                print("".join(f"  lost: {each}\n" for each in lost), end="")
+                passed = passed and bool(direct) and not lost
+    return passed
+
+
+def _output(url: str, revision: str) -> str:
+    command = ["node", str(SUITE), "server", "--url", url, "--requirements", revision]
+    done = subprocess.run(command, cwd=HOME, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    return re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+
+
 def interop() -> bool:
     """Test other projects' servers behind links and the gateway, and their clients in front of it."""
     packages = json.loads((HERE / "package.json").read_text())["dependencies"]
@@ -138,6 +185,7 @@ def main() -> None:
     parts = {
         "client": lambda: all(client_suite(revision) for revision in REVISIONS),
         "gateway": lambda: all(gateway_suite(revision) for revision in REVISIONS),
+        "foreign": foreign_servers,
         "interop": interop,
     }
     if unknown := set(chosen) - set(parts):

@@ -67,6 +67,12 @@ def main(port: int, kind: str, form: str, keep_alive: int, file: str = "") -> No
         async def book(seat: Annotated[Seat, Resolve(ask_for_seat)]) -> str:
             return f"row {seat.row} is yours"
 
+        @server.tool()
+        async def announce(ctx: Context[Any, Any]) -> str:
+            await ctx.notify_resource_updated("note://unlisted")
+            await ctx.notify_tools_changed()
+            return "announced"
+
         if kind == "ledger":
             ledger(server, file)
     else:

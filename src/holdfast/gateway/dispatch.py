@@ -27,7 +27,9 @@ from holdfast.gateway.parking.call import missing_capability
 from holdfast.gateway.parking.parked_calls import Work
 from holdfast.gateway.parking.record import PREFIX
 
-_ONLY_2025 = frozenset({"ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
+_ONLY_2025 = frozenset(
+    {"ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/result", "tasks/list"}
+)
 
 
 class Methods:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
+from holdfast.core import values
 from holdfast.core.clock import Clock
 from holdfast.core.models import (
     Claim,
@@ -36,6 +37,7 @@ from holdfast.core.records import (
     decide_touch,
     in_the_way,
     reapable,
+    record_of,
 )
 from holdfast.core.values import JSON
 from holdfast.events import RecordsReaped, Sink, StoreOpened

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.eras import Era
 from holdfast.gateway.auth import new_token
+from holdfast.testing import Fault, FaultServer
 from tests.deadlines import until
 from tests.gateway.clients import Events, RawClient
 from tests.gateway.gateways import gateway
 from tests.gateway.scripted_backend import Scripted
 from tests.gateway.scripted_calls import call_of, ready
 from tests.gateway.test_whole_messages import ENVELOPE, LISTEN, UPDATED
+from tests.links.server_process import RealServer
 
 TOOLS = "notifications/tools/list_changed"
 CHANGES = [TOOLS, "notifications/prompts/list_changed", "notifications/resources/list_changed", UPDATED]
@@ -40,12 +43,12 @@ async def listening(client: RawClient, **headers: str) -> AsyncGenerator[Events]
         yield events
 
 
-async def frame(events: Events) -> str:
+async def frame(events: Events, uri: str = "x://one") -> str:
     """The method of the next frame, whose form is checked."""
     said = await events.next(20)
     assert said["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == "sub"
     if said["method"] == UPDATED:
-        assert said["params"]["uri"] == "x://one"
+        assert said["params"]["uri"] == uri
     return said["method"]
 
 
@@ -202,3 +205,40 @@ async def test_a_log_message_on_the_servers_own_stream_reaches_the_call_that_wan
                     assert (await events.next(20))["params"] == _said("error")
                     gate.set()
                     assert "result" in await events.next(20)
+
+
+@pytest.mark.promise("gateway.announcements")
+async def test_a_change_in_a_2026_call_is_announced_where_the_server_offers_both_eras(tmp_path: Path) -> None:
+    async with RealServer("sdk") as server:
+        seldom = {"every": 600, "lists": 600}
+        async with gateway(tmp_path, {"b": {"url": server.url}}, health=seldom) as program:
+            await until(lambda: program.gateway is not None and program.gateway.table.tools)
+            assert program.gateway is not None
+            assert program.gateway.backends["b"].era is Era.Y2025
+            wanted: dict[str, Any] = {"toolsListChanged": True, "resourceSubscriptions": ["note://unlisted"]}
+            body = {
+                "jsonrpc": "2.0",
+                "id": "sub",
+                "method": "subscriptions/listen",
+                "params": {"notifications": wanted, "_meta": ENVELOPE},
+            }
+            async with RawClient(program.url) as client, client.stream("POST", body, **LISTEN) as events:
+                assert (await events.next(20))["params"]["notifications"] == wanted
+                assert (await client.call_2026("b__announce")).text == "announced"
+                assert {await frame(events, "note://unlisted"), await frame(events, "note://unlisted")} == {
+                    TOOLS,
+                    UPDATED,
+                }
+
+
+@pytest.mark.promise("gateway.announcements")
+async def test_a_listen_is_acknowledged_before_a_server_of_both_eras_agrees_to_its_own(tmp_path: Path) -> None:
+    async with FaultServer(era="both") as server:
+        server.plan(Fault.HANG, method="subscriptions/listen")
+        async with gateway(tmp_path, {"b": {"url": server.url}}) as program, RawClient(program.url) as client:
+            await until(lambda: program.gateway is not None and program.gateway.table.tools)
+            wanted: dict[str, Any] = {"toolsListChanged": True}
+            params: dict[str, Any] = {"notifications": wanted, "_meta": ENVELOPE}
+            body = {"jsonrpc": "2.0", "id": "sub", "method": "subscriptions/listen", "params": params}
+            async with client.stream("POST", body, **LISTEN) as events:
+                assert (await events.next(5))["params"]["notifications"] == wanted

@@ -429,3 +429,11 @@ async def test_ids_that_are_too_long_are_refused_and_nobody_with_tasks_means_no_
             await client.initialize()
             assert (await client.ask("tasks/get", {"taskId": "x"})).error["code"] == -32601
             assert (await client.ask("tasks/list")).error["code"] == -32601
+
+
+@pytest.mark.promise("gateway.tasks")
+@pytest.mark.parametrize("method", ["tasks/result", "tasks/list"])
+async def test_what_the_2026_extension_does_not_have_is_not_found(tmp_path: Path, method: str) -> None:
+    async with Scripted("2026").serving() as server, gateway(tmp_path, {"b": server.entry}) as program:
+        async with RawClient(program.url) as client:
+            assert (await client.ask_2026(method, {"taskId": "x"})).error["code"] == -32601

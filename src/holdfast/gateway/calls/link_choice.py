@@ -60,17 +60,22 @@ class LinkChoice:
             return self._for_principal(context, backend, passed), False
         return backend.new(principal=context.principal, caller=context.principal, passed=passed), True
 
-    async def for_updates(self, context: RequestContext, backend: Backend) -> Subscriptions:
-        """The subscriptions of the link over which a caller's resources are followed. A link of a session's own or of
-        a principal may show it other resources than the link for all."""
+    async def for_updates(self, context: RequestContext, backend: Backend) -> tuple[Subscriptions, ...]:
+        """The subscriptions of the links over which a caller's resources are followed, the first that agrees. A link of
+        a session's own or of a principal may show it other resources than the link for all, and a server that offers
+        both eras may announce what 2026 calls change there only."""
         if context.session is not None and self._is_sessions_own(context, backend):
             backend_link = await self.for_session(context, backend, context.session)
             await self.start(backend_link, backend)
-            return context.session.links.subscriptions(backend_link)
+            return (context.session.links.subscriptions(backend_link),)
         if backend.policy.reuse == "principal" and not context.is_anonymous:
             backend_link = self._for_principal(context, backend, backend.passed(context.headers))
-            return backend.links.subscriptions(backend_link, context.principal)
-        return backend.links.subscriptions(backend.links.common())
+            return (backend.links.subscriptions(backend_link, context.principal),)
+        common = backend.links.subscriptions(backend.links.common())
+        if backend.policy.reuse == "session" and backend.era is Era.Y2025 and backend.health.state == "up":
+            of_2026 = await backend.links.stateless_subscriptions()
+            return (common,) if of_2026 is None else (of_2026, common)
+        return (common,)
 
     async def for_session(self, context: RequestContext, backend: Backend, session: GatewaySession) -> BackendLink:
         """The session's own link."""

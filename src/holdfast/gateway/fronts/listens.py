@@ -26,6 +26,7 @@ from holdfast.gateway.tasks.watch import LISTEN_TASKS, NOTICE, TaskWatch
 log = logging.getLogger("holdfast.gateway")
 
 LOCATE_SECONDS = 10.0  # to find who has a resource that a listen names and no list shows
+AGREE_SECONDS = 2.0  # for the 2026 side of a server to agree to what its 2025 side may agree to as well
 _LISTS = {
     "toolsListChanged": ("tools", "notifications/tools/list_changed"),
     "promptsListChanged": ("prompts", "notifications/prompts/list_changed"),
@@ -81,6 +82,8 @@ class Subscription:
         """Follow what is wanted. Returns what is acknowledged."""
         if self._uris:
             await self._gateway.settled()  # else resources of servers that still come up would not be acknowledged
+        if self._keys:
+            await asyncio.gather(*(each.lists.watch_stateless() for each in self._gateway.backends.values()))
         by_backend = await self._by_backend()
         await asyncio.gather(*(self._watch(name, uris) for name, uris in by_backend.items()))
         self._listener.follow(uri for _, taken in self._watched for uri in taken)
@@ -111,10 +114,27 @@ class Subscription:
     async def _watch(self, name: str, uris: list[str]) -> None:
         """Subscribe to resources at their backend; those that can't be are not acknowledged."""
         try:
-            subscriptions = await self._gateway.link_choice.for_updates(self._context, self._gateway.backends[name])
-            self._watched.append((subscriptions, await subscriptions.add(uris)))
+            found = await self._gateway.link_choice.for_updates(self._context, self._gateway.backends[name])
+            for subscriptions in found:
+                if uris:
+                    taken = await self._follow(
+                        subscriptions, uris, None if subscriptions is found[-1] else AGREE_SECONDS
+                    )
+                    uris = [uri for uri in uris if uri not in taken]
         except HoldfastError as error:
             log.info("%s is not watched: %s", name, error.what)
+
+    async def _follow(self, subscriptions: Subscriptions, uris: list[str], seconds: float | None) -> list[str]:
+        """Subscribe over one link. Returns what its server agrees to, within these seconds."""
+        try:
+            async with asyncio.timeout(seconds):
+                taken = await subscriptions.add(uris)
+        except (HoldfastError, TimeoutError):
+            if seconds is None:
+                raise
+            return []  # the next link may do
+        self._watched.append((subscriptions, taken))
+        return taken
 
 
 def _checked(uris: object) -> list[str]:

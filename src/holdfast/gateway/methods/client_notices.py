@@ -1,7 +1,7 @@
 """Notifications of 2025 clients: which servers get one, and in what form.
 
-Progress goes to the server whose question is answered, the status of a task to the server for which the client runs it,
-those of extensions and vendors to the servers that have them.
+Progress goes to the server whose question is answered, or to the only one, the status of a task to the server for which
+the client runs it, those of extensions and vendors to the servers that have them.
 """
 
 import logging
@@ -15,6 +15,7 @@ from holdfast.gateway.backends.links.passed_headers import HasHeaders
 from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.methods.foreign import LONGEST_METHOD, ForeignMethods
+from holdfast.gateway.sessions.questions import is_own_token
 from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.gateway.tasks.messages import STATUS, names_tasks
 from holdfast.links.codec import weight
@@ -40,6 +41,9 @@ class ClientNotices:
             if known is not None:
                 asker, passed = known
                 self._put(session, asker.server, method, passed, asker.notify)
+            elif len(self._gateway.backends) == 1 and not is_own_token(params.get("progressToken")):
+                (server,) = self._gateway.backends
+                self._put_by_choice(session, server, method, params, headers, own_link=True)
         elif method == STATUS:
             for server in session.tasks.servers_of(params.get("taskId")):
                 self._put_by_choice(session, server, method, params, headers)
@@ -52,15 +56,24 @@ class ClientNotices:
                 self._put_by_choice(session, backend.name, method, params, headers)
 
     def _put_by_choice(
-        self, session: GatewaySession, server: str, method: str, params: dict[str, Any], headers: HasHeaders | None
+        self,
+        session: GatewaySession,
+        server: str,
+        method: str,
+        params: dict[str, Any],
+        headers: HasHeaders | None,
+        *,
+        own_link: bool = False,
     ) -> None:
-        """Send it over the link that the client's calls would take."""
+        """Send it over the link that the client's calls would take. `own_link`: only if no other session shares it."""
         context = RequestContext(session.principal, Era.Y2025, session, session.client, headers)
 
         async def notify(method: str, params: Mapping[str, Any]) -> None:
             backend: Backend | None = self._gateway.backends.get(server)
             backend_link = await self._gateway.link_choice.for_call(context, backend) if backend is not None else None
-            if backend_link is not None:  # else each call has a session of its own
+            if backend_link is not None and (
+                backend_link.session is not None or not own_link
+            ):  # else each call has a session of its own
                 await backend_link.link.notify(method, params)
 
         self._put(session, server, method, params, notify)

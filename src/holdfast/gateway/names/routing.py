@@ -1,7 +1,7 @@
 """Which backend has a name: one frozen table, made from the backends' catalogues and replaced whole.
 
-It owns public names, allow and deny lists, the merged lists and their pages. It routes by the table and never by
-splitting a name. Two tools of one name are a clash.
+It owns public names, allow and deny lists, the merged lists and their pages. It routes by the table; only a name that
+no list shows is split, at a prefix. Two tools of one name are a clash.
 """
 
 import base64
@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from holdfast.core.exact import is_unicode
 from holdfast.core.naming import public_name
-from holdfast.gateway.backends.lists.catalogue import Catalogue, Item
+from holdfast.gateway.backends.lists.catalogue import NAME_LENGTH, Catalogue, Item
 from holdfast.gateway.config.settings import Naming, Policy
 from holdfast.gateway.names.seen_uris import ui_uris
 
@@ -151,6 +152,20 @@ def _public(naming: Naming, backend: str, own: str) -> str:
     if renamed is not None:
         return renamed
     return public_name(backend, own) if naming.mode == "prefix" else own
+
+
+def own_name(naming: Naming, backend: str, policy: Policy, public: str, *, is_alone: bool) -> str | None:
+    """The name at a backend of a tool or prompt that no list shows; None: it can't be of this backend, or the policy
+    denies it. Without prefixes only a backend that `is_alone` has every name."""
+    given = next((key for key, name in naming.rename.items() if name == public), None)
+    if given is not None:
+        own = given.removeprefix(f"{backend}.") if given.startswith(f"{backend}.") else ""
+    elif naming.mode == "prefix":
+        own = public.removeprefix(f"{backend}__") if public.startswith(f"{backend}__") else ""
+    else:
+        own = public if is_alone else ""
+    is_name = bool(own) and len(own) <= NAME_LENGTH and is_unicode(own) and _public(naming, backend, own) == public
+    return own if is_name and _allowed(policy, own) else None
 
 
 def _allowed(policy: Policy, own: str) -> bool:

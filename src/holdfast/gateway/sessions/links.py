@@ -52,7 +52,7 @@ class LinkedSession(Protocol):
     def push(self, message: Mapping[str, Any]) -> None: ...
     @property
     def idle_seconds(self) -> float: ...
-    def own_resource_updated(self, uri: str, params: Mapping[str, Any]) -> None: ...
+    def own_resource_updated(self, uri: str, params: Mapping[str, Any], *, unasked: bool = False) -> None: ...
     def start(self, work: Coroutine[Any, Any, Any], name: str) -> object: ...
 
 
@@ -108,6 +108,9 @@ class SessionLinks(Mapping[str, BackendLink]):
         else:
             backend_link = spare
             backend_link.give_to(record.key, session.principal, memory)
+        if session.era is Era.Y2025 and backend.policy.stateful:
+            # A server without sessions has other texts and other messages in 2026 than this client knows.
+            backend_link.link.introduction.prefer(Era.Y2025)
         asker = Asker(name, backend_link.link.notify)
         backend_link.link.inbound.handle(
             backend_link.on_question
@@ -133,7 +136,9 @@ class SessionLinks(Mapping[str, BackendLink]):
         if method == "notifications/resources/updated":
             uri = (params or {}).get("uri")
             if params is not None and isinstance(uri, str):
-                self._session.own_resource_updated(uri, without_subscription(params))
+                # A 2025 server decides by itself what this session is to know; over a listen, one may say too much.
+                decided = backend_link is not None and backend_link.link.era is Era.Y2025 and uri not in self.followed
+                self._session.own_resource_updated(uri, without_subscription(params), unasked=decided)
             return
         passed = self._session.tasks.notice(backend, method, without_subscription(params or {}))
         if passed is not None:

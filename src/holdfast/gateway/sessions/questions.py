@@ -22,6 +22,14 @@ INTERNAL_ERROR = -32603
 FOLLOWED = 256  # questions, and tasks of the client, whose progress is passed on
 
 
+_OWN = "hf-"
+
+
+def is_own_token(token: object) -> bool:
+    """Is this the id or progress token of a question that a gateway sent?"""
+    return isinstance(token, str) and token.startswith(_OWN)
+
+
 class ReplyChannel(Protocol):
     """The way back to the client that made a call, while the call is under way."""
 
@@ -105,7 +113,7 @@ class Questions:
             raise ErrorAnswer(
                 f"{method}: the client has no such capability", message="Method not found", code=METHOD_NOT_FOUND
             )
-        id = f"hf-{next(self._numbers)}-{secrets.token_hex(4)}"
+        id = f"{_OWN}{next(self._numbers)}-{secrets.token_hex(4)}"
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "method": method}
         if params is not None:
             asked = dict(params) if asker is None else await session.tasks.question(asker.server, method, params)
@@ -133,8 +141,9 @@ class Questions:
                 message="The client did not answer in time",
                 code=INTERNAL_ERROR,
             ) from None
-        except asyncio.CancelledError:
-            self._take_back(id, channel)
+        except asyncio.CancelledError as error:
+            reason = error.args[0] if error.args else None  # what the server gave, if it cancelled its question
+            self._take_back(id, channel, reason if isinstance(reason, str) else "")
             raise
         finally:
             self._open.pop(id, None)
@@ -161,9 +170,12 @@ class Questions:
         known = self._progress.get(token) if isinstance(token, str) else None
         return None if known is None else (known[0], {**params, "progressToken": known[1]})
 
-    def _take_back(self, id: str, channel: ReplyChannel | None) -> None:
+    def _take_back(self, id: str, channel: ReplyChannel | None, reason: str) -> None:
         """Notify the client where it was asked, or else on its own stream, that no answer is wanted any longer."""
-        cancelled = {"method": "notifications/cancelled", "params": {"requestId": id}}
+        cancelled = {
+            "method": "notifications/cancelled",
+            "params": {"requestId": id, **({"reason": reason} if reason else {})},
+        }
         if channel is not None and channel in self._channels:
             channel.send({"jsonrpc": "2.0", **cancelled})
         else:

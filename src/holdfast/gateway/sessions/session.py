@@ -233,11 +233,11 @@ class GatewaySession:
         else:
             (self.announce if seen else self.announce_unseen)(kinds)
 
-    def own_resource_updated(self, uri: str, params: Mapping[str, Any]) -> None:
-        """A server announced a change of a resource to this session."""
+    def own_resource_updated(self, uri: str, params: Mapping[str, Any], *, unasked: bool = False) -> None:
+        """A server announced a change of a resource to this session. `unasked`: to be passed on in any case."""
         if self.era is Era.Y2026:
             self._host.listeners.resource_updated(uri, params, self.principal, self.key)
-        elif uri in self.record.subscriptions:
+        elif unasked or uri in self.record.subscriptions:
             self.push({"method": "notifications/resources/updated", "params": dict(params)})
 
     def push_changes(self) -> None:

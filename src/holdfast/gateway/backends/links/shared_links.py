@@ -52,7 +52,8 @@ class SharedLinks:
         self._store = store
         self._common: BackendLink | None = None
         self._subscriptions: dict[Principal | None, Subscriptions] = {}
-        self._stateless = Stateless(lambda: backend.new(era="2026"))
+        self._stateless = Stateless(lambda: backend.new(era="2026", on_notification=backend.on_notification))
+        self._of_stateless: Subscriptions | None = None
         self._principals: dict[Principal, BackendLink] = {}
 
     @property
@@ -76,6 +77,15 @@ class SharedLinks:
             known = self._subscriptions[principal] = Subscriptions(link)
         return known
 
+    async def stateless_subscriptions(self) -> Subscriptions | None:
+        """The resources that clients subscribe to over the link that 2026 clients share, if there can be one."""
+        backend_link = await self.stateless(keep=True)
+        if backend_link is None:
+            return None
+        if self._of_stateless is None or self._of_stateless.link is not backend_link.link:
+            self._of_stateless = Subscriptions(backend_link.link)
+        return self._of_stateless
+
     async def end_look(self) -> None:
         """Close the link for all clients if it holds a program that was started for a look only."""
         common = self._common
@@ -87,12 +97,14 @@ class SharedLinks:
             self._subscriptions.pop(None, None)
             await common.close("looked at", end=True)
 
-    async def stateless(self) -> BackendLink | None:
-        """The link that 2026 clients without a session share. None where the backend does not offer 2026, wants each
-        caller's own headers, or is a program: what its process keeps would be shared by all clients."""
+    async def stateless(self, *, keep: bool = False) -> BackendLink | None:
+        """The link that 2026 clients without a session share. `keep`: also while no call uses it. None where the
+        backend does not offer 2026, wants each caller's own headers, or is a program: what its process keeps would be
+        shared by all clients."""
         backend = self._backend
         if backend.is_child or backend.is_per_caller or backend.entry.server.era == "2025":
             return None
+        self._stateless.is_kept = self._stateless.is_kept or keep
         return await self._stateless.get()
 
     def for_principal(self, principal: Principal, idle: float, passed: Mapping[str, str] | None = None) -> BackendLink:

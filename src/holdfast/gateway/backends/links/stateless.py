@@ -20,6 +20,8 @@ class Stateless:
         self._make = make
         self.backend_link: BackendLink | None = None
         self._only_2025_until = float("-inf")
+        self.is_kept = False
+        """Clients follow over it what this server announces."""
 
     async def get(self) -> BackendLink | None:
         """The link, up; None where the backend does not offer 2026."""
@@ -45,6 +47,7 @@ class Stateless:
         backend_link = self.backend_link
         if (
             backend_link is not None
+            and not self.is_kept
             and time.monotonic() - backend_link.used > idle
             and not backend_link.link.statistics().in_flight
         ):

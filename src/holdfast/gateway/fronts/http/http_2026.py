@@ -31,6 +31,7 @@ from holdfast.gateway.sessions.header_keys import Keys
 from holdfast.gateway.sessions.record import Client
 from holdfast.gateway.sessions.session import GatewaySession
 
+_OF_A_TASK = ("tasks/get", "tasks/update", "tasks/cancel")
 WATCH_AFTER = 0.05  # seconds after which a call's client is watched: most calls are over by then
 
 
@@ -54,7 +55,7 @@ class Front2026:
         client = self._pipeline.client_2026(message, headers)
         if method == "tools/call":
             self._check_param_headers(params, headers)
-        elif method.startswith("tasks/"):
+        elif method in _OF_A_TASK:
             _check_task_header(params, headers)
         self._pipeline.refuse_if_draining()
         if method == "server/discover":
