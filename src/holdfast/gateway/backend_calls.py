@@ -48,6 +48,7 @@ from holdfast.gateway.sessions.questions import Asker, ReplyChannel
 from holdfast.gateway.tasks.ids import TaskIds
 from holdfast.gateway.tasks.messages import names_tasks, with_ids
 from holdfast.links.calls.handlers import CallHandlers, RawProgress
+from holdfast.links.crossing.shapes import structured_for_2025
 
 log = logging.getLogger("holdfast.gateway")
 
@@ -234,7 +235,8 @@ class BackendCalls:
                 raise refusal
             result = with_refusal(result, refusal)
         if context.era is Era.Y2025 and "resultType" in result:
-            return result_for_2025(request.method, result)
+            kept = result_for_2025(request.method, result)
+            return structured_for_2025(kept) if request.method == "tools/call" else kept
         return result
 
     async def _with_task_ids(
