@@ -42,8 +42,8 @@ check: lint test    ## lint and test, what CI runs
 conformance: $(VENV)/.dev  ## the official suite on client and gateway in both eras, and other projects' programs (TYPESCRIPT=path SUITE=path)
 	@TYPESCRIPT=$(TYPESCRIPT) SUITE=$(SUITE) $(BIN)/python conformance/run.py $(ARGS)
 
-conformance-judges: $(VENV)/.dev  ## other projects' suites over our links and our gateway (SDK=path FASTMCP=path WAY=gateway)
-	@$(BIN)/python -m conformance.judges.run $(if $(SDK),--sdk $(SDK)) $(if $(FASTMCP),--fastmcp $(FASTMCP)) $(if $(WAY),--way $(WAY))
+conformance-judges: $(VENV)/.dev  ## other projects' suites over our links and our gateway (SDK=path FASTMCP=path PYDANTIC=path AGENTS=path TYPESCRIPT=path WAY=gateway)
+	@$(BIN)/python -m conformance.judges.run $(if $(SDK),--sdk $(SDK)) $(if $(FASTMCP),--fastmcp $(FASTMCP)) $(if $(PYDANTIC),--pydantic $(PYDANTIC)) $(if $(AGENTS),--agents $(AGENTS)) $(if $(TYPESCRIPT),--typescript $(TYPESCRIPT)) $(if $(WAY),--way $(WAY))
 
 bench-peers: $(VENV)/.dev  ## our gateway beside its peers, each in an environment of its own (minutes)
 	@$(BIN)/python -m benchmarks.peers $(ARGS)

@@ -1,8 +1,10 @@
-"""`make conformance-judges SDK=path FASTMCP=path WAY=gateway`: other projects' suites, their connections swapped for ours.
+"""`make conformance-judges SDK=path FASTMCP=path … WAY=gateway`: other projects' suites, their connections swapped for ours.
 
 SDK and FASTMCP are unpacked source distributions of the versions that are installed here, with their tests
-(`pip download --no-deps --no-binary :all: mcp==…`); one may be left out. WAY is dispatcher, transport or gateway; without
-it all three are run. A test counts if it made a connection of ours. Each failure must be in known.yml with its reason.
+(`pip download --no-deps --no-binary :all: mcp==…`); PYDANTIC and AGENTS are checkouts of pydantic-ai and of
+openai-agents-python, TYPESCRIPT is one of typescript-sdk in which `pnpm install` was run. Any may be left out. WAY is
+dispatcher, transport or gateway; without it all that a suite can take are run. A test counts if it made a connection of
+ours. Each failure must be in known.yml with its reason.
 """
 
 import argparse
@@ -21,6 +23,8 @@ from typing import Any
 
 import yaml
 
+from conformance.judges.typescript import suite as typescript
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 HOME = Path(sys.prefix) / "judges"
@@ -28,7 +32,8 @@ WAYS = ("dispatcher", "transport", "gateway")
 SECONDS = 1_800
 TOOLS = (
     "blockbuster", "coverage", "dirty-equals", "fastapi", "inline-snapshot", "logfire", "opentelemetry-sdk", "psutil",
-    "pytest-asyncio", "pytest-env", "pytest-examples", "pytest-retry", "trio",
+    "pytest-asyncio", "pytest-env", "pytest-examples", "pytest-recording", "pytest-retry", "trio",
+    "fastmcp-tasks", "openai-agents", "pydantic-ai-slim[mcp,openai,logfire]", "vcrpy",
 )  # fmt: skip
 """What the suites import besides what they test."""
 
@@ -77,6 +82,23 @@ FASTMCP = Suite(
     ("-o", "addopts=", "-o", "pythonpath=", "-o", "timeout=30"),
     ("transport", "gateway"),  # its sessions in this process go over the dispatcher in any case
 )  # fmt: skip
+PYDANTIC = Suite(
+    "pydantic-ai",
+    "conformance.judges.fastmcp_client",
+    ("tests/test_mcp.py",),
+    ("-o", "addopts=", "-o", "asyncio_default_fixture_loop_scope=function"),
+    ("transport", "gateway"),
+)
+AGENTS = Suite(
+    "openai-agents",
+    "conformance.judges.python_sdk",
+    # Where sessions are mocks, the programs that a test names are no servers.
+    ("tests/mcp", "--ignore=tests/mcp/test_caching.py", "--ignore=tests/mcp/test_connect_disconnect.py"),
+    ("-o", "addopts="),
+    ("transport", "gateway"),
+)
+TYPESCRIPT = Suite("typescript-sdk", "", (), (), ("gateway",))  # no plugin of pytest: vitest runs it
+SUITES = {"sdk": SDK, "fastmcp": FASTMCP, "pydantic": PYDANTIC, "agents": AGENTS, "typescript": TYPESCRIPT}
 
 
 def environment() -> Path:
@@ -94,6 +116,8 @@ def run(python: Path, suite: Suite, checkout: Path, way: str) -> dict[str, Any]:
     """How many tests were judged, and which failed, each with its error. The whole output is kept in a log."""
     log, results = HOME / f"{suite.name}-{way}.log", HOME / f"{suite.name}-{way}.json"
     results.unlink(missing_ok=True)
+    if suite is TYPESCRIPT:
+        return _judged(typescript.run(checkout, results, log, SECONDS), suite, way, log)
     command = [
         python, "-m", "pytest", "-q", "--tb=native", "--color=no", "--timeout=60", "-p", "no:cacheprovider",
         "-p", "conformance.judges.plugin", "-p", suite.plugin, *suite.options, *suite.tests,
@@ -108,7 +132,10 @@ def run(python: Path, suite: Suite, checkout: Path, way: str) -> dict[str, Any]:
     }
     with log.open("wb") as output:
         subprocess.run(command, cwd=checkout, env=variables, stdout=output, stderr=output, timeout=SECONDS)
-    done = json.loads(results.read_text()) if results.exists() else {"judged": 0}
+    return _judged(json.loads(results.read_text()) if results.exists() else {"judged": 0}, suite, way, log)
+
+
+def _judged(done: dict[str, Any], suite: Suite, way: str, log: Path) -> dict[str, Any]:
     if not done["judged"]:
         raise SystemExit(f"{suite.name} over the {way} did not run; see {log}")
     return done
@@ -143,13 +170,13 @@ def judge(python: Path, suite: Suite, checkout: Path, way: str, known: Mapping[s
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run other projects' suites over Holdfast.")
-    parser.add_argument("--sdk", type=Path)
-    parser.add_argument("--fastmcp", type=Path)
+    for name in SUITES:
+        parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--way", choices=WAYS)
     given = parser.parse_args()
-    suites = [(suite, path) for suite, path in ((SDK, given.sdk), (FASTMCP, given.fastmcp)) if path is not None]
+    suites = [(suite, path) for name, suite in SUITES.items() if (path := getattr(given, name)) is not None]
     if not suites:
-        parser.error("give SDK=path or FASTMCP=path, each an unpacked source distribution")
+        parser.error("give SDK=path, FASTMCP=path, PYDANTIC=path, AGENTS=path or TYPESCRIPT=path")
     known = yaml.safe_load((HERE / "known.yml").read_text())
     python = environment()
     passed = True

@@ -78,6 +78,28 @@ def _always_refused(params: dict[str, Any]) -> dict[str, Any]:
     raise Refusal({"code": -32020, "message": "Mcp-Param-Region does not match"})
 
 
+@pytest.mark.promise("gateway.eras")
+@pytest.mark.parametrize("client_era", ["2025", "2026"])
+async def test_a_2025_client_gets_structured_output_as_objects_only(tmp_path: Path, client_era: str) -> None:
+    backend = Scripted("2026")
+    schema = {"type": "array", "items": {"type": "integer"}}
+    backend.results["tools/list"] = {"tools": [{**TOOL, "outputSchema": schema}]}
+    backend.results["tools/call"] = {"resultType": "complete", "content": [], "structuredContent": [1, 2]}
+    async with backend.serving():
+        async with gateway(tmp_path, {"s": backend.entry}) as program, RawClient(program.url) as client:
+            headers = await ready(program, client, client_era)
+            ask = client.ask if client_era == "2025" else client.ask_2026
+            tools = {tool["name"]: tool for tool in (await ask("tools/list")).result["tools"]}
+            result = (await client.send(call_of(client_era), headers=headers)).result
+            if client_era == "2025":
+                assert "outputSchema" not in tools["s__t"]
+                assert "structuredContent" not in result
+                assert result["content"] == [{"type": "text", "text": "[1, 2]"}]
+            else:
+                assert tools["s__t"]["outputSchema"] == schema
+                assert result["structuredContent"] == [1, 2]
+
+
 @pytest.mark.promise("gateway.hang-up")
 @pytest.mark.parametrize("server_era", ["2025", "2026"])
 @pytest.mark.parametrize("begun", [False, True], ids=["silent", "streaming"])

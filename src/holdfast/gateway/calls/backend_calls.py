@@ -43,6 +43,7 @@ from holdfast.gateway.process.lifecycle import GatewayLifecycle
 from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.gateway.tasks.ids import TaskIds
 from holdfast.gateway.tasks.messages import names_tasks, with_ids
+from holdfast.links.crossing.shapes import structured_for_2025
 
 log = logging.getLogger("holdfast.gateway")
 
@@ -175,7 +176,8 @@ class BackendCalls:
                 raise refusal
             result = with_refusal(result, refusal)
         if context.era is Era.Y2025 and "resultType" in result:
-            return result_for_2025(method, result)
+            kept = result_for_2025(method, result)
+            return structured_for_2025(kept) if method == "tools/call" else kept
         return result
 
     async def _with_server_task_ids(

@@ -12,6 +12,7 @@ from holdfast.gateway.methods.offered import OfferedNames
 from holdfast.gateway.methods.params import invalid
 from holdfast.gateway.names.routing import BadCursor, Routes, page
 from holdfast.gateway.sessions import handles
+from holdfast.links.crossing.shapes import tool_for_2025
 
 _KEYS = {"tools": "tools", "prompts": "prompts", "resources": "resources", "templates": "resourceTemplates"}
 """The member of a result that has the items of a list."""
@@ -35,6 +36,8 @@ class ListMethods:
         if name == "tools" and context.era is Era.Y2026 and self._gateway.settings.sessions.handles:
             show = functools.partial(self._with_handle, routes)
             extra = handles.tools(self._gateway.settings.sessions) if params.get("cursor") is None else []
+        elif name == "tools" and context.era is Era.Y2025:
+            show = tool_for_2025  # clients refuse a whole list for one schema that 2025 does not have
         try:
             items, following = page(routes, params.get("cursor"), show=show)
         except BadCursor as error:

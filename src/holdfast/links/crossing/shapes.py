@@ -80,13 +80,13 @@ def result_for_2025(method: str, result: dict[str, Any], server: str) -> dict[st
     if method in INPUT_METHODS:
         kept = {name: value for name, value in kept.items() if name not in ("inputRequests", "requestState")}
     if method == "tools/call":
-        return _with_an_object(kept)
+        return structured_for_2025(kept)
     if method == "tools/list" and isinstance(kept.get("tools"), list):
-        kept["tools"] = [_tool_for_2025(tool) for tool in cast("list[Any]", kept["tools"])]
+        kept["tools"] = [tool_for_2025(tool) for tool in cast("list[Any]", kept["tools"])]
     return kept
 
 
-def _with_an_object(result: dict[str, Any]) -> dict[str, Any]:
+def structured_for_2025(result: dict[str, Any]) -> dict[str, Any]:
     """In 2025, structured content is an object; anything else is told as text, where the server has not done so."""
     if isinstance(result.get("structuredContent", {}), dict):
         return result
@@ -96,7 +96,7 @@ def _with_an_object(result: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _tool_for_2025(tool: Any) -> Any:
+def tool_for_2025(tool: Any) -> Any:
     """In 2025, the schema of a tool's output describes an object; another one is left out."""
     known = members(tool)
     if "outputSchema" not in known or members(known["outputSchema"]).get("type") == "object":

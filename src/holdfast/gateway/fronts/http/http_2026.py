@@ -136,11 +136,10 @@ async def _events(messages: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[by
 
 
 def _check_task_header(params: dict[str, Any], headers: Mapping[str, str]) -> None:
-    """Refuse a request whose header names another task than its body."""
+    """Refuse a request whose header names another task than its body. Clients may leave it out, and some do."""
     id, name = params.get("taskId"), headers.get("mcp-name")
-    if isinstance(id, str) and decode_header_value(name) != id:
-        what = "is missing" if name is None else "differs from it"
-        raise Refused(400, f"Mcp-Name repeats params.taskId, and here it {what}", code=HEADER_MISMATCH)
+    if isinstance(id, str) and name is not None and decode_header_value(name) != id:
+        raise Refused(400, "Mcp-Name repeats params.taskId, and here it differs from it", code=HEADER_MISMATCH)
 
 
 async def _cancel_when_gone(request: Request, task: "asyncio.Task[Any]") -> None:
