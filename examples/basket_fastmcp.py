@@ -7,7 +7,6 @@ import os
 import sys
 
 from fastmcp import FastMCP
-from fastmcp.dependencies import Depends
 
 import holdfast
 
@@ -22,28 +21,29 @@ class Basket(holdfast.SessionState):
 
 sessions = holdfast.Sessions(Basket, store=os.environ.get("BASKETS", "sqlite:///baskets.db"))
 server = FastMCP("shop")
-sessions.install(server, create=["note"])
+sessions.install(server, create=["note"])  # create_basket, list_baskets, resume_basket, fork_basket, end_basket
 
 
 @server.tool
-async def add(
-    article: str, basket_id: str = "", basket: holdfast.Session[Basket] = Depends(sessions)
-) -> dict[str, int]:
+@sessions.writes  # adds the argument basket_id
+async def add(article: str, basket: Basket) -> dict[str, int]:
     """Put one more of an article into the basket, and return the contents."""
-    state = await basket.update(lambda state: state.put(article), f"add {article}")
-    return state.items
+    basket.put(article)
+    return basket.items
 
 
 @server.resource("basket://{basket_id}")
-async def contents(basket_id: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> str:
+@sessions.reads
+async def contents(basket: Basket) -> str:
     """The contents of the basket, one article on each line."""
-    return "\n".join(f"{count} x {article}" for article, count in sorted(basket.state.items.items()))
+    return "\n".join(f"{count} x {article}" for article, count in sorted(basket.items.items()))
 
 
 @server.prompt
-async def checkout(basket_id: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> str:
+@sessions.reads
+async def checkout(basket: Basket) -> str:
     """Ask for the order to be confirmed."""
-    return f"Confirm this order: {', '.join(sorted(basket.state.items)) or 'nothing yet'}."
+    return f"Confirm this order: {', '.join(sorted(basket.items)) or 'nothing yet'}."
 
 
 if __name__ == "__main__":

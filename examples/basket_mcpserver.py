@@ -5,10 +5,8 @@
 
 import os
 import sys
-from typing import Annotated
 
 from mcp.server.mcpserver import MCPServer
-from mcp.server.mcpserver.resolve import Resolve
 
 import holdfast
 
@@ -22,30 +20,30 @@ class Basket(holdfast.SessionState):
 
 
 sessions = holdfast.Sessions(Basket, store=os.environ.get("BASKETS", "sqlite:///baskets.db"))
-CurrentBasket = Annotated[holdfast.Session[Basket], Resolve(sessions)]
 server = MCPServer("shop")
-sessions.install(server, create=["note"])
+sessions.install(server, create=["note"])  # create_basket, list_baskets, resume_basket, fork_basket, end_basket
 
 
 @server.tool()
-async def add(article: str, basket: CurrentBasket, basket_id: str = "") -> dict[str, int]:
+@sessions.writes  # adds the argument basket_id
+async def add(article: str, basket: Basket) -> dict[str, int]:
     """Put one more of an article into the basket, and return the contents."""
-    state = await basket.update(lambda state: state.put(article), f"add {article}")
-    return state.items
+    basket.put(article)
+    return basket.items
 
 
 @server.resource("basket://{basket_id}")
-@sessions.inject
-async def contents(basket_id: str, basket: CurrentBasket) -> str:
+@sessions.reads
+async def contents(basket: Basket) -> str:
     """The contents of the basket, one article on each line."""
-    return "\n".join(f"{count} x {article}" for article, count in sorted(basket.state.items.items()))
+    return "\n".join(f"{count} x {article}" for article, count in sorted(basket.items.items()))
 
 
 @server.prompt()
-@sessions.inject
-async def checkout(basket_id: str, basket: CurrentBasket) -> str:
+@sessions.reads
+async def checkout(basket: Basket) -> str:
     """Ask for the order to be confirmed."""
-    return f"Confirm this order: {', '.join(sorted(basket.state.items)) or 'nothing yet'}."
+    return f"Confirm this order: {', '.join(sorted(basket.items)) or 'nothing yet'}."
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The chain of identities: what each place finds, in which order, and chains that can never match."""
 
 import asyncio
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -205,3 +206,23 @@ async def test_a_caller_whose_pointer_was_damaged_begins_anew_once_it_is_ended(t
     found = await asyncio.gather(*(sessions[1].find_for(Identity()) for _ in range(8)))
     assert len({each.handle for each in found} - {lost.handle}) == 1
     await sessions[1].close()
+
+
+@pytest.mark.promise("state.identity")
+async def test_a_user_of_two_clients_has_one_session_by_subject_and_two_by_client() -> None:
+    def principal(client: str, subject: str | None) -> Principal:
+        return Principal(json.dumps([client, "https://issuer.invalid", subject], separators=(",", ":")))
+
+    for key, expected in (("subject", 2), ("client", 3)):
+        sessions = holdfast.Sessions(Basket, identity=[holdfast.state.FromPrincipal(key=key)])  # type: ignore[arg-type]
+        callers = [principal("phone", "ann"), principal("web", "ann"), principal("web", "bob")]
+        found = [await sessions.find_for(Identity(caller)) for caller in callers]
+        assert len({each.handle for each in found}) == expected
+        await found[0].update(lambda state: state.items.append("x"))
+        assert (await (await sessions.find_for(Identity(callers[1]))).read()).items == (["x"] if expected == 2 else [])
+    by_subject = holdfast.Sessions(Basket, identity=[holdfast.state.FromPrincipal(key="subject")])
+    for nobody in (ANONYMOUS, principal("web", None), Principal("not of a token")):
+        with pytest.raises(holdfast.errors.NotFound):
+            await by_subject.find_for(Identity(nobody))
+    with pytest.raises(holdfast.UsageError, match="must be 'client' or 'subject'"):
+        holdfast.Sessions(Basket, identity=[holdfast.state.FromPrincipal(key="name")])  # type: ignore[arg-type]

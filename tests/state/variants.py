@@ -20,8 +20,13 @@ async def _slow_edit(basket: "holdfast.Session[Any]", article: str, fail: bool) 
     return "done"
 
 
-async def _note(basket: "holdfast.Session[Any]", text: str) -> str:
-    return (await basket.update(lambda state: setattr(state, "note", text))).note
+def _note(sessions: "holdfast.Sessions[Any]") -> Any:
+    async def note(text: str, basket: Any) -> str:
+        basket.note = text
+        return text
+
+    note.__annotations__["basket"] = sessions.kind
+    return sessions.writes(note)
 
 
 class Numbers(holdfast.SessionState):
@@ -69,9 +74,7 @@ def fastmcp(server: "FastMCP[Any]", sessions: "holdfast.Sessions[Any]") -> None:
     ) -> str:
         return await _slow_edit(basket, article, fail)
 
-    @server.tool
-    async def note(text: str, basket_id: str = "", basket: "holdfast.Session[Any]" = Depends(sessions)) -> str:
-        return await _note(basket, text)
+    server.tool(_note(sessions))
 
     @server.tool
     async def where(basket_id: str = "", basket: "holdfast.Session[Any]" = Depends(sessions)) -> str:
@@ -97,9 +100,7 @@ def mcpserver(server: "MCPServer[Any]", sessions: "holdfast.Sessions[Any]") -> N
     async def slow(article: str, basket: current, basket_id: str = "", fail: bool = False) -> str:  # type: ignore[valid-type]
         return await _slow_edit(basket, article, fail)
 
-    @server.tool()
-    async def note(text: str, basket: current, basket_id: str = "") -> str:  # type: ignore[valid-type]
-        return await _note(basket, text)
+    server.tool()(_note(sessions))
 
     @server.tool()
     async def where(basket: current, basket_id: str = "") -> str:  # type: ignore[valid-type]

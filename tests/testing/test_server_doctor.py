@@ -33,6 +33,7 @@ async def test_an_example_is_well(framework: str, tmp_path: Path) -> None:
         env={"BASKETS": f"sqlite:///{tmp_path}/baskets.db", "TOKENS": "1"},
         cwd=ROOT,
         create=("create_basket", {"note": "weekend"}),
+        argument="basket_id",
         end="end_basket",
         write=lambda n: ("add", {"article": f"article {n}"}),
         slow=lambda n: ("slow", {"article": f"article {n}"}),

@@ -5,9 +5,10 @@ principal. A chain that can never find a session is rejected.
 """
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import UsageError
@@ -99,13 +100,25 @@ class From2025Session:
 
 @dataclass(frozen=True, slots=True)
 class FromPrincipal:
-    """One session for each authenticated caller."""
+    """One session for each authenticated caller: with `key="subject"` for each user, by issuer and subject, whatever
+    client they use; without, for each user of each client."""
+
+    key: Literal["client", "subject"] = "client"
 
     def find(self, caller: Identity, kind: str) -> Found | None:
-        """How the call of `caller` names a session of this `kind`; None if it does not."""
-        if caller.principal == ANONYMOUS:
+        """How the call of `caller` names a session of this `kind`; None if it names none."""
+        owner = self.owner(caller.principal)
+        return None if owner is None else Key(_digest("principal", kind, owner), owner)
+
+    def owner(self, principal: Principal) -> Principal | None:
+        """Whom the session of this caller belongs to; None where nobody is known by the key."""
+        if principal == ANONYMOUS or self.key == "client":
+            return None if principal == ANONYMOUS else principal
+        try:
+            _, issuer, subject = json.loads(principal)
+        except ValueError:  # not of a token
             return None
-        return Key(_digest("principal", kind, caller.principal), caller.principal)
+        return Principal(json.dumps([None, issuer, subject], separators=(",", ":"))) if subject else None
 
     @property
     def hint(self) -> str:
@@ -151,6 +164,11 @@ class Chain:
             if isinstance(place, ForEveryone) and number + 1 < len(self.places):
                 raise UsageError(
                     f"identity: nothing after {place!r} can ever match, because it always matches", remedy="put it last"
+                )
+            if isinstance(place, FromPrincipal) and place.key not in ("client", "subject"):
+                raise UsageError(
+                    f"identity[{number}]: key must be 'client' or 'subject', not {place.key!r:.60}",
+                    remedy="use FromPrincipal(key='subject') for one session of each user",
                 )
             name = getattr(place, "name", getattr(place, "key", "x"))
             if not isinstance(name, str) or not name:
