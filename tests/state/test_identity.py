@@ -72,7 +72,7 @@ def test_what_stands_for_a_session_differs_by_caller_connection_and_kind() -> No
         ([], "can never find"),
         ([ARGUMENT, ARGUMENT], "twice"),
         ([holdfast.state.ForEveryone(), ARGUMENT], "nothing after"),
-        ([holdfast.state.FromMeta("")], "no name"),
+        ([holdfast.state.FromMeta("")], "empty name"),
         (["basket_id"], "not a place to look"),
     ],
 )

@@ -111,7 +111,7 @@ class FromPrincipal:
         return None if owner is None else Key(_digest("principal", kind, owner), owner)
 
     def owner(self, principal: Principal) -> Principal | None:
-        """Whom the session of this caller belongs to; None where nobody is known by the key."""
+        """The owner of this principal's session; None where the key does not identify one."""
         if principal == ANONYMOUS or self.key == "client":
             return None if principal == ANONYMOUS else principal
         try:

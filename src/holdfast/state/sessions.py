@@ -74,16 +74,16 @@ class Sessions(Injectable[S]):
         super().__init__(table, Chain(named), noun)
 
     def writes(self, function: F) -> F:
-        """Below a tool's decorator: the parameter that is annotated with the class of state is filled with it, and what
-        the call changes in it is written when the call ends; nothing is written if it fails.
+        """A decorator, below a tool's: fill the parameter of `function` that is annotated with the class of state, and
+        write what the call changes in it when the call ends; nothing is written if it fails.
 
         Calls that write one session take turns, in all processes. An argument that names the session is added.
         """
         return take(function, self, writes=True)
 
     def reads(self, function: F) -> F:
-        """Like `writes`, for tools, resources and prompts that change nothing: waits for nobody, and the state that it
-        gives can't be changed."""
+        """Like `writes`, for a `function` that changes nothing, of a tool, resource or prompt: it waits for no other
+        call, and the state that it gets can't be changed."""
         return take(function, self, writes=False)
 
     def install(

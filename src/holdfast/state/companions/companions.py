@@ -161,8 +161,8 @@ class Companions(Generic[C]):
     # In tools
 
     def writes(self, function: F) -> F:
-        """Below a tool's decorator: the parameter that is annotated with the companion's class is filled. The call
-        takes the turn of its session, and steps are written when it ends."""
+        """A decorator, below a tool's: fill the parameter of `function` that is annotated with the companion's class.
+        The call takes the turn of its session, and steps are written when it ends."""
         return fill(function, self, None)
 
     def step(self, label: str, *, to: str | None = None) -> Callable[[F], F]:

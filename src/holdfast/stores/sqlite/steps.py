@@ -145,7 +145,7 @@ def _put_commit(db: sqlite3.Connection, now: float, write: EncodedWrite) -> Row:
             (row.rev, row.body, row.last, row.touched, row.idle, row.max_age, row.nonce, row.expires, *key),
         )
     if write.entries is not None:
-        db.execute(_ADD_LOG, (*key, row.last, row.rev, now, write.entries))
+        db.execute(_ADD_LOG, (*key, row.last, row.rev, row.touched, write.entries))
     return row
 
 
