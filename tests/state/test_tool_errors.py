@@ -216,11 +216,11 @@ async def test_what_real_refusals_say_to_a_model_on_both_frameworks() -> None:
         sessions.install(official)
 
         @fast.tool(name="act")
-        async def act_here(session_id: str, what: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> str:
+        async def act_here(basket_id: str, what: str, basket: holdfast.Session[Basket] = Depends(sessions)) -> str:
             return await act(basket, what)
 
         async def act_there(
-            session_id: str, what: str, basket: Annotated[holdfast.Session[Basket], Resolve(sessions)]
+            basket_id: str, what: str, basket: Annotated[holdfast.Session[Basket], Resolve(sessions)]
         ) -> str:
             return await act(basket, what)
 
@@ -230,15 +230,15 @@ async def test_what_real_refusals_say_to_a_model_on_both_frameworks() -> None:
             ("free", "large", "larger than the server keeps"),
             ("free", "back", "ask for one from 1 to 1"),
             ("free", "undo", "there is nothing to undo; go on from what is there now"),
-            ("held", "lease", "another long turn on this session is under way; wait for its end"),
-            ("ended", "read", "this session was ended, and what it held is gone; call create_session to begin one"),
-            ("expired", "read", "this session has expired, and what it held is gone; call create_session to begin one"),
+            ("held", "lease", "another long turn on this session is in progress; wait until it ends"),
+            ("ended", "read", "this session was ended, and what it held is gone; call create_basket to begin one"),
+            ("expired", "read", "this session has expired, and what it held is gone; call create_basket to begin one"),
             ("beaten", "beaten", "another call was faster, and nothing of this one was written; do it again"),
-            ("unknown", "read", "there is no such session; call create_session to begin one"),
+            ("unknown", "read", "there is no such session; call create_basket to begin one"),
         ]
         async with Client(fast) as client, mcp.Client(official) as other:
             for name, what, wanted in cases:
-                arguments = {"session_id": handles.get(name, new_handle()), "what": what}
+                arguments = {"basket_id": handles.get(name, new_handle()), "what": what}
                 here = await client.call_tool("act", arguments, raise_on_error=False)
                 for answer in (here, await other.call_tool("act", arguments)):
                     assert answer.is_error, (name, what)
@@ -246,5 +246,5 @@ async def test_what_real_refusals_say_to_a_model_on_both_frameworks() -> None:
                     assert wanted in text
                     for secret in (*handles.values(), OWNER, *JARGON):
                         assert secret not in text
-            lost = await client.call_tool("act", {"session_id": handles["free"], "what": "lost"}, raise_on_error=False)
+            lost = await client.call_tool("act", {"basket_id": handles["free"], "what": "lost"}, raise_on_error=False)
             assert "another call was faster, and nothing of this one was kept; read it again" in lost.content[0].text

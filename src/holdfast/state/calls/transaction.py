@@ -18,6 +18,7 @@ from holdfast.errors import Busy, Conflict, HoldfastError, UsageError
 from holdfast.state.calls.results import KEPT_SECONDS, Keyed
 from holdfast.state.calls.staged_store import StagedStore
 from holdfast.state.calls.turn_wait import give_way, wait_before_asking
+from holdfast.state.tool_errors import reworded
 from holdfast.state.turns import Turns
 from holdfast.stores.base import to_the_end
 from holdfast.stores.contract import CLOSE_SECONDS, Store
@@ -239,12 +240,11 @@ class Transaction:
         try:
             await self.staged.write_all(self._claims)
         except Conflict as error:
-            nothing = "nothing of this call was kept"
             if error.actual is None:
-                error.what = f"the call took longer than its turn could be held: {nothing}"
+                why = "the call took longer than its turn could be held"
             else:
-                error.what = f"what the call has read was changed outside of a turn before its end: {nothing}"
-            error.remedy = "do it again"
+                why = "what the call has read was changed outside of a turn before its end"
+            reworded(error, f"{why}: nothing of this call was kept", "do it again")
             raise
 
     async def abandon(self) -> None:

@@ -102,7 +102,7 @@ async def at(store: Store, record: Record, rev: int) -> dict[str, Any]:
         return found
     if reached <= 2:  # before a fork: as far as it took the history along
         raise _no_revision(record, rev, reached - 1)
-    missing = f"the log of {record.id!r} does not say what was before revision {reached - 1}"
+    missing = f"the log of {record.id!r} does not have the state before revision {reached - 1}"
     raise await _lost(store, record.id, CorruptRecord(missing, id=record.id, remedy=_later(reached - 1)))
 
 
