@@ -174,7 +174,10 @@ def _output(url: str, revision: str) -> str:
 def interop() -> bool:
     """Test other projects' servers behind links and the gateway, and their clients in front of it."""
     packages = json.loads((HERE / "package.json").read_text())["dependencies"]
-    print("from npm: " + ", ".join(f"{name.rpartition('/')[2]} {version}" for name, version in packages.items()), flush=True)
+    print(
+        "from npm: " + ", ".join(f"{name.rpartition('/')[2]} {version}" for name, version in packages.items()),
+        flush=True,
+    )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "interop")]
     return subprocess.run(command, cwd=HERE.parent, env={**ENVIRONMENT, "HOLDFAST_NPM": str(HOME)}).returncode == 0
 
