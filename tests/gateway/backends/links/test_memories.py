@@ -201,14 +201,72 @@ async def test_a_principals_session_lives_while_it_works_and_its_expiry_is_told(
             assert (await client.call(tool, **arguments)).text == second
             await client.delete()
             client.session = None
-            past = used.used - idle - 1
+            used.used -= idle + 1
             async with asyncio.timeout(patience(10)):
                 while gate.backends["mine"].links.has_principal("alice") or not await lost(gate):
-                    used.used = past  # its lists may be read late, after the call
                     await gate.reaper.reap()
                     await asyncio.sleep(0.05)
             await client.initialize()
             await told_then(client, tool, first, **arguments)
+
+
+@pytest.mark.promise("gateway.state-loss")
+async def test_two_rounds_of_the_reaper_that_end_one_principals_session_keep_its_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, hashed = new_token()
+    auth = {"tokens": [{"hash": hashed, "principal": "alice"}]}
+    idle = patience(1.0)
+    async with (
+        FaultServer() as http,
+        gateway(
+            tmp_path, {"counter": {"url": http.url, "reuse": "principal"}}, auth=auth, sessions={"idle": idle}
+        ) as program,
+        RawClient(program.url, token) as client,
+    ):
+        gate = program.gateway
+        assert gate is not None
+        await until(lambda: gate.table.tools, 20)
+        await client.initialize()
+        await client.call("counter__count")
+        stored, both, kept = gate.sessions.stored, asyncio.Event(), asyncio.Event()
+        real, rounds = stored.end_at_servers, 0
+
+        async def one_after_the_other(key: str, entries: Any) -> None:
+            nonlocal rounds
+            if "/principal/" not in key:
+                await real(key, entries)
+                return
+            rounds += 1
+            first = rounds == 1
+            await real(key, entries)
+            if first:
+                await both.wait()
+            else:
+                both.set()
+                await kept.wait()  # the other round has ended the session, and kept its loss
+
+        monkeypatch.setattr(stored, "end_at_servers", one_after_the_other)
+        await client.delete()
+        client.session = None
+        backend = gate.backends["counter"]
+        await backend.links.close_idle(-1.0, _nobody)
+        page = await gate.store.scan(kind="link")
+        [record] = [each for each in page.records if "/principal/" in each.id]
+        monkeypatch.setattr(stored._lifetimes, "ages", lambda _: (idle + 1, idle + 1))
+        ending = [
+            asyncio.create_task(stored.end_of_principal(record, backend, gate.settings.sessions)) for _ in range(2)
+        ]
+        async with asyncio.timeout(patience(10)):
+            while not await lost(gate):
+                await asyncio.sleep(0.01)
+            kept.set()
+            await asyncio.gather(*ending)
+        assert await lost(gate)
+
+
+async def _nobody(principal: Principal) -> bool:
+    return False
 
 
 async def lost(gate: Any) -> bool:

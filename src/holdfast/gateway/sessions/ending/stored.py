@@ -77,7 +77,8 @@ class StoredSessions:
             entry = {"saved": fresh.data, "at": members(fresh.data).get("at")}
             await self.end_at_servers(record.id, {backend.name: entry})
             memory = principal_memory(self._store, backend.name, backend.at, record.principal, settings.idle)
-            memory.leave_loss((await memory.load()).saved is not None)
+            stored = await memory.load()  # another round of this process may have kept the loss meanwhile
+            memory.leave_loss(stored.lost or stored.saved is not None)
             await memory.forget()
         finally:
             await self._store.release(claim)
