@@ -3,9 +3,9 @@
 A sink is any callable that takes an event; without a sink no event is created.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +293,117 @@ class GatewaySessionEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestSent:
+    """A link's request has ended, with its replays; `outcome` is one of docs/observability.md."""
+
+    at: float
+    """When it began."""
+    server: str
+    method: str
+    name: str | None
+    """The tool or prompt that it names."""
+    seconds: float
+    outcome: str
+    code: int | None
+    """The code of a JSON-RPC error."""
+    error: str | None
+    """The class of the error that it raised."""
+    attempts: int
+    session: str | None
+    era: str | None
+    version: str | None
+    transport: str
+    """`tcp`, `pipe` or `inproc`, as OpenTelemetry names them."""
+    trace: str | None
+    """The `traceparent` of its span."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestServed:
+    """The gateway has dealt with a request of a client: it is answered, or its client has gone."""
+
+    at: float
+    """When it came."""
+    method: str
+    name: str | None
+    """The tool or prompt that it names, as the client knows it."""
+    backend: str | None
+    """The server that it went to, the last one if there were several."""
+    seconds: float
+    outcome: str
+    code: int | None
+    """The code of a JSON-RPC error."""
+    error: str | None
+    """The class of the error that it was answered for."""
+    session: str | None
+    """The name of the session's record, which does not give access to it."""
+    principal: str
+    client: str
+    """The client's name and version, as it gives them."""
+    id: str | int
+    era: str
+    version: str
+    transport: str
+    """`tcp` or `pipe`."""
+    trace: str | None
+    """The `traceparent` of its span."""
+    arguments: Mapping[str, Any] | None = field(repr=False)
+    """A tool's or prompt's arguments, values included: for sinks that show only their names and sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallerRefused:
+    """The gateway refused an HTTP request before it was served: for its token, host, origin, session or form."""
+
+    at: float
+    status: int
+    reason: str
+    principal: str | None
+    address: str | None
+    """The address that the connection came from."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayStarted:
+    """A gateway process serves."""
+
+    at: float
+    process: str
+    address: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayStopped:
+    """A gateway process has stopped serving."""
+
+    at: float
+    process: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunBegan:
+    """An agent's run began; `durable` if it has a store."""
+
+    at: float
+    run: str
+    principal: str
+    durable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """An agent's run was left; its sessions ended unless it is durable."""
+
+    at: float
+    run: str
+    principal: str
+    seconds: float
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ServerCounted:
     """A counter in a server's own scope has grown."""
 
@@ -357,6 +468,13 @@ Event: TypeAlias = (
     | BackendItemLeftOut
     | GatewaySessionBegan
     | GatewaySessionEnded
+    | RequestSent
+    | RequestServed
+    | CallerRefused
+    | GatewayStarted
+    | GatewayStopped
+    | RunBegan
+    | RunEnded
     | ServerCounted
     | CompanionStepped
     | CompanionRefused

@@ -116,6 +116,7 @@ class Methods:
             if method != "tools/call":
                 raise
             self._gateway.report(error, context.principal)
+            context.failed_with(error)
             return tool_error(error)
 
     def _is_of_2026(self, context: RequestContext, method: str, params: dict[str, Any]) -> bool:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.models import Principal
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.events import Sink
+from holdfast.events import GatewayStarted, GatewayStopped, Sink
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.checks import HealthChecks
 from holdfast.gateway.backends.children import Children
@@ -40,7 +41,9 @@ from holdfast.gateway.process.record import ProcessRecord, described
 from holdfast.gateway.process.reload import OutdatedBackends, goes_on
 from holdfast.gateway.sessions.ending.reaper import Reaper
 from holdfast.gateway.sessions.registry import Sessions
+from holdfast.observers import deliver
 from holdfast.stores.contract import Store
+from holdfast.version import __version__
 
 log = logging.getLogger("holdfast.gateway")
 
@@ -57,9 +60,10 @@ class Gateway:
         self.config = config
         self.store = store
         self._address = address
-        self._sink = sink
+        self.sink = sink
         self._clock = clock
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._began: float | None = None
         self._programs = Programs(store)
         self._children = Children(settings.sessions.children, settings.children_per_caller)
         self.backends: dict[str, Backend] = {}
@@ -100,7 +104,7 @@ class Gateway:
             self._children,
             self._programs,
             self.announcements,
-            self._sink,
+            self.sink,
             self._clock,
         )
 
@@ -194,6 +198,8 @@ class Gateway:
         self._run(self._process.keep_writing(self.announcements.states), "process record")
         self._run(self.reaper.keep_reaping(), "reap")
         self._run(self.sessions.endings.follow_other_processes(), "endings")
+        self._began = time.monotonic()
+        deliver(GatewayStarted(self._clock.now(), self._programs.owner, self._address, __version__), self.sink)
         await self._first_check()
 
     async def _first_check(self) -> None:
@@ -242,6 +248,9 @@ class Gateway:
         for backend in self.backends.values():
             await backend.close_pool()
         await self._process.end()
+        if self._began is not None:
+            seconds = time.monotonic() - self._began
+            deliver(GatewayStopped(self._clock.now(), self._programs.owner, seconds), self.sink)
 
     # Another configuration
 

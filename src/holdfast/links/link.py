@@ -24,6 +24,7 @@ from holdfast.links.calls.errors import closed, error_for
 from holdfast.links.calls.exchange import NO_HEADERS, Exchanger
 from holdfast.links.calls.handlers import CallHandlers, OnProgress, OnResumeToken
 from holdfast.links.calls.inbound import Inbound
+from holdfast.links.calls.observed import RequestObserver
 from holdfast.links.calls.watch import Watch
 from holdfast.links.introduction import Introduction
 from holdfast.links.lifecycle.lifecycle import LinkLifecycle
@@ -64,7 +65,8 @@ class Link:
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watches = 0
-        reporter = self._reporter = LinkReporter(self.name, options.on_event, options.clock)
+        reporter = self._reporter = LinkReporter(self.name, options.on_event, options.clock, options.wants_requests)
+        self._observer = RequestObserver(reporter, where)
         background = self.background = BackgroundTasks(reporter.task_failed)
         """For tasks of code that wraps this link; they end when it closes."""
         phase = LinkPhase()
@@ -228,6 +230,8 @@ class Link:
                 remedy="wait for some of them to finish, or in Python raise Limits(in_flight=…)",
             )
         self._reporter.call_began()
+        observed = self._observer.begin(method, params)
+        call: Call | None = None
         try:
             call = Call(
                 self._calls,
@@ -244,6 +248,12 @@ class Link:
                 _resumption(resume, on_resume_token, self._reporter),
             )
             result, generation = await call.run()
+            if observed is not None:
+                observed.answered(result, call.attempts, generation)
+        except BaseException as error:
+            if observed is not None:
+                observed.failed(error, call.attempts if call is not None else 0, self.lifecycle.generation)
+            raise
         finally:
             self._reporter.call_ended()
         if method == "server/discover" and generation.era is Era.Y2026:

@@ -66,6 +66,8 @@ class Options:
     on_request: OnRequest | None = None
     on_notification: OnNotification | None = None
     on_event: Sink | None = None
+    wants_requests: Callable[[], bool] | None = None
+    """Whether `on_event` wants a `RequestSent` for each request; None: it does."""
     reseed: Reseed | None = None
     confirm_losses: bool = False
     """For gateways, whose error must still reach the client:

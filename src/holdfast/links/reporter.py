@@ -4,6 +4,7 @@ It never raises: an error of the sink is logged.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from holdfast.core.clock import Clock
@@ -11,6 +12,7 @@ from holdfast.core.eras import Why
 from holdfast.events import Event, HandshakeDone, MemoryFailed, SessionNotOffered, Sink, StrayMessage
 from holdfast.links.options import LinkStatistics
 from holdfast.links.wires.base import Generation
+from holdfast.observers import deliver, is_observed
 
 log = logging.getLogger("holdfast.links")
 
@@ -24,13 +26,16 @@ SESSIONLESS_REMEDY = (
 class LinkReporter:
     """The events, log lines and counts of one link."""
 
-    def __init__(self, server: str, sink: Sink | None, clock: Clock) -> None:
+    def __init__(
+        self, server: str, sink: Sink | None, clock: Clock, wants_requests: Callable[[], bool] | None = None
+    ) -> None:
         self.server = server
         counts = (name for name, field in LinkStatistics.__dataclass_fields__.items() if field.default == 0)
         self._count: dict[str, int] = dict.fromkeys(counts, 0)
         self.era: tuple[str, str] | None = None
         self._sink = sink
         self._clock = clock
+        self._wants_requests = wants_requests
 
     def counted(self, what: str, number: int = 1) -> None:
         """Increase a counter of `LinkStatistics`."""
@@ -49,14 +54,20 @@ class LinkReporter:
         self._count["in_flight"] -= 1
 
     def event(self, kind: type[Any], **fields: Any) -> None:
-        """Pass an event to the sink; it is created only if there is a sink."""
-        if self._sink is None:
-            return
-        event: Event = kind(at=self._clock.now(), server=self.server, **fields)
-        try:
-            self._sink(event)
-        except Exception:
-            log.exception("%s: the event sink raised", self.server)
+        """Deliver an event; it is created only if somebody gets it."""
+        if is_observed(self._sink):
+            self.deliver(kind(at=self._clock.now(), server=self.server, **fields))
+
+    def deliver(self, event: Event) -> None:
+        """Deliver an event that exists."""
+        deliver(event, self._sink)
+
+    @property
+    def reports_requests(self) -> bool:
+        """Does anybody want an event for each request?"""
+        if is_observed():
+            return True
+        return self._sink is not None and (self._wants_requests is None or self._wants_requests())
 
     def warn(self, what: str) -> None:
         log.warning("%s: %s", self.server, what)

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from holdfast.errors import UsageError
 from holdfast.events import ServerCounted, Sink
+from holdfast.observers import deliver, is_observed
 from holdfast.state.calls.request import SCOPE, Scope
 
 T = TypeVar("T")
@@ -91,8 +92,8 @@ class ServerScope(Generic[T]):
                 raise UsageError(f"{name!r} is not an integer field of {type(self._value).__name__}")
             setattr(self._value, name, before + by)
             after = before + by
-        if self._sink is not None:
-            self._sink(ServerCounted(time.time(), self._name, name, after))
+        if is_observed(self._sink):
+            deliver(ServerCounted(time.time(), self._name, name, after), self._sink)
         return after
 
     def __call__(self) -> "ServerScope[T]":

@@ -17,6 +17,7 @@ from holdfast.core.records import EncodedWrite, Key, Row, settle_all
 from holdfast.core.values import JSON
 from holdfast.errors import CorruptRecord, HoldfastError, LeaseClosed, StoreDown, UsageError, WriteUnsettled
 from holdfast.events import Event, ListenerFailed, Sink, StoreClosed
+from holdfast.observers import deliver, is_observed
 from holdfast.stores.codec import Codec, check_claims, check_keys
 from holdfast.stores.contract import CLOSE_SECONDS
 from holdfast.stores.notices import Listeners
@@ -216,12 +217,8 @@ class BaseStore:
             )
 
     def _report(self, event: Callable[[float], Event]) -> None:
-        if self._on_event is None:
-            return
-        try:
-            self._on_event(event(self._clock.now()))
-        except Exception:
-            _log.exception("on_event raised on an event of %s", self.url)
+        if is_observed(self._on_event):
+            deliver(event(self._clock.now()), self._on_event)
 
 
 def _as_written(writes: Sequence[EncodedWrite], rows: Mapping[Key, Row]) -> list[Record]:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from holdfast.client.callbacks import Callbacks
 from holdfast.client.declaration import ServerDeclaration
 from holdfast.events import Event, LinkSessionReplaced, Sink
+from holdfast.observers import deliver, pass_on
 
 log = logging.getLogger("holdfast.client")
 
@@ -55,6 +56,11 @@ class RunHandlers:
             merged = merged.over(handlers.callbacks)
         self.callbacks = merged
 
+    @property
+    def has_sinks(self) -> bool:
+        """Does anybody get the events?"""
+        return any(handlers.on_event is not None for handlers in self._all)
+
     def on_event(self, server: ServerDeclaration, event: Event) -> None:
         """Pass on an event of a link that the run leases. Every sink gets it, even if another one raises."""
         for handlers in self._all:
@@ -63,8 +69,12 @@ class RunHandlers:
                     handlers.on_replaced(Replacement(server, event.old, event.new))
             except Exception:
                 log.exception("on_replaced raised for %s", server.name)
-            try:
-                if handlers.on_event is not None:
-                    handlers.on_event(event)
-            except Exception:
-                log.exception("on_event raised for %s", server.name)
+            if handlers.on_event is not None:
+                pass_on(event, handlers.on_event)  # the link has delivered it to the observers of the process
+
+    def report(self, event: Event) -> None:
+        """Deliver an event of the run itself."""
+        deliver(event)
+        for handlers in self._all:
+            if handlers.on_event is not None:
+                pass_on(event, handlers.on_event)

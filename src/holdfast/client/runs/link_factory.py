@@ -1,7 +1,7 @@
 """Creates links from declarations, with options, handlers and memory. It does not keep or close them."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -31,6 +31,7 @@ def make_link(
     on_request: OnRequest,
     on_notification: OnNotification,
     on_event: Sink | None,
+    wants_requests: Callable[[], bool] | None = None,
 ) -> Link:
     """A link according to the server's declaration. `callbacks` determine what the server may request."""
     options = Options(
@@ -45,17 +46,23 @@ def make_link(
         on_request=on_request,
         on_notification=forgetting_hints(server, principal, on_notification),
         on_event=on_event,
+        wants_requests=wants_requests,
     )
     return Link(server.target, options, name=server.name)
 
 
 def make_single_link(
-    server: ServerDeclaration, principal: Principal, callbacks: Callbacks, memory: Memory | None, sink: Sink | None
+    server: ServerDeclaration,
+    principal: Principal,
+    callbacks: Callbacks,
+    memory: Memory | None,
+    sink: Sink | None,
+    wants_requests: Callable[[], bool] | None = None,
 ) -> Link:
     """A link for one call only."""
     merged = server.callbacks.over(callbacks) if server.callbacks is not None else callbacks
     answer = partial(merged.answer, server=server.name)
-    return make_link(server, principal, memory, merged, answer, merged.notify, sink)
+    return make_link(server, principal, memory, merged, answer, merged.notify, sink, wants_requests)
 
 
 def make_link_outside_runs(server: ServerDeclaration, principal: Principal = ANONYMOUS) -> Link:

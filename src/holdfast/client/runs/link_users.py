@@ -14,6 +14,8 @@ class LinkUser(Protocol):
 
     @property
     def callbacks(self) -> Callbacks: ...
+    @property
+    def wants_requests(self) -> bool: ...
     def on_event(self, server: ServerDeclaration, event: Event) -> None: ...
 
 
@@ -53,6 +55,10 @@ class LinkUsers:
 
     def on_notification(self, method: str, params: Mapping[str, Any] | None) -> None:
         self._callbacks().notify(method, params)
+
+    def want_requests(self) -> bool:
+        """Does one of them want an event for each request?"""
+        return any(user.wants_requests for user in self._now)
 
     def on_event(self, event: Event) -> None:
         if not self._now and isinstance(event, LinkSessionReplaced):

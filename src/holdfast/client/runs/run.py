@@ -21,7 +21,7 @@ from holdfast.client.tracebacks import shortened
 from holdfast.core.clock import SYSTEM
 from holdfast.core.models import Principal, RunId
 from holdfast.errors import ConfigError, Ended, HoldfastError, LeaseClosed
-from holdfast.events import Event, MemoryFailed, Sink
+from holdfast.events import Event, MemoryFailed, RunBegan, RunEnded, Sink
 from holdfast.links.link import Link
 from holdfast.links.memory.guarded import guarded
 from holdfast.links.memory.store import Memory
@@ -62,6 +62,7 @@ class Run:
         self._record = None if store is None else RunRecord(store, self.id, principal, idle, max_age)
         self._memory = memory
         self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
         self._ended = False
 
     def __repr__(self) -> str:
@@ -110,6 +111,11 @@ class Run:
         """
         return server.plain.bound(self)
 
+    @property
+    def wants_requests(self) -> bool:
+        """Does one of the run's sinks get an event for each request?"""
+        return self.handlers.has_sinks
+
     def on_event(self, server: ServerDeclaration, event: Event) -> None:
         """Pass an event of a link that the run leases to the run's sinks."""
         self.handlers.on_event(server, event)
@@ -155,7 +161,14 @@ class Run:
         def make() -> tuple[Link, LinkUsers]:
             users, memory = LinkUsers(server, kept), self._memory_for(server, kept)
             link = make_link(
-                server, self.principal, memory, callbacks, users.answer, users.on_notification, users.on_event
+                server,
+                self.principal,
+                memory,
+                callbacks,
+                users.answer,
+                users.on_notification,
+                users.on_event,
+                users.want_requests,
             )
             return link, users
 
@@ -195,7 +208,9 @@ class Run:
 
     def single(self, server: ServerDeclaration) -> Link:
         """A link for one call only."""
-        return make_single_link(server, self.principal, self.callbacks, None, self._sink(server))
+        return make_single_link(
+            server, self.principal, self.callbacks, None, self._sink(server), lambda: self.wants_requests
+        )
 
     async def open(self) -> None:
         """Begin or continue a durable run."""
@@ -207,6 +222,7 @@ class Run:
         except BaseException:
             await self._close_store()
             raise
+        self.handlers.report(RunBegan(SYSTEM.now(), self.id, self.principal, self.durable))
 
     async def _close_store(self) -> None:
         store, self._store = self._store, None
@@ -252,6 +268,9 @@ class Run:
                 await self._close_store()
         except Exception as error:
             log.warning("run %s: its store did not close: %s", self.id, _text_of(error))
+        ended = self._ended or not self.durable
+        seconds = self._loop.time() - self._began
+        self.handlers.report(RunEnded(SYSTEM.now(), self.id, self.principal, seconds, ended))
 
     async def _release_all(self, leases: Iterable[Lease]) -> None:
         # A link with a memory leaves its session alive, one without ends it.

@@ -35,6 +35,7 @@ from holdfast.links.link import Link
 from holdfast.links.options import CLIENT_INFO, EraChoice, Options
 from holdfast.links.target import CommandTarget, HttpTarget
 from holdfast.links.wires.http.pool import SharedPool
+from holdfast.observers import deliver, pass_on
 from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.gateway")
@@ -87,8 +88,7 @@ class Backend:
         self.spares.resize(entry.policy.warm)
 
     def emit(self, event: Event) -> None:
-        if self._sink is not None:
-            self._sink(event)
+        deliver(event, self._sink)
 
     # What is known
 
@@ -172,6 +172,7 @@ class Backend:
             on_request=on_request,
             on_notification=on_notification,
             on_event=on_event,
+            wants_requests=self._has_sink,
         )
         target = server.target
         if isinstance(target, HttpTarget) and self.is_per_caller:
@@ -193,7 +194,11 @@ class Backend:
                 self._listener.server_replaced(self.name)
             else:
                 self.lists.fetch_soon()
-        self.emit(event)
+        if self._sink is not None:
+            pass_on(event, self._sink)  # the link has delivered it to the observers of the process
+
+    def _has_sink(self) -> bool:
+        return self._sink is not None
 
     def on_notification(
         self, method: str, params: Mapping[str, Any] | None, principal: Principal | None = None

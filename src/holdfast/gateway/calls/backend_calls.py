@@ -113,6 +113,7 @@ class BackendCalls:
         self, context: RequestContext, backend: Backend, backend_link: BackendLink, request: BackendRequest
     ) -> dict[str, Any]:
         link, session, method = backend_link.link, context.session, request.method
+        context.goes_to(backend.name)
         backend_link.mark_used(backend.passed(context.headers) if backend.is_per_caller else None)
         headers = call_headers(context.headers, backend_link, request.route, request.params)
         params, id = _params_for(context, link.era, request), None

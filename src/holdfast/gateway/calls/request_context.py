@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from holdfast.core.eras import Era
 from holdfast.core.models import ANONYMOUS, Principal
+from holdfast.errors import HoldfastError
 from holdfast.gateway.backends.links.passed_headers import HasHeaders
 from holdfast.gateway.parking.call import ParkableCall
 from holdfast.gateway.sessions.questions import ReplyChannel
@@ -29,6 +30,10 @@ class RequestContext:
     """The call, if it can wait while its server asks the client."""
     reporting: tuple[Link, Loss] | None = None
     """A loss that the answer reports."""
+    backend: str | None = None
+    """The server that it went to, once it is known."""
+    failure: HoldfastError | None = None
+    """The error that the answer was made from."""
 
     def enter(self, session: GatewaySession) -> None:
         """The request belongs to a session."""
@@ -43,12 +48,20 @@ class RequestContext:
         self.reporting = link, loss
 
     def report_as(self, other: "RequestContext") -> None:
-        """The answer reports the loss that another context has."""
-        self.reporting = other.reporting
+        """The answer is the one to another context's request: it reports the same loss and failure."""
+        self.reporting, self.backend, self.failure = other.reporting, other.backend, other.failure
 
     def forget_headers(self) -> None:
         """The request that brought the headers is over; what was begun for it goes on."""
         self.headers = None
+
+    def goes_to(self, backend: str) -> None:
+        """The request goes to a server."""
+        self.backend = backend
+
+    def failed_with(self, error: HoldfastError) -> None:
+        """The answer is made from an error."""
+        self.failure = error
 
     def reported(self) -> None:
         """The client has read the answer."""

@@ -7,16 +7,16 @@ import re
 from datetime import UTC, datetime
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from holdfast.core.circuit import THRESHOLD
+from holdfast.gateway.config.observe import Observe
+from holdfast.gateway.config.part import MIB, Part, hash_checked
 from holdfast.links.target import RESERVED
 
 Seconds: TypeAlias = Annotated[float, Field(gt=0, le=10**9)]
 Reuse: TypeAlias = Literal["session", "principal", "shared", "call"]
 
-MIB = 1024 * 1024
-_HASH = re.compile(r"sha256:[0-9a-f]{64}").fullmatch
 CALLERS_OWN = frozenset({"authorization", "proxy-authorization"})
 """A caller's credentials for the gateway. They are sent to no server, which could act as the caller with them."""
 HOP_BY_HOP = frozenset(
@@ -28,12 +28,6 @@ _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+").fullmatch
 _HOST = re.compile(r"\[[0-9A-Fa-f:.]+\](:\d+)?|[0-9A-Fa-f:]+|[A-Za-z0-9_.-]+(:\d+)?").fullmatch
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*]+/?", re.IGNORECASE).fullmatch
 _PUBLIC = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
-
-
-class Part(BaseModel):
-    """A part of the configuration: frozen, and without unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Listen(Part):
@@ -117,9 +111,7 @@ class Token(Part):
     @field_validator("hash")
     @classmethod
     def _a_hash(cls, value: str) -> str:
-        if not _HASH(value):
-            raise ValueError("is not a hash like sha256:… of 64 digits; `holdfast token new` prints one")
-        return value
+        return hash_checked(value)
 
 
 class Auth(Part):
@@ -392,6 +384,7 @@ class Settings(Part):
     health: Health = Field(default=Health(), description="How often servers are checked.")
     clients: ClientLimits = Field(default=ClientLimits(), description="Limits for clients.")
     naming: Naming = Field(default=Naming(), description="Names of tools and prompts.")
+    observe: Observe = Field(default=Observe(), description="Logs, audit trail, metrics and traces.")
 
     @property
     def children_per_caller(self) -> int:

@@ -166,7 +166,7 @@ class Batch:
         context = RequestContext(session.principal, Era.Y2025, session, session.client, self._request, channel)
         session.begin_call(id, channel)
         try:
-            answer = await self._pipeline.answer(channel, id, self._answer(context, message))
+            answer = await self._pipeline.answer(context, channel, message, self._answer(context, message))
         finally:
             session.end_call(id, channel)
         if answer is not None:

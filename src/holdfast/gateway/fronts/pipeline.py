@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, Protocol, cast
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, InboundLadderRejection, classify_inbound_request
 
 from holdfast.core.disclosure import rpc_error
-from holdfast.core.eras import INVALID_PARAMS, UNSUPPORTED_VERSION, Era
-from holdfast.core.models import Principal
+from holdfast.core.eras import INVALID_PARAMS, UNSUPPORTED_VERSION
 from holdfast.errors import HoldfastError
 from holdfast.gateway.backends.links.passed_headers import HasHeaders
 from holdfast.gateway.calls.request_context import RequestContext
@@ -21,6 +20,7 @@ from holdfast.gateway.fronts.messages import Message
 from holdfast.gateway.fronts.refusals import CANCELLED, Refused
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.methods.client_notices import ClientNotices
+from holdfast.gateway.observer import RequestObserver
 from holdfast.gateway.sessions.questions import ReplyChannel
 from holdfast.gateway.sessions.record import Client
 from holdfast.gateway.sessions.session import GatewaySession
@@ -56,8 +56,10 @@ class Answer(NamedTuple):
 class Pipeline:
     """The steps that the fronts of one gateway share."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, transport: str) -> None:
+        """`transport` is `tcp` or `pipe`, for those who observe."""
         self._gateway = gateway
+        self.observer = RequestObserver(gateway.sink, transport)
         self.methods = Methods(gateway)
         self._notices = ClientNotices(gateway, self.methods.foreign)
 
@@ -66,15 +68,16 @@ class Pipeline:
             raise Refused.for_now("the gateway is going down")
 
     async def initialize(
-        self, principal: Principal, params: dict[str, Any], headers: HasHeaders | None = None
+        self, context: RequestContext, params: dict[str, Any]
     ) -> tuple[GatewaySession, dict[str, Any]]:
-        """Begin a 2025 session. Returns it, and the result of `initialize`. `headers` are those of the request."""
+        """Begin a 2025 session, which the request then belongs to. Returns it, and the result of `initialize`."""
         try:
             client = client_of(params)
         except BadHandshake as error:
             raise Refused(400, str(error), code=INVALID_PARAMS) from None
-        session = await self._gateway.sessions.begin(principal, client)
-        context = RequestContext(principal, Era.Y2025, session, client, headers)
+        context.identify(client)
+        session = await self._gateway.sessions.begin(context.principal, client)
+        context.enter(session)
         await self._gateway.caller_lists.learn(context)
         return session, handshake(self._gateway, context)
 
@@ -118,15 +121,40 @@ class Pipeline:
             self._notices.take(session, message.method, message.params, headers)
 
     async def answer(
-        self, channel: AnswerChannel, id: str | int, work: Coroutine[Any, Any, dict[str, Any]]
+        self,
+        context: RequestContext,
+        channel: AnswerChannel,
+        message: Message,
+        work: Coroutine[Any, Any, dict[str, Any]],
     ) -> Answer | None:
         """Do the work of a request. Returns its result or its error; None if no client is left to read it."""
+        id = message.id
+        assert id is not None
+        served = self.observer.begin(context, id, str(message.method), message.params)
+        if served is None:
+            return await self._answer(context, channel, id, work)
+        try:
+            answer = await self._answer(context, channel, id, work)
+        except BaseException as error:
+            served.failed(error)
+            raise
+        served.answered(None if answer is None else answer.message)
+        return answer
+
+    async def _answer(
+        self,
+        context: RequestContext,
+        channel: AnswerChannel,
+        id: str | int,
+        work: Coroutine[Any, Any, dict[str, Any]],
+    ) -> Answer | None:
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": id}
         try:
             message["result"] = await work
         except Refused as refused:
             message["error"] = refused.error
         except HoldfastError as error:
+            context.failed_with(error)
             message["error"] = rpc_error(error)
             return Answer(message, error)
         except asyncio.CancelledError:

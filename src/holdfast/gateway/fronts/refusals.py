@@ -21,6 +21,8 @@ class Refused(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
+        self.is_reported = False
+        """It is the end of a request that was observed, and is reported as that."""
         self.error: dict[str, Any] = {"code": code, "message": message}
         if data is not None:
             self.error["data"] = data

@@ -53,7 +53,7 @@ class StdioFront:
         self.closing = False
         """No more messages are read from the client."""
         self._gateway = gateway
-        self._pipeline = Pipeline(gateway)
+        self._pipeline = Pipeline(gateway, "pipe")
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._out = OutPipe(out, gateway.settings.clients, self.stop)
@@ -164,7 +164,7 @@ class StdioFront:
         era = Era.Y2026 if message.has_2026_envelope else Era.Y2025
         context = RequestContext(LOCAL, era, reply_channel=self)
         try:
-            answer = await self._pipeline.answer(self, id, self._answer(context, id, message))
+            answer = await self._pipeline.answer(context, self, message, self._answer(context, id, message))
         finally:
             self._calls.pop(id, None)
         if answer is not None:
@@ -192,7 +192,7 @@ class StdioFront:
 
     async def _answer_2025(self, context: RequestContext, message: Message) -> dict[str, Any]:
         if message.method == "initialize":
-            return await self._initialize(message.params)
+            return await self._initialize(context, message.params)
         if self._session is None:
             raise Refused(400, "initialize first")
         session = await self._gateway.sessions.find(self._session.id, LOCAL)
@@ -223,10 +223,10 @@ class StdioFront:
                 await self.keep_up()
         raise AssertionError("a listen ends with its result")
 
-    async def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
+    async def _initialize(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Any]:
         if self._session is not None:
             raise Refused(400, "initialized already")
-        session, result = await self._pipeline.initialize(LOCAL, params)
+        session, result = await self._pipeline.initialize(context, params)
         self._session = session
         self._pushing = asyncio.get_running_loop().create_task(self._push(session.open_streams()), name="push")
         session.links.listen()

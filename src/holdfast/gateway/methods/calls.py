@@ -49,6 +49,7 @@ class CallMethods:
             raise
         except HoldfastError as error:
             self._gateway.report(error, context.principal)
+            context.failed_with(error)
             return tool_error(error)
 
     async def _call_in_session(

@@ -29,6 +29,7 @@ from holdfast.gateway.sessions.record import KIND, Client, era_of, new_id, recor
 from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.gateway.sessions.start import start_backends
 from holdfast.gateway.tasks.ids import TaskIds
+from holdfast.observers import deliver, is_observed
 from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.gateway")
@@ -90,8 +91,8 @@ class Sessions:
             except BaseException:
                 await session.close("did not begin", end=True)
                 raise
-        if self._sink is not None:
-            self._sink(GatewaySessionBegan(time.time(), session.key, principal, era.value))
+        if is_observed(self._sink):
+            deliver(GatewaySessionBegan(time.time(), session.key, principal, era.value), self._sink)
         self.live.add(session, self.settings.live)
         session.lists.rebuild()  # other backends' lists may have changed meanwhile; only live sessions were updated
         await self._close_outdated(session)

@@ -142,6 +142,11 @@ class Call:
         self._started = 0.0
         self._credentials_version = 0
 
+    @property
+    def attempts(self) -> int:
+        """How often it was sent."""
+        return self._attempts
+
     async def run(self) -> tuple[dict[str, Any], Generation]:
         """Return the result and the generation that produced it, or raise an error that says what may be done next."""
         lifecycle = self._context.lifecycle

@@ -1,15 +1,13 @@
 """Reports what companions of one kind do, as events and in the counts of `holdfast state stats`."""
 
-import logging
 import time
 from typing import Any
 
 from holdfast.events import CompanionRefused, CompanionStepped, Event, Sink
+from holdfast.observers import deliver
 from holdfast.state.companions.figures import Counting
 from holdfast.state.companions.record import CompanionRecord
 from holdfast.state.storage.table import SessionTable
-
-log = logging.getLogger(__name__)
 
 
 class CompanionReporter:
@@ -51,9 +49,4 @@ class CompanionReporter:
             await self.flush()
 
     def _report(self, event: Event) -> None:
-        """An error of the listener is logged and does not fail the step."""
-        if self._sink is not None:
-            try:
-                self._sink(event)
-            except Exception:
-                log.exception("companions %r: on_event raised", self._kind)
+        deliver(event, self._sink)

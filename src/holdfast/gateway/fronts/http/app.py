@@ -6,12 +6,14 @@ specification names, and nothing that a client sends is answered with 500.
 
 import asyncio
 import logging
+import time
 from typing import Any, cast
 
 from holdfast.core.disclosure import INTERNAL_ERROR
 from holdfast.core.eras import UNSUPPORTED_VERSION, VERSIONS, Era
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import HoldfastError
+from holdfast.events import CallerRefused
 from holdfast.gateway.auth import Authenticator
 from holdfast.gateway.fronts.http.bodies import COMMON, RequestBodies
 from holdfast.gateway.fronts.http.connections import most_of_one_caller
@@ -27,6 +29,7 @@ from holdfast.gateway.fronts.refusals import Refused
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.process.readiness import Readiness
 from holdfast.links.codec import weight
+from holdfast.observers import deliver, is_observed
 
 log = logging.getLogger("holdfast.gateway")
 
@@ -40,7 +43,7 @@ class HttpFront:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        pipeline = Pipeline(gateway)
+        pipeline = Pipeline(gateway, "tcp")
         self.keep_alive = KeepAlive(lambda: gateway.settings.clients.keep_alive)
         self._2025 = Front2025(gateway, pipeline, self.keep_alive)
         self._2026 = Front2026(gateway, pipeline, self.keep_alive)
@@ -86,13 +89,21 @@ class HttpFront:
         except Exception:
             log.exception("a request could not be answered")
             refused = Refused(500, "Internal error", code=INTERNAL_ERROR)
-        await (request or Request({**scope, "headers": []}, receive, send)).refuse(refused)
+        request = request or Request({**scope, "headers": []}, receive, send)
+        self._report_refused(request, refused)
+        await request.refuse(refused)
 
     def _refused(self, error: Refused | HoldfastError) -> Refused:
         if isinstance(error, Refused):
             return error
         self._gateway.report(error)
         return Refused.because(error)
+
+    def _report_refused(self, request: Request, refused: Refused) -> None:
+        sink = self._gateway.sink
+        if is_observed(sink) and not refused.is_reported:
+            status, reason = refused.status, str(refused.error["message"])
+            deliver(CallerRefused(time.time(), status, reason, request.principal, request.address), sink)
 
     async def _plain(self, request: Request, path: str) -> None:
         endpoint = self._gateway.settings.listen.path
@@ -175,7 +186,9 @@ class HttpFront:
             try:
                 await front.post(request, principal, message, accepts)
             except (Refused, HoldfastError) as error:
-                await request.refuse(self._refused(error), message.id)
+                refused = self._refused(error)
+                self._report_refused(request, refused)
+                await request.refuse(refused, message.id)
 
     def _is_2026(self, request: Request, message: Message) -> bool:
         """The era of a request, by its header; by its envelope where the header is missing or odd."""

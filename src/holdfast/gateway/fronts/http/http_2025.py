@@ -64,7 +64,9 @@ class Front2025:
         self._pipeline.refuse_if_draining()
         if b"mcp-session-id" in request.headers:
             raise Refused(400, "initialize begins a session, so it carries no session id")
-        session, result = await self._pipeline.initialize(principal, message.params, request)
+        context = RequestContext(principal, Era.Y2025, headers=request)
+        with self._pipeline.observer.observing(context, message):
+            session, result = await self._pipeline.initialize(context, message.params)
         answer = {"jsonrpc": "2.0", "id": message.id, "result": result}
         headers = [(b"mcp-session-id", session.id.encode())]
         if accepts.json:
@@ -102,7 +104,7 @@ class Front2025:
         self._alive.add(channel)
         try:
             answer = await self._pipeline.answer(
-                channel, id, self._pipeline.methods.answer(context, method, message.params)
+                context, channel, message, self._pipeline.methods.answer(context, method, message.params)
             )
         finally:
             self._alive.remove(channel)

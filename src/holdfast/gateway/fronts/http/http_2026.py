@@ -59,16 +59,20 @@ class Front2026:
             _check_task_header(params, headers)
         self._pipeline.refuse_if_draining()
         if method == "server/discover":
-            result = await self._pipeline.discover(RequestContext(principal, Era.Y2026, None, client, request))
+            context = RequestContext(principal, Era.Y2026, None, client, request)
+            with self._pipeline.observer.observing(context, message):
+                result = await self._pipeline.discover(context)
             await request.reply_json(200, {"jsonrpc": "2.0", "id": id, "result": result})
         elif method == "subscriptions/listen":
             session = await self._session(headers, principal, client)
-            await self._listen(request, RequestContext(principal, Era.Y2026, session, client, request), id, params)
+            context = RequestContext(principal, Era.Y2026, session, client, request)
+            with self._pipeline.observer.observing(context, message):
+                await self._listen(request, context, id, params)
         else:
             session = await self._session(headers, principal, client)
             channel = PostReplyChannel(request, accepts, self._gateway.answer_stream)
             context = RequestContext(principal, Era.Y2026, session, client, request, channel)
-            await self._call(request, context, channel, id, method, params)
+            await self._call(request, context, channel, message)
 
     def _check_param_headers(self, params: dict[str, Any], headers: Mapping[str, str]) -> None:
         """Refuse a call whose headers repeat a tool's arguments wrongly."""
@@ -92,9 +96,7 @@ class Front2026:
         request: Request,
         context: RequestContext,
         channel: PostReplyChannel,
-        id: str | int,
-        method: str,
-        params: dict[str, Any],
+        message: Message,
     ) -> None:
         task, session = asyncio.current_task(), context.session
         assert task is not None
@@ -108,7 +110,10 @@ class Front2026:
         try:
             with session.calling() if session is not None else contextlib.nullcontext():
                 answer = await self._pipeline.answer(
-                    channel, id, self._pipeline.methods.answer(context, method, params)
+                    context,
+                    channel,
+                    message,
+                    self._pipeline.methods.answer(context, str(message.method), message.params),
                 )
         finally:
             self._alive.remove(channel)

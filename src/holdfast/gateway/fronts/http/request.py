@@ -43,7 +43,18 @@ _STREAM_HEADERS = [
 class Request:
     """One HTTP request. Headers by lower-case name; the body is read when asked for."""
 
-    __slots__ = ("_extra", "_receive", "_scope", "_send", "begun", "headers", "method", "repeated", "revoked")
+    __slots__ = (
+        "_extra",
+        "_receive",
+        "_scope",
+        "_send",
+        "begun",
+        "headers",
+        "method",
+        "principal",
+        "repeated",
+        "revoked",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope = scope
@@ -54,6 +65,8 @@ class Request:
         """The answer's head is written."""
         self.revoked = False
         """The token that let it in is no longer valid: the task that answers it is cancelled, and must end."""
+        self.principal: str | None = None
+        """Who sent it, once that is known."""
         self.method: str = scope["method"]
         raw: list[tuple[bytes, bytes]] = scope["headers"]
         self.headers: dict[bytes, bytes] = dict(raw)
@@ -177,8 +190,15 @@ class Request:
         await self._send({"type": "http.response.body", "body": b""})
 
     def is_of(self, owner: str) -> None:
-        """Record at the connection whose request it is."""
+        """Record, here and at the connection, whose request it is."""
+        self.principal = owner
         belongs_to(self._send, owner)
+
+    @property
+    def address(self) -> str | None:
+        """The address that the connection comes from."""
+        client = self._scope.get("client")
+        return None if client is None else str(client[0])
 
     def hang_up(self) -> None:
         """Close the connection, in the middle of an answer or not."""

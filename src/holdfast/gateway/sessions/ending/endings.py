@@ -18,6 +18,7 @@ from holdfast.gateway.sessions.ending.stored import TOPIC, StoredSessions
 from holdfast.gateway.sessions.live import LiveSessions
 from holdfast.gateway.sessions.record import KIND
 from holdfast.gateway.sessions.session import GatewaySession
+from holdfast.observers import deliver, is_observed
 from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.gateway")
@@ -93,9 +94,9 @@ class Endings:
             await self._stored.end_at_servers(session.key, session.unopened())
         await session.close(reason, end=announce)
         session.step(GatewaySessionEvent.DRAINED)
-        if self._sink is not None:
+        if is_observed(self._sink):
             lifetime = self._clock.monotonic() - session.usage.begun
-            self._sink(GatewaySessionEnded(time.time(), session.key, session.principal, reason, lifetime))
+            deliver(GatewaySessionEnded(time.time(), session.key, session.principal, reason, lifetime), self._sink)
 
     async def end_stored(self, record: Record, reason: str) -> bool:
         """End a session by its record, whether it is live here or not. One process does it."""

@@ -22,6 +22,7 @@ from holdfast.gateway.sessions.record import KIND
 from holdfast.links.lifecycle.ending import end_saved
 from holdfast.links.memory.store import KIND as LINKS
 from holdfast.links.options import Options
+from holdfast.observers import deliver, is_observed
 from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.gateway")
@@ -60,8 +61,8 @@ class StoredSessions:
         finally:
             await self._store.release(claim)
         age = self._lifetimes.ages(record)[1]
-        if self._sink is not None:
-            self._sink(GatewaySessionEnded(time.time(), record.id, record.principal, reason, age))
+        if is_observed(self._sink):
+            deliver(GatewaySessionEnded(time.time(), record.id, record.principal, reason, age), self._sink)
         return ended
 
     async def end_of_principal(self, record: Record, backend: Backend, settings: Settings) -> None:

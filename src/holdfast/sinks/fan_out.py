@@ -1,0 +1,31 @@
+"""Several sinks as one: each gets every event, whatever another one does with it."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from holdfast.events import Event
+from holdfast.observers import pass_on
+
+
+class ClosableSink(Protocol):
+    """A sink with something to write off at the end."""
+
+    def __call__(self, event: Event) -> None: ...
+    def close(self) -> None:
+        """Write what is left, in bounded time. It gets no event after that."""
+        ...
+
+
+class FanOut:
+    """The sinks of one gateway, or of one program."""
+
+    def __init__(self, sinks: Sequence[ClosableSink]) -> None:
+        self._sinks = tuple(sinks)
+
+    def __call__(self, event: Event) -> None:
+        for sink in self._sinks:
+            pass_on(event, sink)
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
