@@ -12,7 +12,7 @@ import click
 
 from holdfast.cli.output import ProgressLine, print_json, table
 from holdfast.cli.program import Decorated, argument, command, error_json, json_option
-from holdfast.cli.terminal import DIM, GREEN, RED, YELLOW, Styled, columns, err, inline, out, padded
+from holdfast.cli.terminal import DIM, GREEN, RED, YELLOW, Styled, columns, err, indented, inline, out, padded
 from holdfast.client.calls.leased import leased
 from holdfast.client.files import Servers, read_servers
 from holdfast.client.runs.scope import run as run_scope
@@ -107,7 +107,7 @@ def tools(file: str, server: str | None, timeout: float, json: bool) -> None:
             table(("server", "tool", "what it does"), rows, whole=("tool",))
         for name, result in found.items():
             if isinstance(result, HoldfastError):
-                err.print(f"{inline(name)}: {result}")
+                err.print(f"{inline(name)}: {indented(str(result))}")
     if any(isinstance(result, HoldfastError) for result in found.values()):
         raise click.exceptions.Exit(1)
 
@@ -244,6 +244,6 @@ def doctor(file: str, timeout: float, json: bool) -> None:
                     out.print("    ", " " * width, Styled(each["finding"], YELLOW))
             else:
                 mark = Styled("off ", DIM) if each["ok"] is None else Styled("FAIL", RED)
-                out.print(mark, padded(inline(each["server"]), width), each["why"])
+                out.print(mark, padded(inline(each["server"]), width), indented(each["why"]))
     if any(each["ok"] is False for each in found):
         raise click.exceptions.Exit(1)

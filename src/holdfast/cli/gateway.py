@@ -5,8 +5,9 @@ import gc
 import json as json_module
 import logging
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from pydantic import ValidationError
@@ -15,7 +16,7 @@ from holdfast.cli.keys import keys_option, read_keys
 from holdfast.cli.output import moment, print_json, table
 from holdfast.cli.program import argument, command, json_option, store_option
 from holdfast.cli.records import Found, all_records, as_json, refuse_corrupt
-from holdfast.cli.terminal import err, inline, out
+from holdfast.cli.terminal import err, indented, inline, out
 from holdfast.core.models import Record
 from holdfast.core.values import members
 from holdfast.errors import HoldfastError, NotFound, UsageError
@@ -25,6 +26,8 @@ from holdfast.gateway.config.file import Config, Mistake, load_config, read_conf
 from holdfast.gateway.config.settings import Token
 from holdfast.gateway.sessions.record import KIND, record_id
 from holdfast.stores import open_store
+
+T = TypeVar("T")
 
 _config = argument("config", "CONFIG", "An mcp.json, or YAML with policies.", type=click.Path(path_type=Path))
 _id = argument("id", "ID", "The record's name, or the session's id.")
@@ -89,8 +92,7 @@ def serve(
 
         await Program(loaded, insecure=insecure, keys=keys).serve(ready)
 
-    _faster()
-    asyncio.run(main())
+    _run(main())
 
 
 def _with(config: Config, host: str | None, port: int | None, store: str | None) -> Config:
@@ -100,12 +102,14 @@ def _with(config: Config, host: str | None, port: int | None, store: str | None)
     return Config(settings, config.entries, config.path)
 
 
-def _faster() -> None:
+def _run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a gateway, on the faster event loop where there is one."""
     try:
-        import uvloop
+        from uvloop import new_event_loop
     except ImportError:  # not on Windows
-        return
-    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # pyright: ignore[reportDeprecated] - 3.11 has no other way
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(main)
 
 
 @command()
@@ -118,15 +122,16 @@ def check(config: Path, insecure: bool, keys_file: Path | None, json: bool) -> N
     loaded, mistakes = read_config(config, here=True, insecure=insecure)
     if loaded is not None and (lacking := asyncio.run(_lacking(loaded, keys_file))) is not None:
         loaded, mistakes = None, [lacking]
+    shown = inline(str(config))
     if json:
         found = [{"line": m.line, "where": m.where, "what": m.what, "remedy": m.remedy} for m in mistakes]
         print_json({"file": str(config), "good": loaded is not None, "mistakes": found})
     elif loaded is not None:
         names = inline(", ".join(loaded.entries))
-        out.print(f"{config}: good, {len(loaded.entries)} servers: {names or 'none'}")
+        out.print(f"{shown}: good, {len(loaded.entries)} servers: {names or 'none'}")
     else:
         for mistake in mistakes:
-            err.print(f"{config}: {mistake}")
+            err.print(f"{shown}: {indented(str(mistake))}")
     if loaded is None:
         raise click.exceptions.Exit(1)
 
@@ -316,12 +321,11 @@ def demo(check: bool, port: int, json: bool) -> None:
 
     if json and not check:
         raise click.UsageError("--json needs --check")
-    _faster()
     if not check:
-        asyncio.run(show.serve(out.print, port))
+        _run(show.serve(out.print, port))
         return
     lines: list[str] = []
-    good = asyncio.run(show.check(lines.append if json else out.print))
+    good = _run(show.check(lines.append if json else out.print))
     if json:
         print_json({"ok": good, "lines": lines})
     if not good:

@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from holdfast.cli.output import print_json
-from holdfast.cli.terminal import RED, Styled, err
+from holdfast.cli.terminal import RED, Styled, err, indented
 from holdfast.errors import HoldfastError, UsageError
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -99,10 +99,9 @@ def _report(error: HoldfastError, json: bool) -> int:
     if json:
         print_json({"error": error_json(error)})
     else:
-        what = error.what.replace("\n", "\n  ")
-        err.print(Styled("error:", RED), what)
+        err.print(Styled("error:", RED), indented(error.what))
         if error.remedy:
-            err.print(f"  try: {error.remedy}")
+            err.print(f"  try: {indented(error.remedy)}")
     return 2
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import click
 
 from holdfast.cli.output import print_json
-from holdfast.cli.terminal import err
+from holdfast.cli.terminal import err, indented
 from holdfast.core.models import Record
 from holdfast.errors import CorruptRecord
 from holdfast.stores import Store
@@ -53,7 +53,7 @@ def refuse_corrupt(corrupt: list[CorruptRecord], json: bool, done: str = "shown"
         print_json({"error": about}, to=err)
     else:
         for error in corrupt[:SHOWN]:
-            err.print(f"not {done}: {error}")
+            err.print(f"not {done}: {indented(str(error))}")
         if len(corrupt) > SHOWN:
             err.print(f"not {done}: {len(corrupt) - SHOWN} more")
     raise click.exceptions.Exit(1)

@@ -14,7 +14,7 @@ import click
 from holdfast.cli.keys import keys_option, read_keys
 from holdfast.cli.output import moment, print_json, table
 from holdfast.cli.program import argument, command, json_option, store_option
-from holdfast.cli.terminal import BOLD, Styled, err, inline, out, printable
+from holdfast.cli.terminal import BOLD, Styled, err, indented, inline, out, printable
 from holdfast.core.models import ANONYMOUS, LogEntry, Record
 from holdfast.core.values import members
 from holdfast.errors import CorruptRecord
@@ -112,7 +112,7 @@ def ls(
         if more:
             out.print(f"… {len(found)} shown; see more with --limit")
         for error in corrupt:
-            err.print(f"corrupt: {error}")
+            err.print(f"corrupt: {indented(str(error))}")
     if corrupt:
         raise click.exceptions.Exit(1)
 

@@ -13,7 +13,7 @@ from holdfast.cli.keys import VARIABLE, keys_option, read_keys
 from holdfast.cli.output import ProgressLine, moment, print_json, table
 from holdfast.cli.program import argument, command, error_json, json_option
 from holdfast.cli.records import as_json, refuse_corrupt, state_of
-from holdfast.cli.terminal import BOLD, DIM, GREEN, RED, Styled, err, inline, out
+from holdfast.cli.terminal import BOLD, DIM, GREEN, RED, Styled, err, indented, inline, out
 from holdfast.core.models import Reaped, Record
 from holdfast.core.records import State
 from holdfast.errors import ConfigError, CorruptRecord, NotFound
@@ -47,7 +47,7 @@ def check(url: str, create: bool, keys_file: Path | None, json: bool) -> None:
                     mark = Styled("ok  ", GREEN) if line.ok else Styled("FAIL", RED)
                     out.print(mark, f"{line.name:<34} {line.seconds * 1000:8.1f} ms")
                     if not line.ok:
-                        out.print(f"     {line.why}")
+                        out.print(f"     {indented(line.why)}")
         return lines
 
     lines = asyncio.run(main())
@@ -129,7 +129,7 @@ def list_records(
         if total > len(records) + len(corrupt):
             out.print(f"… {len(records)} of {total}; see more with --limit")
         for error in corrupt:
-            err.print(f"corrupt: {error}")
+            err.print(f"corrupt: {indented(str(error))}")
     if corrupt:
         raise click.exceptions.Exit(1)
 

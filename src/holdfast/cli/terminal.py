@@ -27,6 +27,11 @@ def inline(text: str) -> str:
     return printable(text).replace("\n", "\\n")
 
 
+def indented(text: str) -> str:
+    """The text with all lines but the first indented, so that none looks like a line of ours."""
+    return text.replace("\n", "\n    ")
+
+
 def _escape(found: re.Match[str]) -> str:
     return json.dumps(found.group())[1:-1]
 
