@@ -12,9 +12,6 @@ import tempfile
 import time
 from multiprocessing.connection import wait
 
-from rich.console import Console
-from rich.table import Table
-
 import holdfast
 
 WRITERS = 4
@@ -52,7 +49,6 @@ async def read(url: str) -> tuple[holdfast.stores.Record, list[holdfast.stores.L
 
 
 def main() -> int:
-    console = Console(highlight=False)
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/sessions.db"
         asyncio.run(create(url))
@@ -61,7 +57,7 @@ def main() -> int:
         # A pipe for each writer: a queue has a lock, which a killed writer would never release.
         pipes = [context.Pipe(duplex=False) for _ in range(WRITERS)]
         crew = [context.Process(target=writer, args=(n, url, start, pipes[n][1])) for n in range(WRITERS)]
-        console.print(f"{WRITERS} processes, {EDITS} edits each, one session on SQLite …")
+        print(f"{WRITERS} processes, {EDITS} edits each, one session on SQLite …")
         for process, (_, theirs) in zip(crew, pipes, strict=True):
             process.start()
             theirs.close()
@@ -86,27 +82,23 @@ def main() -> int:
         record, log = asyncio.run(read(url))
 
     kept = {number: [e.data["n"] for e in log if e.data["by"] == number] for number in range(WRITERS)}
-    table = Table("process", "fate", "edits that returned", "edits in the log", "lost", box=None, pad_edge=False)
+    row = "{:<9}  {:<16}  {:<19}  {:<16}  {}"
+    print(row.format("process", "fate", "edits that returned", "edits in the log", "lost"))
     lost = 0
     for number in range(WRITERS):
         missing = len(set(range(returned[number])) - set(kept[number]))
         lost += missing
         fate = f"SIGKILL after {returned[number]}" if number == killed else "finished"
-        table.add_row(f"writer {number}", fate, str(returned[number]), str(len(kept[number])), str(missing))
-    console.print(table)
+        print(row.format(f"writer {number}", fate, returned[number], len(kept[number]), missing))
 
     in_order = [e.rev for e in log] == list(range(2, len(log) + 2)) and [e.seq for e in log] == list(
         range(1, len(log) + 1)
     )
     counted = record.data == {"lines": len(log)} and record.rev == len(log) + 1
     finished = all(returned[n] == EDITS for n in range(WRITERS) if n != killed)
-    console.print(
-        f"session draft/d1: rev {record.rev}, {record.data['lines']} lines, {len(log)} log entries, {took:.1f} s"
-    )
+    print(f"session draft/d1: rev {record.rev}, {record.data['lines']} lines, {len(log)} log entries, {took:.1f} s")
     good = lost == 0 and in_order and counted and finished and killed is not None
-    console.print(
-        "nothing was lost, repeated or half-written" if good else "SOMETHING WAS LOST", style="green" if good else "red"
-    )
+    print("nothing was lost, repeated or half-written" if good else "SOMETHING WAS LOST")
     return 0 if good else 1
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from tokenize import COMMENT, STRING
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import holdfast
 from holdfast.cli import app
@@ -293,12 +293,10 @@ def test_a_remedy_names_arguments_settings_and_commands_that_exist() -> None:
 
 
 _HEAVY = (
-    "mcp mcp_types httpx2 aiohttp uvicorn typer rich yaml asyncpg redis aiosqlite cryptography jsonschema fastmcp "
+    "mcp mcp_types httpx2 aiohttp uvicorn click yaml asyncpg redis aiosqlite cryptography jsonschema fastmcp "
     "langchain_core opentelemetry pydantic pydantic_core anyio httptools ssl asyncio"
 )
-_LATER = (
-    "mcp mcp_types httpx2 uvicorn typer rich yaml asyncpg redis aiosqlite jsonschema fastmcp langchain_core pydantic"
-)
+_LATER = "mcp mcp_types httpx2 uvicorn click yaml asyncpg redis aiosqlite jsonschema fastmcp langchain_core pydantic"
 
 
 @pytest.mark.promise("house.imports")

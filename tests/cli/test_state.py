@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from click.testing import CliRunner, Result
 from pydantic import Field
-from typer.testing import CliRunner, Result
 
 from holdfast import Principal, Sessions, SessionState, Store, open_store
 from holdfast.cli import app
@@ -83,6 +83,13 @@ def refused(result: Result) -> str:
     assert len(result.stderr.splitlines()) <= 3
     assert not {"\x1b", "\x9b", "\u202e"} & set(result.stderr)
     return result.stderr
+
+
+def refused_json(result: Result) -> dict[str, Any]:
+    """The error as a program reads it: an object on stdout, and nothing beside it."""
+    assert (result.exit_code, result.stderr) == (2, "")
+    assert not {"\x1b", "\x9b", "\u202e"} & set(result.stdout)
+    return json.loads(result.stdout)["error"]
 
 
 def sql(tmp_path: Path, statement: str, *given: object) -> None:
@@ -308,15 +315,17 @@ def test_unknown_ended_and_expired_are_told_apart(url: str) -> None:
 
     expired, ended = on(url, fill, clock=ManualClock(1_500_000_000.0))
     for command in ("show", "log", "fork"):
-        for handle, says in (
-            ("s_never", "the session 's_never' does not exist"),
-            (ended, f"the session {ended!r} was ended"),
-            (expired, f"the session {expired!r} has expired"),
+        for handle, says, kind in (
+            ("s_never", "the session 's_never' does not exist", "NotFound"),
+            (ended, f"the session {ended!r} was ended", "Ended"),
+            (expired, f"the session {expired!r} has expired", "SessionExpired"),
         ):
-            for extra in ([], ["--json"]):
-                told = refused(state(url, command, handle, *extra))
-                assert says in told
-                assert "  try: " in told
+            told = refused(state(url, command, handle))
+            assert says in told
+            assert "  try: " in told
+            error = refused_json(state(url, command, handle, "--json"))
+            assert (error["type"], error["family"], error["message"]) == (kind, "Rejected", says)
+            assert error["remedy"] in told
     gone = state(url, "end", expired, ended, "--json")
     assert (gone.exit_code, json.loads(gone.output)) == (1, {"ended": [expired], "absent": {ended: "ended"}})
     assert state(url, "end", expired).output == f"there was no session {expired} to end: it was ended before\n"
@@ -331,7 +340,7 @@ def test_an_odd_handle_is_an_error_and_ends_nothing(url: str, odd: str) -> None:
     handle = on(url, filled)
     for command in (["show", odd], ["log", odd], ["fork", odd], ["end", handle, odd]):
         assert "is not a handle" in refused(state(url, *command))
-        assert "is not a handle" in refused(state(url, *command, "--json"))
+        assert "is not a handle" in refused_json(state(url, *command, "--json"))["message"]
     assert state(url, "show", handle).exit_code == 0
     assert "principal" in refused(state(url, "ls", "--principal", odd))
     assert state(url, "ls", "--type", odd).output == "no sessions\n"

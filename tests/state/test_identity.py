@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import mcp
 import pytest
+from click.testing import CliRunner
 from fastmcp import Client, FastMCP
 from fastmcp.dependencies import Depends
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import InvalidSignature
 from mcp.server.mcpserver.resolve import Resolve
-from typer.testing import CliRunner
 
 import holdfast
 from holdfast.cli import app

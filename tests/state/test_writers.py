@@ -10,9 +10,9 @@ from typing import Any
 import httpx2
 import mcp
 import pytest
+from click.testing import CliRunner
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CreateMessageResult, TextContent
-from typer.testing import CliRunner
 
 from holdfast.cli import app
 from tests.state.replicas import FRAMEWORKS, Replica, replicas

@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import aclosing
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import holdfast
 from holdfast.cli import app

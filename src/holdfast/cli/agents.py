@@ -4,16 +4,15 @@ import asyncio
 import difflib
 import json as json_module
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
-import typer
-from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Table
-from rich.text import Text
+import click
 
-from holdfast.cli.output import JsonFlag, err, out, print_json, printable, run
+from holdfast.cli.output import ProgressLine, print_json, table
+from holdfast.cli.program import Decorated, argument, command, error_json, json_option
+from holdfast.cli.terminal import DIM, GREEN, RED, YELLOW, Styled, columns, err, indented, inline, out, padded
 from holdfast.client.calls.leased import leased
 from holdfast.client.files import Servers, read_servers
 from holdfast.client.runs.scope import run as run_scope
@@ -22,15 +21,19 @@ from holdfast.errors import AnswerTimeout, ConfigError, HoldfastError, NotFound,
 from holdfast.gateway.config.file import is_ours, servers_of
 from holdfast.links.reporter import SESSIONLESS, SESSIONLESS_REMEDY
 
-File = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE",
-        help="A server file (mcp.json or the gateway's YAML) or a server's URL.",
-        show_default=False,
-    ),
-]
-Timeout = Annotated[float, typer.Option("--timeout", help="Timeout in seconds for each server.")]
+file_argument = argument("file", "FILE", "A server file (mcp.json or the gateway's YAML) or a server's URL.")
+
+
+def timeout_option(default: float) -> Callable[[Decorated], Decorated]:
+    """`--timeout`, with the command's default."""
+    return click.option(
+        "--timeout",
+        metavar="SECONDS",
+        type=float,
+        default=default,
+        show_default=True,
+        help="Timeout for each server.",
+    )
 
 
 def _read(file: str) -> Servers:
@@ -58,12 +61,12 @@ def _one(servers: Servers, name: str, file: str) -> Server:
     return servers[name]
 
 
-def tools(
-    file: File,
-    server: Annotated[str | None, typer.Argument(help="Only this server.", show_default=False)] = None,
-    timeout: Timeout = 30.0,
-    json: JsonFlag = False,
-) -> None:
+@command()
+@file_argument
+@argument("server", "[SERVER]", "Only this server.", required=False)
+@timeout_option(30.0)
+@json_option
+def tools(file: str, server: str | None, timeout: float, json: bool) -> None:
     """List the tools of every server in a file. If a server fails, it is reported and the others are listed."""
 
     async def main() -> dict[str, Any]:
@@ -84,29 +87,29 @@ def tools(
         wrong = {} if server else servers.wrong
         return {**{each.name: result for each, result in zip(chosen, found, strict=True)}, **wrong}
 
-    found = run(main())
+    found = asyncio.run(main())
     if json:
         print_json(
             {
-                name: {"error": str(result)}
+                name: {"error": error_json(result)}
                 if isinstance(result, HoldfastError)
                 else {"tools": [tool.model_dump(by_alias=True, mode="json", exclude_none=True) for tool in result]}
                 for name, result in found.items()
             }
         )
     else:
-        table = Table("server", "tool", "what it does", box=None, pad_edge=False)
+        rows: list[tuple[str, str, str]] = []
         for name, result in found.items():
             for tool in result if not isinstance(result, HoldfastError) else ():
                 text = (tool.description or tool.title or "").strip().splitlines()
-                table.add_row(printable(name), printable(tool.name), printable(text[0] if text else ""))
-        if table.row_count:
-            out.print(table)
+                rows.append((name, tool.name, text[0] if text else ""))
+        if rows:
+            table(("server", "tool", "what it does"), rows, whole=("tool",))
         for name, result in found.items():
             if isinstance(result, HoldfastError):
-                err.print(f"{printable(name)}: {printable(str(result))}")
+                err.print(f"{inline(name)}: {indented(str(result))}")
     if any(isinstance(result, HoldfastError) for result in found.values()):
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 @asynccontextmanager
@@ -123,7 +126,7 @@ async def _within(seconds: float, server: str) -> AsyncGenerator[None, None]:
         ) from None
 
 
-def _arguments(given: list[str], schema: dict[str, Any]) -> dict[str, Any]:
+def _arguments(given: Sequence[str], schema: dict[str, Any]) -> dict[str, Any]:
     """Parse key=value arguments by the tool's schema; values may be given as JSON."""
     properties = cast("dict[str, dict[str, Any]]", schema.get("properties") or {})
     found: dict[str, Any] = {}
@@ -148,25 +151,22 @@ def _arguments(given: list[str], schema: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def call(
-    file: File,
-    server: Annotated[str, typer.Argument(help="The server.", show_default=False)],
-    tool: Annotated[str, typer.Argument(help="The tool.", show_default=False)],
-    arguments: Annotated[list[str] | None, typer.Argument(help="key=value …", show_default=False)] = None,
-    timeout: Timeout = 300.0,
-    json: JsonFlag = False,
-) -> None:
+@command()
+@file_argument
+@argument("server", "SERVER", "The server.")
+@argument("tool", "TOOL", "The tool.")
+@argument("arguments", "[KEY=VALUE]...", "The tool's arguments; values may be JSON.", nargs=-1)
+@timeout_option(300.0)
+@json_option
+def call(file: str, server: str, tool: str, arguments: tuple[str, ...], timeout: float, json: bool) -> None:
     """Call one tool. Exit code 1 if the tool itself reports a failure."""
 
     async def main() -> Any:
         chosen = _one(_read(file), server, file)
-        columns = (TextColumn("{task.description}"), BarColumn())
-        with Progress(*columns, console=err, transient=True, disable=json) as progress:
-            bar = progress.add_task(f"{printable(server)} {printable(tool)}", total=None)
+        with ProgressLine(f"{server} {tool}", quiet=json) as progress:
 
             async def on_progress(done: float, total: float | None, message: str | None) -> None:
-                label = f"{printable(tool)} {printable(message)}" if message else printable(tool)
-                progress.update(bar, completed=done, total=total, description=label)
+                progress.show(done, total, f"{tool} {message}" if message else tool)
 
             async with _within(timeout, server), run_scope():
                 known = {each.name: each for each in await chosen.list_tools()}
@@ -177,21 +177,25 @@ def call(
                         server=server,
                         remedy=f"did you mean {near[0]}?" if near else f"it has {', '.join(known)[:300]}",
                     )
-                wanted = _arguments(arguments or [], known[tool].input_schema)
+                wanted = _arguments(arguments, known[tool].input_schema)
                 return await chosen.call_tool(tool, wanted, timeout=timeout, on_progress=on_progress)
 
-    result = run(main())
+    result = asyncio.run(main())
     if json:
         print_json(result.model_dump(by_alias=True, mode="json", exclude_none=True))
     else:
         for content in result.content:
             text = getattr(content, "text", None)
-            out.print(printable(text) if text is not None else f"[{content.type}]")
+            out.print(text if text is not None else f"[{content.type}]")
     if result.is_error:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
-def doctor(file: File, timeout: Timeout = 30.0, json: JsonFlag = False) -> None:
+@command()
+@file_argument
+@timeout_option(30.0)
+@json_option
+def doctor(file: str, timeout: float, json: bool) -> None:
     """Connect to every server in a file; show era, version, capabilities and time, or the error."""
 
     async def look(server: Server) -> dict[str, Any]:
@@ -226,19 +230,20 @@ def doctor(file: File, timeout: Timeout = 30.0, json: JsonFlag = False) -> None:
         wrong = [{"server": name, "ok": False, "why": str(error)} for name, error in servers.wrong.items()]
         return [*await asyncio.gather(*(look(server) for server in servers.values())), *wrong]
 
-    found = run(main())
+    found = asyncio.run(main())
     if json:
         print_json(found)
     else:
+        width = max((columns(inline(each["server"])) for each in found), default=0)
         for each in found:
             if each["ok"]:
-                mark = Text("ok  ", "green")
-                words = f"{each['version']} ({each['why_era']})  {each['milliseconds']} ms  {printable(each['name'])}  "
-                out.print(mark, f"{printable(each['server']):<20}", words + printable(", ".join(each["capabilities"])))
+                words = f"{each['version']} ({each['why_era']})  {each['milliseconds']} ms  {inline(each['name'])}"
+                capabilities = inline(", ".join(each["capabilities"]))
+                out.print(Styled("ok  ", GREEN), padded(inline(each["server"]), width), f"{words}  {capabilities}")
                 if each["finding"] is not None:
-                    out.print(Text("     ", "yellow"), f"{'':<20}", each["finding"])
+                    out.print("    ", " " * width, Styled(each["finding"], YELLOW))
             else:
-                mark = Text("off ", "dim") if each["ok"] is None else Text("FAIL", "bold red")
-                out.print(mark, f"{printable(each['server']):<20}", printable(each["why"]))
+                mark = Styled("off ", DIM) if each["ok"] is None else Styled("FAIL", RED)
+                out.print(mark, padded(inline(each["server"]), width), indented(each["why"]))
     if any(each["ok"] is False for each in found):
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)

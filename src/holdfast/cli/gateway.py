@@ -5,19 +5,21 @@ import gc
 import json as json_module
 import logging
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, TypeVar
 
-import typer
+import click
 from pydantic import ValidationError
-from rich.table import Table
 
-from holdfast.cli.keys import KeysFile, read_keys
-from holdfast.cli.output import JsonFlag, as_json, err, moment, out, print_json, printable, run
-from holdfast.cli.records import Found, all_records, refuse_corrupt
+from holdfast.cli.keys import keys_option, read_keys
+from holdfast.cli.output import moment, print_json, table
+from holdfast.cli.program import argument, command, json_option, store_option
+from holdfast.cli.records import Found, all_records, as_json, refuse_corrupt
+from holdfast.cli.terminal import err, indented, inline, out
 from holdfast.core.models import Record
 from holdfast.core.values import members
-from holdfast.errors import HoldfastError, NotFound
+from holdfast.errors import HoldfastError, NotFound, UsageError
 from holdfast.gateway.auth import new_token
 from holdfast.gateway.backends.ownership import PROCESSES
 from holdfast.gateway.config.file import Config, Mistake, load_config, read_config
@@ -25,27 +27,37 @@ from holdfast.gateway.config.settings import Token
 from holdfast.gateway.sessions.record import KIND, record_id
 from holdfast.stores import open_store
 
-File = Annotated[Path, typer.Argument(metavar="CONFIG", help="An mcp.json, or YAML with policies.", show_default=False)]
-StoreUrl = Annotated[str, typer.Option("--store", help="The gateway's store, e.g. sqlite:///g.db", show_default=False)]
-sessions = typer.Typer(help="Sessions of the gateway: list, show, end.", no_args_is_help=True)
-token = typer.Typer(help="Tokens for callers.", no_args_is_help=True)
+T = TypeVar("T")
+
+_config = argument("config", "CONFIG", "An mcp.json, or YAML with policies.", type=click.Path(path_type=Path))
+_id = argument("id", "ID", "The record's name, or the session's id.")
+_store = store_option("The gateway's store, e.g. sqlite:///g.db")
 
 
+@command()
+@_config
+@click.option("--host", metavar="ADDRESS", help="Bind to this address.")
+@click.option("--port", metavar="N", type=click.IntRange(0, 65535), help="Bind to this port; 0 takes a free one.")
+@click.option("--store", metavar="URL", help="The store of sessions, e.g. sqlite:///g.db")
+@click.option("--stdio", is_flag=True, help="Serve one client over stdin and stdout.")
+@keys_option
+@click.option("--insecure", is_flag=True, help="Allow binding beyond loopback without auth.")
+@click.option("--verbose", "-v", is_flag=True, help="Log at level INFO, not WARNING.")
+@click.option("--json", is_flag=True, help="Print the address as one line of JSON when ready, and errors as JSON.")
 def serve(
-    config: File,
-    host: Annotated[str | None, typer.Option(help="Bind to this address.", show_default=False)] = None,
-    port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Bind to this port; 0 takes a free one.", show_default=False)
-    ] = None,
-    store: Annotated[
-        str | None, typer.Option(help="The store of sessions, e.g. sqlite:///g.db", show_default=False)
-    ] = None,
-    stdio: Annotated[bool, typer.Option("--stdio", help="Serve one client over stdin and stdout.")] = False,
-    keys_file: KeysFile = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Allow binding beyond loopback without auth.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log at level INFO, not WARNING.")] = False,
+    config: Path,
+    host: str | None,
+    port: int | None,
+    store: str | None,
+    stdio: bool,
+    keys_file: Path | None,
+    insecure: bool,
+    verbose: bool,
+    json: bool,
 ) -> None:
     """Serve the servers of a file behind one endpoint."""
+    if json and stdio:
+        raise click.UsageError("--json prints to stdout, which --stdio uses for messages")
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
         stream=sys.stderr,
@@ -63,20 +75,24 @@ def serve(
         from holdfast.gateway.server import Program
 
         def ready(program: Program) -> None:
-            names = ", ".join(loaded.entries)
-            err.print(f"holdfast serves {names or 'no server'} at {program.url}")
+            kept = program.gateway.store.url if program.gateway else "memory:"
+            if json:
+                print_json({"url": program.url, "servers": list(loaded.entries), "store": kept}, lines=False)
+            else:
+                names = inline(", ".join(loaded.entries))
+                err.print(f"holdfast serves {names or 'no server'} at {program.url}")
             gc.collect()
             gc.freeze()  # objects built at start are permanent: exclude them from garbage collection
             gc.collect()  # else a full collection would wait until a quarter as many new objects exist
             # A call leaves no reference cycle. An ended session leaves one of about eighty old objects,
             # which only a full collection frees: this runs one every few hundred sessions.
             gc.set_threshold(2_000, 5, 2)
-            err.print(f"sessions are kept in {program.gateway.store.url if program.gateway else 'memory:'}")
+            if not json:
+                err.print(f"sessions are kept in {kept}")
 
         await Program(loaded, insecure=insecure, keys=keys).serve(ready)
 
-    _faster()
-    run(main())
+    _run(main())
 
 
 def _with(config: Config, host: str | None, port: int | None, store: str | None) -> Config:
@@ -86,34 +102,38 @@ def _with(config: Config, host: str | None, port: int | None, store: str | None)
     return Config(settings, config.entries, config.path)
 
 
-def _faster() -> None:
+def _run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a gateway, on the faster event loop where there is one."""
     try:
-        import uvloop
+        from uvloop import new_event_loop
     except ImportError:  # not on Windows
-        return
-    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # pyright: ignore[reportDeprecated] - 3.11 has no other way
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(main)
 
 
-def check(
-    config: File,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Check as for `serve --insecure`.")] = False,
-    keys_file: KeysFile = None,
-    json: JsonFlag = False,
-) -> None:
+@command()
+@_config
+@click.option("--insecure", is_flag=True, help="Check as for `serve --insecure`.")
+@keys_option
+@json_option
+def check(config: Path, insecure: bool, keys_file: Path | None, json: bool) -> None:
     """Show every mistake in a configuration, with its line and remedy, and the programs that are missing here."""
     loaded, mistakes = read_config(config, here=True, insecure=insecure)
-    if loaded is not None and (lacking := run(_lacking(loaded, keys_file))) is not None:
+    if loaded is not None and (lacking := asyncio.run(_lacking(loaded, keys_file))) is not None:
         loaded, mistakes = None, [lacking]
+    shown = inline(str(config))
     if json:
         found = [{"line": m.line, "where": m.where, "what": m.what, "remedy": m.remedy} for m in mistakes]
         print_json({"file": str(config), "good": loaded is not None, "mistakes": found})
     elif loaded is not None:
-        out.print(f"{config}: good, {len(loaded.entries)} servers: {', '.join(loaded.entries) or 'none'}")
+        names = inline(", ".join(loaded.entries))
+        out.print(f"{shown}: good, {len(loaded.entries)} servers: {names or 'none'}")
     else:
         for mistake in mistakes:
-            err.print(f"{config}: {printable(str(mistake))}")
+            err.print(f"{shown}: {indented(str(mistake))}")
     if loaded is None:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 async def _lacking(config: Config, keys_file: Path | None) -> Mistake | None:
@@ -130,32 +150,29 @@ def _data(record: Record) -> dict[str, Any]:
     return members(record.data)
 
 
-@sessions.command("ls")
-def sessions_ls(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
+@command("ls")
+@_store
+@keys_option
+@json_option
+def sessions_ls(store: str, keys_file: Path | None, json: bool) -> None:
     """List the live sessions, by the names of their records."""
 
     async def main() -> Found:
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
             return await all_records(opened, KIND)
 
-    records, corrupt = run(main())
+    records, corrupt = asyncio.run(main())
     if json:
         print_json([{**as_json(record), "data": _shown(record)} for record in records])
-        refuse_corrupt(corrupt)
+        refuse_corrupt(corrupt, json)
         return
-    table = Table("session", "principal", "client", "era", "backends", "last used", box=None, pad_edge=False)
+    rows: list[tuple[str, ...]] = []
     for record in records:
         shown = _shown(record)
-        table.add_row(
-            record.id,
-            printable(record.principal),
-            printable(str(shown["client"])),
-            str(shown["era"]),
-            printable(", ".join(shown["backends"])),
-            moment(record.touched),
-        )
-    out.print(table)
-    refuse_corrupt(corrupt)
+        client, era, names = str(shown["client"]), str(shown["era"]), ", ".join(shown["backends"])
+        rows.append((record.id, record.principal, client, era, names, moment(record.touched)))
+    table(("session", "principal", "client", "era", "backends", "last used"), rows, whole=("era", "last used"))
+    refuse_corrupt(corrupt, json)
 
 
 def _shown(record: Record) -> dict[str, Any]:
@@ -171,13 +188,12 @@ def _shown(record: Record) -> dict[str, Any]:
     }
 
 
-@sessions.command("show")
-def sessions_show(
-    id: Annotated[str, typer.Argument(help="The record's name, or the session's id.", show_default=False)],
-    store: StoreUrl,
-    keys_file: KeysFile = None,
-    json: JsonFlag = False,
-) -> None:
+@command("show")
+@_id
+@_store
+@keys_option
+@json_option
+def sessions_show(id: str, store: str, keys_file: Path | None, json: bool) -> None:
     """Show one session."""
 
     async def main() -> Record:
@@ -187,26 +203,29 @@ def sessions_show(
                 raise NotFound(f"no session {id[:12]!r}", remedy="`holdfast sessions ls` lists them")
             return record
 
-    record = run(main())
+    record = asyncio.run(main())
     if json:
         print_json({**as_json(record), "data": _shown(record)})
         return
-    out.print(f"session {record.id} of {printable(record.principal)}")
+    out.print(f"session {inline(record.id)} of {inline(record.principal)}")
     for name, value in _shown(record).items():
-        out.print(f"  {name}: {printable(str(value))}")
+        out.print(f"  {name}: {inline(str(value))}")
     out.print(f"  begun: {moment(record.created)}, last used: {moment(record.touched)}, ended: {moment(record.ended)}")
 
 
-@sessions.command("end")
-def sessions_end(
-    id: Annotated[str, typer.Argument(help="The record's name, or the session's id.", show_default=False)],
-    config: Annotated[
-        Path, typer.Option("--config", help="The gateway's file: sessions at its servers are ended, too.")
-    ],
-    store: Annotated[str | None, typer.Option("--store", help="The store, if not the file's.")] = None,
-    keys_file: KeysFile = None,
-    json: JsonFlag = False,
-) -> None:
+@command("end")
+@_id
+@click.option(
+    "--config",
+    metavar="FILE",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The gateway's file: sessions at its servers are ended, too.",
+)
+@click.option("--store", metavar="URL", help="The store, if not the file's.")
+@keys_option
+@json_option
+def sessions_end(id: str, config: Path, store: str | None, keys_file: Path | None, json: bool) -> None:
     """End a session, in the store and at its servers. A gateway that serves it is notified."""
 
     async def main() -> bool:
@@ -222,81 +241,92 @@ def sessions_end(
                 for backend in gateway.backends.values():
                     await backend.close_pool()
 
-    ended = run(main())
+    ended = asyncio.run(main())
     if json:
         print_json({"session": id, "ended": ended})
     else:
-        out.print(f"ended session {printable(id)}" if ended else f"there was no session {printable(id)} to end")
+        out.print(f"ended session {inline(id)}" if ended else f"there was no session {inline(id)} to end")
     if not ended:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
-def backends(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
+@command()
+@_store
+@keys_option
+@json_option
+def backends(store: str, keys_file: Path | None, json: bool) -> None:
     """Show every gateway process that uses a store, and the state of its backends."""
 
     async def main() -> Found:
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
             return await all_records(opened, PROCESSES)
 
-    records, corrupt = run(main())
+    records, corrupt = asyncio.run(main())
     if json:
         print_json([{**_data(record), "seen": record.touched} for record in records])
-        refuse_corrupt(corrupt)
+        refuse_corrupt(corrupt, json)
         return
     if not records and not corrupt:
         out.print("no gateway uses this store")
     for record in records:
         data = _data(record)
         head = f"{data.get('address')} (pid {data.get('pid')}): {data.get('sessions')} live sessions"
-        out.print(f"{head}, {data.get('children')} children, seen {moment(record.touched)}")
-        table = Table("backend", "state", "since", "era", "tools", "why", box=None, pad_edge=False)
-        for name, each in members(data.get("backends")).items():
-            table.add_row(
-                printable(name),
+        out.print(inline(f"{head}, {data.get('children')} children, seen {moment(record.touched)}"))
+        rows = [
+            (
+                name,
                 str(each.get("state")),
                 moment(each.get("since")),
                 str(each.get("era") or "?"),
                 str(each.get("tools") if each.get("tools") is not None else "?"),
-                printable(str(each.get("why") or "")),
+                str(each.get("why") or ""),
             )
-        out.print(table)
+            for name, each in members(data.get("backends")).items()
+        ]
+        heads = ("backend", "state", "since", "era", "tools", "why")
+        table(heads, rows, whole=heads)  # the terminal wraps a long reason, which is worth nothing if cut
         for name, each in members(data.get("backends")).items():
             for what in each.get("left_out") or ():
-                out.print(f"  {printable(name)}: left out of its lists: {printable(str(what))}")
-    refuse_corrupt(corrupt)
+                out.print(f"  {inline(name)}: left out of its lists: {inline(str(what))}")
+    refuse_corrupt(corrupt, json)
 
 
-@token.command("new")
-def token_new(
-    principal: Annotated[str, typer.Argument(help="The principal of the caller that will use it.", show_default=False)],
-    json: JsonFlag = False,
-) -> None:
+@command("new")
+@argument("principal", "PRINCIPAL", "The principal of the caller that will use it.")
+@json_option
+def token_new(principal: str, json: bool) -> None:
     """Create a token. It is shown only once; put its hash into the configuration file."""
     made, digest = new_token()
     try:
         Token(hash=digest, principal=principal)
     except ValidationError as error:
         why = error.errors()[0]["msg"].removeprefix("Value error, ")
-        err.print(f"error: {printable(repr(principal))} can't be a principal: {printable(why)}")
-        raise typer.Exit(2) from None
+        raise UsageError(f"{principal!r} can't be a principal: {why}") from None
     if json:
         print_json({"token": made, "hash": digest, "principal": principal})
         return
-    out.print(f"token for {printable(principal)}, shown only now:\n  {made}")
+    out.print(f"token for {inline(principal)}, shown only now:\n  {made}")
     out.print(f"for the file:\nauth:\n  tokens:\n    - {{hash: {digest!r}, principal: {json_module.dumps(principal)}}}")
 
 
-def demo(
-    check: Annotated[
-        bool, typer.Option("--check", help="Kill a server, check that the session survives, and exit.")
-    ] = False,
-    port: Annotated[int, typer.Option(help="The gateway's port; 0 takes a free one.")] = 8808,
-) -> None:
+@command()
+@click.option("--check", is_flag=True, help="Kill a server, check that the session survives, and exit.")
+@click.option(
+    "--port", metavar="N", type=int, default=8808, show_default=True, help="The gateway's port; 0 takes a free one."
+)
+@click.option("--json", is_flag=True, help="With --check: print JSON instead of text, errors included.")
+def demo(check: bool, port: int, json: bool) -> None:
     """Start three small servers behind a gateway."""
     from holdfast.gateway.demo import show
 
-    _faster()
+    if json and not check:
+        raise click.UsageError("--json needs --check")
     if not check:
-        run(show.serve(out.print, port))
-    elif not run(show.check(out.print)):
-        raise typer.Exit(1)
+        _run(show.serve(out.print, port))
+        return
+    lines: list[str] = []
+    good = _run(show.check(lines.append if json else out.print))
+    if json:
+        print_json({"ok": good, "lines": lines})
+    if not good:
+        raise click.exceptions.Exit(1)

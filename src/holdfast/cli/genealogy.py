@@ -3,70 +3,80 @@
 They show the stored data, without the class of the companion.
 """
 
+import asyncio
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
 
-import typer
-from rich.table import Table
-from rich.tree import Tree
+import click
 
-from holdfast.cli.keys import KeysFile, read_keys
-from holdfast.cli.output import JsonFlag, out, print_json, printable, run
-from holdfast.cli.state import HandleArgument, StoreUrl
+from holdfast.cli import output
+from holdfast.cli.keys import keys_option, read_keys
+from holdfast.cli.output import Branch, print_json, table
+from holdfast.cli.program import argument, command, json_option, store_option
+from holdfast.cli.terminal import inline, out
 from holdfast.state.companions.figures import Figures, totals
 from holdfast.state.companions.genealogy import Node, graphviz, mermaid
 from holdfast.state.companions.genealogy import tree as grow
 from holdfast.stores import open_store
 
+_store = store_option("The store, e.g. sqlite:///baskets.db")
 
-def tree(
-    handle: HandleArgument,
-    store: StoreUrl,
-    mermaid_: Annotated[bool, typer.Option("--mermaid", help="As a Mermaid flowchart.")] = False,
-    dot: Annotated[bool, typer.Option("--dot", help="As a Graphviz graph.")] = False,
-    keys_file: KeysFile = None,
-    json: JsonFlag = False,
-) -> None:
+
+@command()
+@argument("handle", "HANDLE", "The session's handle.")
+@_store
+@click.option("--mermaid", "as_mermaid", is_flag=True, help="As a Mermaid flowchart.")
+@click.option("--dot", "as_dot", is_flag=True, help="As a Graphviz graph.")
+@keys_option
+@json_option
+def tree(handle: str, store: str, as_mermaid: bool, as_dot: bool, keys_file: Path | None, json: bool) -> None:
     """Draw the steps of a session or companion, with undos and forks as branches."""
 
     async def main() -> Node:
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
             return await grow(opened, handle)
 
-    root = run(main())
+    root = asyncio.run(main())
     if json:
         print_json(root.to_json())
-    elif mermaid_ or dot:
-        out.print(mermaid(root) if mermaid_ else graphviz(root))
+    elif as_mermaid or as_dot:
+        out.print(mermaid(root) if as_mermaid else graphviz(root))
     else:
-        drawn = Tree(f"{printable(root.handle)}: {_line(root)}")
-        _grow(drawn, root)
-        out.print(drawn)
+        output.tree(_drawn(root))
 
 
-def _grow(branch: Tree, node: Node) -> None:
+def _drawn(root: Node) -> Branch:
     """A single child is drawn on the same level; several are drawn as branches."""
-    while len(node.children) == 1 and node.children[0].handle == node.handle:
-        node = node.children[0]
-        branch.add(_line(node))
-    for child in node.children:
-        name = f"{printable(child.handle)}: " if child.handle != node.handle else ""
-        _grow(branch.add(f"{name}{_line(child)}"), child)
+    drawn = Branch(f"{root.handle}: {_line(root)}")
+    waiting = [(drawn, root)]
+    while waiting:
+        branch, node = waiting.pop()
+        while len(node.children) == 1 and node.children[0].handle == node.handle:
+            node = node.children[0]
+            branch.add(_line(node))
+        for child in node.children:
+            name = f"{child.handle}: " if child.handle != node.handle else ""
+            waiting.append((branch.add(f"{name}{_line(child)}"), child))
+    return drawn
 
 
 def _line(node: Node) -> str:
     generation = f" (generation {node.generation})" if node.generation else ""
-    return f"{printable(node.text)}{generation}"
+    return f"{node.text}{generation}"
 
 
-def stats(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
+@command()
+@_store
+@keys_option
+@json_option
+def stats(store: str, keys_file: Path | None, json: bool) -> None:
     """Steps, iterations, refusals and times of all companions, added up over processes and replicas."""
 
     async def main() -> dict[str, Figures]:
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
             return await totals(opened)
 
-    found = run(main())
+    found = asyncio.run(main())
     if json:
         print_json({kind: asdict(figures) for kind, figures in found.items()})
         return
@@ -74,11 +84,13 @@ def stats(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -
         out.print("no statistics: no companion has made a step yet")
         return
     for kind, figures in sorted(found.items()):
-        out.print(
-            f"{printable(kind)}: {figures.steps} steps, {figures.iterations} iterations, {figures.converged} converged"
+        done = f"{figures.steps} steps, {figures.iterations} iterations, {figures.converged} converged"
+        out.print(f"{inline(kind)}: {done}")
+        table(
+            ("phase", "refusals", "time"),
+            [
+                (phase, str(figures.refusals.get(phase, 0)), f"{figures.seconds.get(phase, 0.0):,.1f} s")
+                for phase in sorted({*figures.refusals, *figures.seconds})
+            ],
+            whole=("refusals", "time"),
         )
-        table = Table("phase", "refusals", "time", box=None, pad_edge=False)
-        for phase in sorted({*figures.refusals, *figures.seconds}):
-            spent = f"{figures.seconds.get(phase, 0.0):,.1f} s"
-            table.add_row(printable(phase), str(figures.refusals.get(phase, 0)), spent)
-        out.print(table)

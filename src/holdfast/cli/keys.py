@@ -2,20 +2,20 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from holdfast.errors import ConfigError
 
 VARIABLE = "HOLDFAST_KEYS"
 
-KeysFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--keys-file", "--keys", help=f"A file of keys, one per line; the first one encrypts. Default: ${VARIABLE}."
-    ),
-]
+keys_option = click.option(
+    "--keys-file",
+    "--keys",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help=f"A file of keys, one per line; the first one encrypts. Default: ${VARIABLE}.",
+)
 
 
 def read_keys(file: Path | None) -> list[str] | None:

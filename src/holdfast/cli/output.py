@@ -1,90 +1,115 @@
-"""Output of the command line: text for people, JSON for programs, and errors."""
+"""What commands print: JSON for programs; tables, trees, progress and times for people."""
 
-import asyncio
 import json
-import re
-import sys
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, TextIO, TypeVar
+from types import TracebackType
+from typing import Self
 
-import typer
-from rich.console import Console
+from holdfast.cli.terminal import BOLD, Stream, Styled, columns, cut, err, inline, out, padded, printable
 
-from holdfast.core.models import Record
-from holdfast.errors import HoldfastError
-
-T = TypeVar("T")
-
-_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-
-_WIDE = 10_000  # output to a pipe is not wrapped
+_GAP = "  "  # between the columns of a table
+_NARROWEST = 8  # columns that a cell keeps
+_REDRAW_SECONDS = 0.1  # faster progress only flickers
+_BAR = 30  # columns of a progress bar
 
 
-def _console(stream: TextIO, *, stderr: bool) -> Console:
-    width = None if stream.isatty() else _WIDE
-    # Names and data are foreign: they must not be read as markup, emoji codes or terminal commands.
-    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, stderr=stderr, width=width)
+def print_json(value: object, *, lines: bool = True, to: Stream = out) -> None:
+    """Print JSON, on many lines or on one. Control characters are escaped, so that it is safe on a terminal too."""
+    to.write(printable(json.dumps(value, ensure_ascii=False, indent=2 if lines else None)) + "\n")
 
 
-out = _console(sys.stdout, stderr=False)
-err = _console(sys.stderr, stderr=True)
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], whole: Collection[str] = ()) -> None:
+    """Print rows in aligned columns. On a terminal that is too narrow, the widest cells are cut,
+    except in the first column and in those named in `whole`."""
+    cells = [head, *([inline(cell) for cell in row] for row in rows)]
+    widths = [max(columns(row[index]) for row in cells) for index in range(len(head))]
+    if (available := out.width) is not None:
+        _fit(widths, available, [index for index, name in enumerate(head) if index and name not in whole])
+    for number, row in enumerate(cells):
+        line = _GAP.join(padded(cut(cell, width), width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        out.print(Styled(line, BOLD) if number == 0 else line)
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a command; a Holdfast error is shown as a line on stderr, with exit code 2 and no traceback."""
-    try:
-        return asyncio.run(main)
-    except HoldfastError as error:
-        err.print("error:", style="bold red", end=" ")
-        err.print(printable(error.what))
-        if error.remedy:
-            err.print(f"  try: {printable(error.remedy)}")
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+def _fit(widths: list[int], available: int, cuttable: Sequence[int]) -> None:
+    """Narrow the widest of the cuttable columns until the line fits, or until each is as narrow as it may be."""
+    for index in cuttable:
+        widths[index] = min(widths[index], available)
+    while cuttable and sum(widths) + len(_GAP) * (len(widths) - 1) > available:
+        widest = max(cuttable, key=lambda index: widths[index])
+        if widths[widest] <= _NARROWEST:
+            return
+        widths[widest] -= 1
 
 
-def print_json(value: object) -> None:
-    """Print JSON. Control characters are escaped, so that it is safe on a terminal too."""
-    sys.stdout.write(printable(json.dumps(value, ensure_ascii=False, indent=2), escape=_json_escape) + "\n")
+@dataclass(slots=True)
+class Branch:
+    """A line of a tree with the branches below it."""
+
+    text: str
+    branches: list["Branch"] = field(default_factory=list["Branch"])
+
+    def add(self, text: str) -> "Branch":
+        """Append a branch and return it."""
+        branch = Branch(text)
+        self.branches.append(branch)
+        return branch
 
 
-def _json_escape(found: re.Match[str]) -> str:
-    return f"\\u{ord(found.group()):04x}"
+def tree(root: Branch) -> None:
+    """Print a tree, however deep."""
+    waiting = [(root, "", "")]
+    while waiting:
+        branch, before, below = waiting.pop()
+        line = before + inline(branch.text)
+        out.print(line if out.width is None else cut(line, out.width))
+        for number, child in reversed(list(enumerate(branch.branches, 1))):
+            last = number == len(branch.branches)
+            waiting.append((child, below + ("└── " if last else "├── "), below + ("    " if last else "│   ")))
 
 
-def printable(text: str, escape: Callable[[re.Match[str]], str] = _json_escape) -> str:
-    """The text with every control character except line ends escaped."""
-    return _CONTROL.sub(escape, text)
+class ProgressLine:
+    """A line on stderr that shows progress, on a terminal only, and is removed at the end."""
+
+    def __init__(self, label: str, total: float | None = None, *, quiet: bool = False) -> None:
+        self._label = label
+        self._total = total
+        self._shown = err.is_terminal and not quiet
+        self._drawn: float | None = None
+
+    def __enter__(self) -> Self:
+        self.show(0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._shown:
+            err.write("\r\x1b[K")
+
+    def show(self, done: float, total: float | None = None, label: str | None = None) -> None:
+        """Draw the line again, if it was not drawn just now."""
+        now = time.monotonic()
+        if not self._shown or (self._drawn is not None and now - self._drawn < _REDRAW_SECONDS):
+            return
+        self._drawn = now
+        bar = _bar(done, self._total if total is None else total)
+        room = max((err.width or 0) - columns(bar) - 2, _NARROWEST)
+        err.write(f"\r{cut(inline(label or self._label), room)} {bar}\x1b[K")
 
 
-def as_json(record: Record) -> dict[str, Any]:
-    return {
-        "kind": record.kind,
-        "id": record.id,
-        "principal": record.principal,
-        "rev": record.rev,
-        "state": state_of(record),
-        "data": record.data,
-        "created": record.created,
-        "touched": record.touched,
-        "idle": record.idle,
-        "max_age": record.max_age,
-        "expires": record.expires,
-        "ended": record.ended,
-    }
-
-
-def state_of(record: Record) -> str:
-    if record.ended is None:
-        return "live"
-    return "expired" if record.expired else "ended"
+def _bar(done: float, total: float | None) -> str:
+    """A bar, or only the number if the total is unknown or makes no sense: both come from servers."""
+    if total is None or not 0 < total < float("inf") or not 0 <= done < float("inf"):
+        return f"{done:g}"
+    full = round(_BAR * min(done / total, 1))
+    return f"{'━' * full}{' ' * (_BAR - full)} {done:g}/{total:g}"
 
 
 def moment(at: float | None) -> str:
+    """A time for people, in UTC."""
     if at is None:
         return "never"
     try:

@@ -1,14 +1,16 @@
 """`holdfast runs …`: durable runs in a store."""
 
+import asyncio
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-from rich.table import Table
+import click
 
-from holdfast.cli.keys import KeysFile, read_keys
-from holdfast.cli.output import JsonFlag, as_json, moment, out, print_json, printable, run, state_of
-from holdfast.cli.records import Found, all_records, refuse_corrupt
+from holdfast.cli.keys import keys_option, read_keys
+from holdfast.cli.output import moment, print_json, table
+from holdfast.cli.program import argument, command, json_option, store_option
+from holdfast.cli.records import Found, all_records, as_json, refuse_corrupt, state_of
+from holdfast.cli.terminal import inline, out
 from holdfast.client.files import load_servers
 from holdfast.client.runs.durable import KIND, RunRecord, end_sessions, life_of, server_of
 from holdfast.core.models import Record, RunId
@@ -16,9 +18,8 @@ from holdfast.errors import NotFound
 from holdfast.links.memory.store import KIND as LINKS
 from holdfast.stores import Store, open_store
 
-app = typer.Typer(help="Durable runs: list, show, end.", no_args_is_help=True)
-StoreUrl = Annotated[str, typer.Option("--store", help="The store, e.g. sqlite:///runs.db", show_default=False)]
-Id = Annotated[str, typer.Argument(help="The run's id.", show_default=False)]
+_store = store_option("The store, e.g. sqlite:///runs.db")
+_id = argument("id", "ID", "The run's id.")
 
 
 async def _links(store: Store, run: Record) -> dict[str, Record]:
@@ -32,31 +33,38 @@ async def _links(store: Store, run: Record) -> dict[str, Record]:
     return {server: record for server, record in found.items() if server is not None}
 
 
-@app.command()
-def ls(store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
+@command()
+@_store
+@keys_option
+@json_option
+def ls(store: str, keys_file: Path | None, json: bool) -> None:
     """List the runs that may be continued."""
 
     async def main() -> Found:
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
             return await all_records(opened, KIND)
 
-    records, corrupt = run(main())
+    records, corrupt = asyncio.run(main())
     if json:
         print_json([as_json(record) for record in records])
-        refuse_corrupt(corrupt)
+        refuse_corrupt(corrupt, json)
         return
-    table = Table("run", "principal", "servers", "last used", box=None, pad_edge=False)
+    rows: list[tuple[str, ...]] = []
     for record in records:
         data = record.data if isinstance(record.data, dict) else {}
         servers = data.get("servers")
         names = ", ".join(str(name) for name in servers) if isinstance(servers, list) else ""
-        table.add_row(printable(record.id), printable(record.principal), printable(names), moment(record.touched))
-    out.print(table)
-    refuse_corrupt(corrupt)
+        rows.append((record.id, record.principal, names, moment(record.touched)))
+    table(("run", "principal", "servers", "last used"), rows, whole=("last used",))
+    refuse_corrupt(corrupt, json)
 
 
-@app.command()
-def show(id: Id, store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = False) -> None:
+@command()
+@_id
+@_store
+@keys_option
+@json_option
+def show(id: str, store: str, keys_file: Path | None, json: bool) -> None:
     """Show a run and its sessions, with shortened ids, because a full id is enough to use a session."""
 
     async def main() -> tuple[Record, dict[str, Record]]:
@@ -66,7 +74,7 @@ def show(id: Id, store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = F
                 raise NotFound(f"no run {id!r}", remedy="`holdfast runs ls` lists them")
             return record, await _links(opened, record)
 
-    record, links = run(main())
+    record, links = asyncio.run(main())
     sessions: list[dict[str, Any]] = []
     for server, link in links.items():
         data = link.data if isinstance(link.data, dict) else {}
@@ -82,19 +90,24 @@ def show(id: Id, store: StoreUrl, keys_file: KeysFile = None, json: JsonFlag = F
     if json:
         print_json({**as_json(record), "sessions": sessions})
         return
-    out.print(f"run {printable(record.id)}: {state_of(record)}, of {printable(record.principal)}")
+    out.print(f"run {inline(record.id)}: {state_of(record)}, of {inline(record.principal)}")
     for each in sessions:
-        out.print(f"  {printable(each['server'])}: era {each['era']}, session {each['session'] or 'none'}")
+        shown = f"{each['server']}: era {each['era']}, session {each['session'] or 'none'}"
+        out.print(f"  {inline(shown)}")
 
 
-@app.command()
-def end(
-    id: Id,
-    store: StoreUrl,
-    servers: Annotated[Path | None, typer.Option(help="An mcp.json: sessions at its servers are ended there.")] = None,
-    keys_file: KeysFile = None,
-    json: JsonFlag = False,
-) -> None:
+@command()
+@_id
+@_store
+@click.option(
+    "--servers",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="An mcp.json: sessions at its servers are ended there.",
+)
+@keys_option
+@json_option
+def end(id: str, store: str, servers: Path | None, keys_file: Path | None, json: bool) -> None:
     """End a run permanently. Without --servers its sessions are left to expire at their servers."""
 
     async def main() -> bool:
@@ -109,10 +122,10 @@ def end(
             await end_sessions([server for server in known if server.name in names], run_record)
             return await run_record.end(names)
 
-    ended = run(main())
+    ended = asyncio.run(main())
     if json:
         print_json({"run": id, "ended": ended})
     else:
-        out.print(f"ended run {printable(id)}" if ended else f"there was no run {printable(id)} to end")
+        out.print(f"ended run {inline(id)}" if ended else f"there was no run {inline(id)} to end")
     if not ended:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)

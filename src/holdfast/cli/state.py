@@ -3,15 +3,18 @@
 They show the stored data, without the class of the state.
 """
 
+import asyncio
 import json as plain
 from contextlib import aclosing
-from typing import Annotated, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
-import typer
-from rich.table import Column, Table
+import click
 
-from holdfast.cli.keys import KeysFile, read_keys
-from holdfast.cli.output import JsonFlag, err, moment, out, print_json, printable, run
+from holdfast.cli.keys import keys_option, read_keys
+from holdfast.cli.output import moment, print_json, table
+from holdfast.cli.program import argument, command, json_option, store_option
+from holdfast.cli.terminal import BOLD, Styled, err, indented, inline, out, printable
 from holdfast.core.models import ANONYMOUS, LogEntry, Record
 from holdfast.core.values import members
 from holdfast.errors import CorruptRecord
@@ -19,9 +22,8 @@ from holdfast.state.storage import ending, records
 from holdfast.state.storage.entries import KIND
 from holdfast.stores import open_store
 
-app = typer.Typer(help="Sessions of a server's callers: list, show, fork, end.", no_args_is_help=True)
-StoreUrl = Annotated[str, typer.Option("--store", help="The store, e.g. sqlite:///baskets.db", show_default=False)]
-HandleArgument = Annotated[str, typer.Argument(metavar="HANDLE", help="The session's handle.", show_default=False)]
+_store = store_option("The store, e.g. sqlite:///baskets.db")
+_handle = argument("handle", "HANDLE", "The session's handle.")
 _CELL = 40  # characters of foreign text in a table cell
 
 
@@ -63,14 +65,20 @@ def _span(seconds: float | None) -> str:
     return f"{seconds:,g} s"
 
 
-@app.command()
+@command()
+@_store
+@click.option("--principal", metavar="NAME", help="Only sessions of this principal.")
+@click.option("--type", "type_", metavar="NAME", help="Only sessions with this type of state.")
+@click.option("--limit", metavar="N", type=click.IntRange(min=1), help="At most this many. Default: all.")
+@keys_option
+@json_option
 def ls(
-    store: StoreUrl,
-    principal: Annotated[str | None, typer.Option(help="Only sessions of this principal.")] = None,
-    type_: Annotated[str | None, typer.Option("--type", help="Only sessions with this type of state.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most this many. Default: all.")] = None,
-    keys_file: KeysFile = None,
-    json: JsonFlag = False,
+    store: str,
+    principal: str | None,
+    type_: str | None,
+    limit: int | None,
+    keys_file: Path | None,
+    json: bool,
 ) -> None:
     """List live sessions. The handle of an anonymous one is enough to use it."""
 
@@ -93,48 +101,47 @@ def ls(
                     return found, corrupt, False
                 after = page.next
 
-    found, corrupt, more = run(main())
+    found, corrupt, more = asyncio.run(main())
     if json:
         print_json({"sessions": found, "more": more, "corrupt": [str(error) for error in corrupt]})
     else:
         if found:
-            out.print(_table(found), soft_wrap=False)
+            _print_table(found)
         else:
             out.print("no sessions")
         if more:
             out.print(f"… {len(found)} shown; see more with --limit")
         for error in corrupt:
-            err.print(f"corrupt: {printable(str(error))}")
+            err.print(f"corrupt: {indented(str(error))}")
     if corrupt:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
-def _table(found: list[dict[str, Any]]) -> Table:
-    names = ("type", "title", "principal", "rev", "created", "expires", "idle")
-    table = Table(Column("handle", no_wrap=True), *(Column(name, overflow="fold") for name in names))
-    table.box, table.pad_edge = None, False
-    for head in found:
-        table.add_row(
-            printable(head["handle"]),
+def _print_table(found: list[dict[str, Any]]) -> None:
+    names = ("handle", "type", "title", "principal", "rev", "created", "expires", "idle")
+    rows = [
+        (
+            head["handle"],
             _short(head["type"]) or "?",
             _short(head["title"]),
-            printable(head["principal"]),
+            head["principal"],
             str(head["rev"]),
             moment(head["created"]),
             moment(head["expires"]),
             _span(head["idle"]),
         )
-    return table
+        for head in found
+    ]
+    table(names, rows)
 
 
-@app.command()
-def show(
-    handle: HandleArgument,
-    store: StoreUrl,
-    rev: Annotated[int | None, typer.Option(min=1, help="Show the state as it was at this revision.")] = None,
-    keys_file: KeysFile = None,
-    json: JsonFlag = False,
-) -> None:
+@command()
+@_handle
+@_store
+@click.option("--rev", metavar="N", type=click.IntRange(min=1), help="Show the state as it was at this revision.")
+@keys_option
+@json_option
+def show(handle: str, store: str, rev: int | None, keys_file: Path | None, json: bool) -> None:
     """Show one session and its state."""
 
     async def main() -> tuple[Record, dict[str, Any]]:
@@ -142,7 +149,7 @@ def show(
             record = await records.find(opened, handle)
             return record, await records.at(opened, record, record.rev if rev is None else rev)
 
-    record, kept = run(main())
+    record, kept = asyncio.run(main())
     head: dict[str, Any] = _head(record) | {
         "version": kept["v"],
         "at": record.rev if rev is None else rev,
@@ -165,19 +172,25 @@ def show(
     }
     for name, value in lines.items():
         if value:
-            out.print(f"{name:<10} {printable(' '.join(value.split()))}")
-    out.print("state" if rev is None else f"state at revision {rev}", style="bold")
+            out.print(f"{name:<10} {' '.join(value.split())}")
+    out.print(Styled("state" if rev is None else f"state at revision {rev}", BOLD))
     print_json(head["state"])
 
 
-@app.command()
-def log(
-    handle: HandleArgument,
-    store: StoreUrl,
-    last: Annotated[int, typer.Option(min=1, help="Show this many of the newest entries.")] = 20,
-    keys_file: KeysFile = None,
-    json: JsonFlag = False,
-) -> None:
+@command()
+@_handle
+@_store
+@click.option(
+    "--last",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Show this many of the newest entries.",
+)
+@keys_option
+@json_option
+def log(handle: str, store: str, last: int, keys_file: Path | None, json: bool) -> None:
     """Show the log of a session, oldest entry first."""
 
     async def main() -> list[LogEntry]:
@@ -191,7 +204,7 @@ def log(
                         break
         return found[::-1]
 
-    found = run(main())
+    found = asyncio.run(main())
     older = found[0].seq - 1 if found else 0
     if json:
         print_json({"handle": handle, "entries": [_entry(each) for each in found], "older": older})
@@ -199,11 +212,11 @@ def log(
     if not found:
         out.print("no entries yet")
         return
-    table = Table("seq", "rev", "time", "label", "what changed", box=None, pad_edge=False)
+    rows: list[tuple[str, ...]] = []
     for entry in found:
         shown = _entry(entry)
-        table.add_row(str(entry.seq), str(entry.rev), moment(entry.at), _short(shown["label"]), _changed(shown))
-    out.print(table, soft_wrap=False)
+        rows.append((str(entry.seq), str(entry.rev), moment(entry.at), _short(shown["label"]), _changed(shown)))
+    table(("seq", "rev", "time", "label", "what changed"), rows, whole=("rev", "time"))
     if older:
         out.print(f"… {older} older ones; see more with --last")
 
@@ -242,61 +255,61 @@ def _json(value: object) -> str:
     return plain.dumps(value, ensure_ascii=False)
 
 
-@app.command()
-def fork(
-    handle: HandleArgument,
-    store: StoreUrl,
-    rev: Annotated[
-        int | None, typer.Option(min=1, help="Begin with the state at this revision. Default: the newest.")
-    ] = None,
-    title: Annotated[str, typer.Option(help="The new session's title. Default: the old one's.")] = "",
-    keys_file: KeysFile = None,
-    json: JsonFlag = False,
-) -> None:
+@command()
+@_handle
+@_store
+@click.option(
+    "--rev",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Begin with the state at this revision. Default: the newest.",
+)
+@click.option("--title", metavar="TEXT", default="", help="The new session's title. Default: the old one's.")
+@keys_option
+@json_option
+def fork(handle: str, store: str, rev: int | None, title: str, keys_file: Path | None, json: bool) -> None:
     """Begin another session of the same owner with this one's state; print its handle."""
 
     async def main() -> Record:
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
             return await records.fork(opened, await records.find(opened, handle), rev, title)
 
-    child = run(main())
+    child = asyncio.run(main())
     if json:
         print_json(_head(child))
     else:
         out.print(child.id)
 
 
-@app.command()
-def erase(
-    principal: Annotated[str, typer.Argument(metavar="PRINCIPAL", help="As `ls` shows it.", show_default=False)],
-    store: StoreUrl,
-    keys_file: KeysFile = None,
-    json: JsonFlag = False,
-) -> None:
+@command()
+@argument("principal", "PRINCIPAL", "As `ls` shows it.")
+@_store
+@keys_option
+@json_option
+def erase(principal: str, store: str, keys_file: Path | None, json: bool) -> None:
     """Remove everything that the store has of one principal: sessions, logs, results, outlines and tombstones."""
     if principal == ANONYMOUS:
-        raise typer.BadParameter("what anonymous callers have is everybody's: end their sessions by handle")
+        raise click.BadParameter("what anonymous callers have is everybody's: end their sessions by handle")
 
     async def main() -> int:
         async with open_store(store, keys=read_keys(keys_file), create=False) as opened:
             return await opened.erase(principal)
 
-    erased = run(main())
+    erased = asyncio.run(main())
     if json:
         print_json({"principal": principal, "erased": erased})
     else:
-        out.print(f"erased {erased} records of {printable(principal)}")
+        out.print(f"erased {erased} records of {inline(principal)}")
     if not erased:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
-@app.command()
-def end(
-    handles: Annotated[list[str], typer.Argument(metavar="HANDLE...", help="Their handles.", show_default=False)],
-    store: StoreUrl,
-    keys_file: KeysFile = None,
-    json: JsonFlag = False,
-) -> None:
+@command()
+@argument("handles", "HANDLE...", "Their handles.", nargs=-1, required=True)
+@_store
+@keys_option
+@json_option
+def end(handles: tuple[str, ...], store: str, keys_file: Path | None, json: bool) -> None:
     """End sessions permanently. Expired ones may be ended, too."""
 
     async def main() -> dict[str, str | None]:
@@ -312,7 +325,7 @@ def end(
                     done[each] = "unknown" if record is None else "ended"
         return done
 
-    done = run(main())
+    done = asyncio.run(main())
     absent = {each: why for each, why in done.items() if why is not None}
     if json:
         print_json({"ended": [each for each in done if each not in absent], "absent": absent})
@@ -322,6 +335,6 @@ def end(
                 out.print(f"ended session {each}")
             else:
                 reason = "it was ended before" if why == "ended" else "it is unknown here"
-                out.print(f"there was no session {printable(each)} to end: {reason}")
+                out.print(f"there was no session {inline(each)} to end: {reason}")
     if absent:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
