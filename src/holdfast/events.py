@@ -364,6 +364,33 @@ class CallerRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigurationRead:
+    """The gateway has read its file, at the start or again; `error`, the class of the error for which it was
+    not taken over."""
+
+    at: float
+    digest: str
+    """The beginning of the SHA-256 of the file."""
+    error: str | None
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+    """Names of servers; of `changed` also parts of the settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAdministered:
+    """Somebody with access to the gateway's store did something to a client's session, as `holdfast sessions end`."""
+
+    at: float
+    principal: str
+    """Who did it: the user of the machine."""
+    action: str
+    session: str
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
 class GatewayStarted:
     """A gateway process serves."""
 
@@ -471,6 +498,8 @@ Event: TypeAlias = (
     | RequestSent
     | RequestServed
     | CallerRefused
+    | ConfigurationRead
+    | SessionAdministered
     | GatewayStarted
     | GatewayStopped
     | RunBegan

@@ -119,6 +119,7 @@ def failing(folder: Path) -> dict[tuple[str, ...], list[str]]:
         ("sessions", "show"): ["s", *at],
         ("sessions", "end"): ["s", "--config", file],
         ("token", "new"): ["anonymous"],
+        ("audit", "verify"): at,
         ("runs", "ls"): at,
         ("runs", "show"): ["r", *at],
         ("runs", "end"): ["r", *at],

@@ -53,6 +53,7 @@ app = Program(
         "demo": Lazy("gateway:demo", "Start three small servers behind a gateway."),
         "sessions": Group("sessions", "Sessions of the gateway: list, show, end.", _SESSIONS),
         "token": Group("token", "Tokens for callers.", {"new": Lazy("gateway:token_new", "Create a token.")}),
+        "audit": Group("audit", "The gateway's audit trail.", {"verify": Lazy("audit:verify_trail", "Verify it.")}),
         "runs": Group("runs", "Durable runs: list, show, end.", _RUNS),
         "state": Group("state", "Sessions of a server's callers: list, show, fork, end.", _STATE),
         "store": Group("store", "Inspect, check and clean up a store.", _STORE),

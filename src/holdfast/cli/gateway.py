@@ -2,9 +2,11 @@
 
 import asyncio
 import gc
+import getpass
 import json as json_module
 import logging
 import sys
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,14 +19,16 @@ from holdfast.cli.output import moment, print_json, table
 from holdfast.cli.program import argument, command, json_option, store_option
 from holdfast.cli.records import Found, all_records, as_json, refuse_corrupt
 from holdfast.cli.terminal import err, indented, inline, out
-from holdfast.core.models import Record
+from holdfast.core.models import Principal, Record
 from holdfast.core.values import members
 from holdfast.errors import HoldfastError, NotFound, UsageError
+from holdfast.events import SessionAdministered
 from holdfast.gateway.auth import new_token
 from holdfast.gateway.backends.ownership import PROCESSES
 from holdfast.gateway.config.file import Config, Mistake, load_config, read_config
 from holdfast.gateway.config.settings import Token
 from holdfast.gateway.sessions.record import KIND, record_id
+from holdfast.observers import deliver
 from holdfast.stores import open_store
 
 T = TypeVar("T")
@@ -230,14 +234,22 @@ def sessions_end(id: str, config: Path, store: str | None, keys_file: Path | Non
 
     async def main() -> bool:
         from holdfast.gateway.gateway import Gateway
+        from holdfast.gateway.observing import observing
 
         loaded = _with(load_config(config), None, None, store)
-        async with open_store(loaded.store_url, keys=read_keys(keys_file), create=False) as opened:
-            gateway = Gateway(loaded, opened)
-            endings = gateway.sessions.endings
+        async with (
+            observing(loaded, None) as observers,
+            open_store(loaded.store_url, keys=read_keys(keys_file), create=False) as opened,
+            observers.using(opened),
+        ):
+            gateway = Gateway(loaded, opened, sink=observers.sink)
+            endings, ended = gateway.sessions.endings, False
             try:
-                return await endings.end_by_key(id) or await endings.end_by_key(record_id(id))
+                ended = await endings.end_by_key(id) or await endings.end_by_key(record_id(id))
+                return ended
             finally:
+                who, key = Principal(getpass.getuser()), id if id.isalnum() else record_id(id)
+                deliver(SessionAdministered(time.time(), who, "end", key[:12], ended), observers.sink)
                 for backend in gateway.backends.values():
                     await backend.close_pool()
 

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -54,13 +54,22 @@ class Gateway:
     """One gateway in one process. `async with gateway.running():`"""
 
     def __init__(
-        self, config: Config, store: Store, *, address: str = "", sink: Sink | None = None, clock: Clock = SYSTEM
+        self,
+        config: Config,
+        store: Store,
+        *,
+        address: str = "",
+        sink: Sink | None = None,
+        audit_room: Callable[[], Awaitable[None]] | None = None,
+        clock: Clock = SYSTEM,
     ) -> None:
+        """`audit_room` is awaited before each call, where the audit trail must have a line of each."""
         settings = config.settings
         self.config = config
         self.store = store
         self._address = address
         self.sink = sink
+        self.audit_room = audit_room
         self._clock = clock
         self._tasks: set[asyncio.Task[Any]] = set()
         self._began: float | None = None

@@ -24,7 +24,10 @@ from holdfast.gateway.fronts.http.app import HttpFront
 from holdfast.gateway.fronts.http.connections import Connections
 from holdfast.gateway.fronts.http.uvicorn_protocol import Protocol
 from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.observing import observing
 from holdfast.gateway.process.place import bound, make_room
+from holdfast.gateway.process.reload import configuration_read
+from holdfast.observers import deliver, is_observed
 from holdfast.stores import open_store
 
 log = logging.getLogger("holdfast.gateway")
@@ -73,9 +76,16 @@ class Program:
         self.port = sock.getsockname()[1]
         try:
             make_room(self.config)
-            async with open_store(self.config.store_url, keys=self._keys) as store:
-                gateway = self.gateway = Gateway(self.config, store, address=self.url, sink=self._sink)
+            async with (
+                observing(self.config, self._sink) as observers,
+                open_store(self.config.store_url, keys=self._keys, on_event=observers.sink) as store,
+                observers.using(store),
+            ):
+                gateway = self.gateway = Gateway(
+                    self.config, store, address=self.url, sink=observers.sink, audit_room=observers.room
+                )
                 self.front = HttpFront(gateway)
+                self._report_read(None, self.config)
                 async with gateway.running():
                     server = _Server(_settings(self.front, self.config.settings.clients, self.connections))
                     serving = asyncio.create_task(server.serve(sockets=[sock]), name="uvicorn")
@@ -149,41 +159,47 @@ class Program:
 
     async def reload(self) -> bool:
         """Reload the file. A mistake in it changes nothing. Returns whether it was taken over."""
-        path, gateway = self.config.path, self.gateway
-        if path is None or gateway is None or self.front is None:
+        path, before = self.config.path, self.config
+        if path is None or self.gateway is None or self.front is None:
             return False
         try:
-            config = load_config(path)
-            kept = config.settings.model_copy(
-                update={"listen": self.config.settings.listen, "store": self.config.settings.store}
-            )
-            check_bind(kept, self._insecure)  # where it listens now, not where it would listen after a restart
+            await self._reload(path, self.gateway, self.front)
         except HoldfastError as error:
             log.error("the configuration stays as it was: %s", error)
+            self._report_read(before, before, error)
             return False
+        self._report_read(before, self.config)
+        return True
+
+    def _report_read(self, before: Config | None, now: Config, error: HoldfastError | None = None) -> None:
+        sink = self.gateway.sink if self.gateway is not None else None
+        if is_observed(sink):
+            deliver(configuration_read(before, now, error), sink)
+
+    async def _reload(self, path: Path, gateway: Gateway, front: HttpFront) -> None:
+        config, running = load_config(path), self.config.settings
+        kept = config.settings.model_copy(
+            update={"listen": running.listen, "store": running.store, "observe": running.observe}
+        )
+        check_bind(kept, self._insecure)  # where it listens now, not where it would listen after a restart
         restart = [
             key
-            for key in ("listen", "store")
-            if getattr(config.settings, key) not in (getattr(self.config.settings, key), None)
+            for key in ("listen", "store", "observe")
+            if getattr(config.settings, key) not in (getattr(running, key), None)
         ]
         read = Config(kept, config.entries, path)
         self.connections.limit_by(kept.clients)
         # First: a caller who is no longer let in must not be served while backends are changed.
-        self.front.authenticate_by(Authenticator(kept.auth, kept.listen))
+        front.authenticate_by(Authenticator(kept.auth, kept.listen))
         try:
             check_tokens(kept)
         except ConfigError as error:  # taken over all the same: it may have taken tokens away
             log.warning("the new configuration serves no caller: %s", error)
-        try:
-            async with self._reloading:
-                await gateway.reload(read)
-        except HoldfastError as error:
-            log.error("the configuration stays as it was: %s", error)
-            return False
+        async with self._reloading:
+            await gateway.reload(read)
         self.config = read
         if restart:
             log.warning("%s changed, which takes effect with a restart", " and ".join(restart))
-        return True
 
 
 class _Server(uvicorn.Server):

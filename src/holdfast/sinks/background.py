@@ -22,10 +22,21 @@ T = TypeVar("T")
 class Background(Generic[T]):
     """A queue and the thread that empties it. `work` gets what is queued, in order, some at a time."""
 
-    def __init__(self, name: str, work: Callable[[Sequence[T]], None], *, most: int = QUEUED) -> None:
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[Sequence[T]], None],
+        *,
+        most: int = QUEUED,
+        at_once: int = AT_ONCE,
+        drops: bool = True,
+    ) -> None:
+        """`drops=False`: what comes is queued in any case, and its sources look at `is_crowded` first."""
         self._name = name
         self._work = work
         self._most = most
+        self._at_once = at_once
+        self._drops = drops
         self._queue: deque[T] = deque()
         self._wake = threading.Event()
         self._closing = False
@@ -38,7 +49,7 @@ class Background(Generic[T]):
     def put(self, item: T) -> bool:
         """Queue an item. False if it was dropped."""
         queue = self._queue
-        if len(queue) >= self._most:
+        if self._drops and len(queue) >= self._most:
             self.dropped += 1
             return False
         queue.append(item)
@@ -60,7 +71,7 @@ class Background(Generic[T]):
                 self._wake.wait()
                 self._wake.clear()
                 continue
-            items = [queue.popleft() for _ in range(min(AT_ONCE, len(queue)))]
+            items = [queue.popleft() for _ in range(min(self._at_once, len(queue)))]
             try:
                 self._work(items)
                 self._failing = False

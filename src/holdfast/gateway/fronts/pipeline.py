@@ -134,8 +134,11 @@ class Pipeline:
         if served is None:
             return await self._answer(context, channel, id, work)
         try:
+            if self._gateway.audit_room is not None:
+                await self._gateway.audit_room()
             answer = await self._answer(context, channel, id, work)
         except BaseException as error:
+            work.close()  # it may not have begun
             served.failed(error)
             raise
         served.answered(None if answer is None else answer.message)

@@ -28,6 +28,7 @@ from holdfast.gateway.fronts.refusals import INVALID_REQUEST, PARSE_ERROR, SESSI
 from holdfast.gateway.fronts.stdio_output import OutPipe
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.identity import with_info
+from holdfast.gateway.observing import observing
 from holdfast.gateway.process.lifecycle import CUT_SECONDS
 from holdfast.gateway.process.place import make_room
 from holdfast.gateway.sessions.session import GatewaySession
@@ -292,6 +293,9 @@ def _store_url(config: Config) -> str:
 
 async def serve_stdio(config: Config, keys: Sequence[str] | None = None) -> None:
     """Serve the client that started this process, until stdin ends or SIGTERM comes."""
+    audit = config.settings.observe.audit
+    if audit is not None and audit.to == "stdout":
+        raise ConfigError("observe.audit.to is stdout, which is the client's here", remedy="name a file, or `store`")
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=CHUNK)
     mode = os.fstat(sys.stdin.fileno()).st_mode
@@ -303,8 +307,12 @@ async def serve_stdio(config: Config, keys: Sequence[str] | None = None) -> None
     out = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what prints by mistake must not break the protocol
     try:
-        async with open_store(_store_url(config), keys=keys) as store:
-            gateway = Gateway(config, store)
+        async with (
+            observing(config, None) as observers,
+            open_store(_store_url(config), keys=keys, on_event=observers.sink) as store,
+            observers.using(store),
+        ):
+            gateway = Gateway(config, store, sink=observers.sink, audit_room=observers.room)
             async with gateway.running():
                 front = StdioFront(gateway, out)
                 for name in ("SIGTERM", "SIGINT", "SIGHUP"):  # the configuration is not reloaded

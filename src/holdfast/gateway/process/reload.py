@@ -4,13 +4,18 @@ It owns the links to servers that are no longer configured, until their calls ar
 """
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from holdfast.errors import HoldfastError
+from holdfast.events import ConfigurationRead
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.links.link import BackendLink
-from holdfast.gateway.config.file import ServerEntry
+from holdfast.gateway.config.file import Config, ServerEntry
+from holdfast.gateway.config.settings import Settings
 from holdfast.gateway.sessions.session import GatewaySession
 
 LOOK_SECONDS = 0.05  # between two looks at calls under way
@@ -19,6 +24,32 @@ LOOK_SECONDS = 0.05  # between two looks at calls under way
 def goes_on(backend: Backend, entry: ServerEntry) -> bool:
     """Does a backend go on with a new entry? With the same server, it takes any other policy."""
     return backend.entry.server == entry.server
+
+
+def configuration_read(before: Config | None, now: Config, error: HoldfastError | None) -> ConfigurationRead:
+    """The event that the file was read. `before` is what was taken over until now; None at the start."""
+    old: Mapping[str, ServerEntry] = before.entries if before is not None else {}
+    both = [name for name in now.entries if name in old]
+    changed = [name for name in both if now.entries[name] != old[name]]
+    if before is not None:
+        changed += [
+            name for name in Settings.model_fields if getattr(now.settings, name) != getattr(before.settings, name)
+        ]
+    return ConfigurationRead(
+        time.time(),
+        _digest(now.path),
+        None if error is None else type(error).__name__,
+        tuple(name for name in now.entries if name not in old),
+        tuple(name for name in old if name not in now.entries),
+        tuple(changed),
+    )
+
+
+def _digest(path: Path | None) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path is not None else ""
+    except OSError:
+        return ""
 
 
 class OutdatedBackends:
