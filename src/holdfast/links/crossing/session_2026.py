@@ -15,7 +15,8 @@ from holdfast.errors import ErrorAnswer
 from holdfast.links.calls.call import LISTEN
 from holdfast.links.calls.handlers import CallHandlers, OnNotification, OnProgress, OnResumeToken, Params
 from holdfast.links.crossing.listens import OF_LISTENS, Listens
-from holdfast.links.crossing.parked import ParkedCalls, WaitingCall, missing_capability
+from holdfast.links.crossing.open_questions import missing_capability
+from holdfast.links.crossing.parked import ParkedCalls, WaitingCall
 from holdfast.links.crossing.shapes import LEVELS, error_for_2026
 from holdfast.links.link import Link
 
