@@ -40,8 +40,9 @@ class Reader:
 
     def __init__(self) -> None:
         self.announced: list[tuple[str, ...]] = []
+        self.notices = self
 
-    def own_lists_changed(self, kinds: tuple[str, ...], *, seen: bool = True) -> None:
+    def lists_changed(self, kinds: tuple[str, ...], *, seen: bool = True) -> None:
         self.announced.append(kinds)
 
 

@@ -13,6 +13,7 @@ from holdfast.gateway.backends.lists.looks import METHODS, Looks
 from holdfast.gateway.backends.lists.refetch import Refetch
 from holdfast.gateway.names.offers import Offers
 from holdfast.gateway.names.routing import Table
+from holdfast.gateway.sessions.notices import ClientNotices
 
 
 class ListsReader(Protocol):
@@ -20,9 +21,8 @@ class ListsReader(Protocol):
 
     @property
     def links(self) -> Mapping[str, BackendLink]: ...
-    def own_lists_changed(self, kinds: tuple[str, ...], *, seen: bool = True) -> None:
-        """The client's lists of these kinds have changed; `seen`: so that a difference shows."""
-        ...
+    @property
+    def notices(self) -> ClientNotices: ...
 
 
 class SessionLists:
@@ -63,7 +63,7 @@ class SessionLists:
             self.catalogues[name] = fetched
             unseen = announced.difference(self.rebuild())
             if unseen:  # as for all clients, an announcement is passed on although no difference shows
-                self._session.own_lists_changed(tuple(sorted(unseen)), seen=False)
+                self._session.notices.lists_changed(tuple(sorted(unseen)), seen=False)
 
     # Lists that a client asks for
 
@@ -120,7 +120,7 @@ class SessionLists:
             del self.catalogues[name]  # all see the same again
         self.table = offers.table_of(offers.offers_with(self.catalogues), before) if self.catalogues else None
         changed = (self.table or offers.table).changed_from(before)
-        self._session.own_lists_changed(changed)
+        self._session.notices.lists_changed(changed)
         return changed
 
     def drop(self, backend: str) -> None:

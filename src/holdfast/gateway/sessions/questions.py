@@ -15,7 +15,8 @@ from holdfast.core.methods import TASKS, is_foreign
 from holdfast.core.questions import CAPABILITY
 from holdfast.core.values import members
 from holdfast.errors import ErrorAnswer
-from holdfast.gateway.fronts.http.streams import Stream
+from holdfast.gateway.sessions.notices import ClientNotices
+from holdfast.gateway.sessions.record import Client
 from holdfast.gateway.tasks.session_tasks import SessionTasks
 
 INTERNAL_ERROR = -32603
@@ -50,18 +51,11 @@ class QuestionedSession(Protocol):
     """The session whose client is asked."""
 
     @property
-    def can_be_asked(self) -> Mapping[str, Any]:
-        """The capabilities of the client."""
-        ...
-
+    def client(self) -> Client: ...
     @property
     def ask_seconds(self) -> float: ...
     @property
-    def read_stream(self) -> Stream | None:
-        """The client's own stream, if the client reads it."""
-        ...
-
-    def push(self, message: Mapping[str, Any]) -> None: ...
+    def notices(self) -> ClientNotices: ...
     @property
     def tasks(self) -> SessionTasks: ...
 
@@ -109,7 +103,7 @@ class Questions:
     ) -> dict[str, Any]:
         """Ask the client: on the stream of the call that the question is about, else of any call, else on its own."""
         session = self._session
-        if not _may_ask(method, session.can_be_asked):
+        if not _may_ask(method, session.client.capabilities):
             raise ErrorAnswer(
                 f"{method}: the client has no such capability", message="Method not found", code=METHOD_NOT_FOUND
             )
@@ -124,7 +118,7 @@ class Questions:
         try:
             if channel is not None:
                 channel.send(message)
-            elif (stream := session.read_stream) is not None:
+            elif (stream := session.notices.read_stream) is not None:
                 stream.add(message)
                 number = stream.last
             else:
@@ -179,7 +173,7 @@ class Questions:
         if channel is not None and channel in self._channels:
             channel.send({"jsonrpc": "2.0", **cancelled})
         else:
-            self._session.push(cancelled)
+            self._session.notices.push(cancelled)
 
     def _channel(self, wanted: ReplyChannel | None) -> ReplyChannel | None:
         if wanted is not None and wanted.can_ask:
