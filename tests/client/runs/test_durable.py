@@ -13,7 +13,7 @@ from mcp.server.mcpserver import MCPServer
 
 import holdfast
 from holdfast import Callbacks, Server, events
-from holdfast.client.runs import run as runs
+from holdfast.client.runs import kept_sessions
 from holdfast.client.runs.durable import RunRecord
 from holdfast.testing import FaultServer, stdio_target
 from tests.client.servers import FASTER, at, count, program
@@ -69,7 +69,7 @@ async def test_a_store_that_fails_at_the_end_keeps_no_run_from_releasing_its_lin
             raise RuntimeError("no error of ours")
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(runs, "STORE_SECONDS", 0.05)
+    monkeypatch.setattr(kept_sessions, "STORE_SECONDS", 0.05)
     child = program()
     async with FaultServer() as http, holdfast.open_store("memory:") as store, asyncio.timeout(patience(20)):
         async with holdfast.run("talk", store=store):
