@@ -16,6 +16,7 @@ from holdfast.links.calls.errors import MAYBE
 from holdfast.links.calls.handlers import OnProgress, Params, RawProgress
 from holdfast.links.codec import weight
 from holdfast.links.crossing.open_questions import OpenQuestions, missing_capability, not_asked
+from holdfast.links.crossing.request import SessionRequest
 from holdfast.links.crossing.shapes import INVALID_PARAMS
 
 LIFETIME = 600.0  # seconds that a call waits for answers: as long as the SDK's own states are valid
@@ -87,15 +88,12 @@ class ParkedCalls:
 
     async def run(
         self,
-        method: str,
-        params: Mapping[str, Any],
+        request: SessionRequest,
         capabilities: Mapping[str, Any],
-        timeout: float | None,
-        on_progress: OnProgress | None,
         work: Callable[[WaitingCall], Awaitable[dict[str, Any]]],
     ) -> dict[str, Any]:
         """Do the work of a call. Returns its result, or what the session is asked before it goes on."""
-        call = WaitingCall(capabilities, on_progress)
+        call = WaitingCall(capabilities, request.on_progress)
 
         async def do() -> dict[str, Any]:
             return await work(call)
@@ -103,17 +101,11 @@ class ParkedCalls:
         call.task = asyncio.get_running_loop().create_task(do(), name=f"call {self._server}")
         self._running.append(call)
         call.task.add_done_callback(lambda _: self._ended(call))
-        return await self._go_on(call, method, params, timeout)
+        return await self._go_on(call, request)
 
-    async def resume(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        capabilities: Mapping[str, Any],
-        timeout: float | None,
-        on_progress: OnProgress | None,
-    ) -> dict[str, Any]:
+    async def resume(self, request: SessionRequest, capabilities: Mapping[str, Any]) -> dict[str, Any]:
         """Take up the call that a retry names, with the answers that it brings."""
+        method, params = request.method, request.params
         state: object = params.get("requestState")
         known = self._parked.get(state) if isinstance(state, str) else None
         if known is None or known.digest != request_digest(method, params):
@@ -127,9 +119,9 @@ class ParkedCalls:
             )
         self._parked.pop(str(state))
         known.timer.cancel()
-        known.call.capabilities, known.call.on_progress = capabilities, on_progress
+        known.call.capabilities, known.call.on_progress = capabilities, request.on_progress
         known.call.questions.answer(members(params.get("inputResponses")))
-        return await self._go_on(known.call, method, params, timeout)
+        return await self._go_on(known.call, request)
 
     async def ask(self, method: str, params: Params) -> dict[str, Any]:
         """Answer a question that came on no call's own stream: it goes with the latest call that its session waits for,
@@ -142,9 +134,8 @@ class ParkedCalls:
             raise not_asked(method, "no call is under way in which this client can be asked")
         return await call.ask(method, params)
 
-    async def _go_on(
-        self, call: WaitingCall, method: str, params: Mapping[str, Any], timeout: float | None
-    ) -> dict[str, Any]:
+    async def _go_on(self, call: WaitingCall, request: SessionRequest) -> dict[str, Any]:
+        method, timeout = request.method, request.timeout
         assert call.task is not None
         try:
             async with asyncio.timeout(timeout):
@@ -161,7 +152,7 @@ class ParkedCalls:
             call.task.cancel()
             raise
         if not call.task.done():
-            return self._park(call, method, params)
+            return self._park(call, method, request.params)
         if call.task.cancelled():
             raise ConnectionLost(
                 f"{method}: the session with {self._server!r} ended with the call under way",
