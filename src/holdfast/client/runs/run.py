@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from holdfast.client.callbacks import Callbacks
-from holdfast.client.declaration import MemoryFactory, Reuse, ServerDeclaration
+from holdfast.client.declaration import MemoryFactory, Reuse, ServerDeclaration, check_enabled
 from holdfast.client.runs.durable import RunRecord
 from holdfast.client.runs.handlers import Handlers, RunHandlers
 from holdfast.client.runs.kept_sessions import KeptSessions
@@ -21,7 +21,7 @@ from holdfast.client.runs.link_users import LinkUsers
 from holdfast.client.runs.pool import Lease, pool
 from holdfast.client.tracebacks import shortened
 from holdfast.core.models import Principal, RunId
-from holdfast.errors import ConfigError, Ended, LeaseClosed
+from holdfast.errors import Ended, LeaseClosed
 from holdfast.events import Event
 from holdfast.links.link import Link
 from holdfast.links.options import LinkStatistics
@@ -134,12 +134,7 @@ class Run:
             )
         if self._ended:
             raise Ended(f"run {self.id} was ended", server=server.name, remedy="begin a new one under another id")
-        if server.disabled:
-            raise ConfigError(
-                f"server {server.name!r} is disabled",
-                server=server.name,
-                remedy="set disabled=False, or `disabled` to false in the server file",
-            )
+        check_enabled(server)
 
     async def _lease(self, server: ServerDeclaration, reuse: Reuse) -> Lease:
         kept = reuse == "process" and not self._sessions.is_durable
