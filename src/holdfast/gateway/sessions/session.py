@@ -98,9 +98,9 @@ class GatewaySession:
         self.usage = Usage(host.clock.monotonic())
         self.notices = ClientNotices(era, principal, self.record, host.listeners, host.new_streams)
         self.links = SessionLinks(self, host.backends)
-        self.lists = SessionLists(self, host.offers)
+        self.lists = SessionLists(self.links, self.notices, host.offers)
         self.tasks = SessionTasks(host.task_ids, scope_of(principal, self.key if era is Era.Y2025 else None), self.key)
-        self.questions = Questions(self)
+        self.questions = Questions(client.capabilities, self.notices, self.tasks, lambda: host.settings.ask)
         self.outbox = Outbox(self.start)
         self.seen = SeenUris()
         self.calls: dict[str | int, asyncio.Task[Any]] = {}
@@ -179,10 +179,6 @@ class GatewaySession:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("session %s: %s: %s", self.key[:8], task.get_name(), error)
-
-    @property
-    def ask_seconds(self) -> float:
-        return self._host.settings.ask
 
     @property
     def idle_seconds(self) -> float:
