@@ -147,7 +147,7 @@ def events_table() -> str:
     """Every event with its fields; each has `at`, seconds since 1970."""
     rows = ["| event | when | fields besides `at` |", "| --- | --- | --- |"]
     for name, event in vars(events).items():
-        if isinstance(event, type) and is_dataclass(event):
+        if isinstance(event, type) and is_dataclass(event) and not name.startswith("_"):
             said = " ".join((event.__doc__ or "").split())
             rows.append(f"| `{name}` | {said} | {', '.join(f'`{f.name}`' for f in fields(event) if f.name != 'at')} |")
     return "\n".join(rows)

@@ -9,75 +9,73 @@ from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
-class StoreOpened:
-    """A store is ready; `store` is its address without secrets."""
+class _StoreEvent:
+    """Of a store."""
 
     at: float
     store: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOpened(_StoreEvent):
+    """A store is ready; `store` is its address without secrets."""
+
     schema: int
 
 
 @dataclass(frozen=True, slots=True)
-class StoreMigrated:
+class StoreMigrated(_StoreEvent):
     """A store's schema was brought up to date."""
 
-    at: float
-    store: str
     before: int
     after: int
 
 
 @dataclass(frozen=True, slots=True)
-class StoreClosed:
+class StoreClosed(_StoreEvent):
     """A store was closed."""
-
-    at: float
-    store: str
 
 
 @dataclass(frozen=True, slots=True)
-class RecordsReaped:
+class RecordsReaped(_StoreEvent):
     """Expired records and old tombstones were removed."""
 
-    at: float
-    store: str
     expired: int
     tombstones: int
 
 
 @dataclass(frozen=True, slots=True)
-class ListenerFailed:
+class ListenerFailed(_StoreEvent):
     """Notices can't be read; listeners get a `Gap` once they can be read again."""
 
-    at: float
-    store: str
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class StoreWarned:
+class StoreWarned(_StoreEvent):
     """A store works, but its settings may lose records; `remedy` names what to change."""
 
-    at: float
-    store: str
     what: str
     remedy: str
 
 
 @dataclass(frozen=True, slots=True)
-class LinkOpened:
-    """A link has its connection pool, child or object."""
+class _ServerEvent:
+    """Of a link to a server."""
 
     at: float
     server: str
 
 
 @dataclass(frozen=True, slots=True)
-class HandshakeDone:
+class LinkOpened(_ServerEvent):
+    """A link has its connection pool, child or object."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandshakeDone(_ServerEvent):
     """A generation is ready; `adopted` if it continues a saved session, without a round trip."""
 
-    at: float
-    server: str
     generation: int
     era: str
     version: str
@@ -88,42 +86,34 @@ class HandshakeDone:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionNotOffered:
+class SessionNotOffered(_ServerEvent):
     """A server that was expected to keep state offers no session. Reported once per server."""
 
-    at: float
-    server: str
     what: str
 
 
 @dataclass(frozen=True, slots=True)
-class LinkFailed:
+class LinkFailed(_ServerEvent):
     """A link did not come up, for the first time or again; the next call tries again."""
 
-    at: float
-    server: str
     phase: str
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class LinkClosed:
+class LinkClosed(_ServerEvent):
     """A link was closed; `ended` if its session was ended at the server, `failures` counts the steps of closing that
     failed."""
 
-    at: float
-    server: str
     session: str | None
     ended: bool
     failures: int
 
 
 @dataclass(frozen=True, slots=True)
-class LinkSessionReplaced:
+class LinkSessionReplaced(_ServerEvent):
     """The server lost a session and a new one began. `kept_state`: the old one had answered an unsafe call."""
 
-    at: float
-    server: str
     old: str | None
     new: str | None
     generation: int
@@ -132,123 +122,104 @@ class LinkSessionReplaced:
 
 
 @dataclass(frozen=True, slots=True)
-class CallReplayed:
+class CallReplayed(_ServerEvent):
     """A call is sent again; `why` is the verdict that allowed it."""
 
-    at: float
-    server: str
     method: str
     attempt: int
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class StreamDropped:
+class StreamDropped(_ServerEvent):
     """The server's own stream ended and is being reopened; `resumable` if no message should be missing."""
 
-    at: float
-    server: str
     why: str
     resumable: bool
 
 
 @dataclass(frozen=True, slots=True)
-class StrayMessage:
+class StrayMessage(_ServerEvent):
     """A message arrived that belongs to no call, or that a handler could not process."""
 
-    at: float
-    server: str
     what: str
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryFailed:
+class MemoryFailed(_ServerEvent):
     """A link's memory could not be read or written; the link continues without it."""
 
-    at: float
-    server: str
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class ChildStarted:
+class ChildStarted(_ServerEvent):
     """A server's program was started."""
 
-    at: float
-    server: str
     pid: int
 
 
 @dataclass(frozen=True, slots=True)
-class ChildEnded:
+class ChildEnded(_ServerEvent):
     """A server's program ended; `exit_code` is negative for a signal, `expected` if we closed it."""
 
-    at: float
-    server: str
     pid: int
     exit_code: int | None
     expected: bool
 
 
 @dataclass(frozen=True, slots=True)
-class ChildStderr:
+class ChildStderr(_ServerEvent):
     """A line that a server's program wrote to stderr."""
 
-    at: float
-    server: str
     pid: int
     line: str
 
 
 @dataclass(frozen=True, slots=True)
-class CircuitChanged:
+class CircuitChanged(_ServerEvent):
     """The circuit of a server changed: calls are rejected, or sent again."""
 
-    at: float
-    server: str
     state: str
 
 
 @dataclass(frozen=True, slots=True)
-class BackendStarted:
-    """A backend's link is up for a gateway session (None: for all); `adopted` if it continues a saved session."""
+class _BackendEvent:
+    """Of a backend, and of a gateway session (None: of all)."""
 
     at: float
     backend: str
     session: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BackendStarted(_BackendEvent):
+    """A backend's link is up for a gateway session (None: for all); `adopted` if it continues a saved session."""
+
     seconds: float
     era: str
     adopted: bool
 
 
 @dataclass(frozen=True, slots=True)
-class BackendFailed:
+class BackendFailed(_BackendEvent):
     """A backend did not start, or did not answer its health check."""
 
-    at: float
-    backend: str
-    session: str | None
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class BackendClosed:
+class BackendClosed(_BackendEvent):
     """A backend's link was closed, after `lifetime` seconds; `reason` as the session's."""
 
-    at: float
-    backend: str
-    session: str | None
     reason: str
     lifetime: float
 
 
 @dataclass(frozen=True, slots=True)
-class BackendSessionReplaced:
+class BackendSessionReplaced(_BackendEvent):
     """A backend lost its session for a gateway session, and a new one began."""
 
-    at: float
-    backend: str
-    session: str | None
     kept_state: bool
 
 

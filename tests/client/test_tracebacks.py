@@ -134,6 +134,6 @@ def failing(run: Run) -> Run:
     async def down(*_: Any) -> Any:
         raise holdfast.errors.StoreDown("as if")
 
-    assert run._record is not None
-    run._record.end = down  # type: ignore[method-assign]
+    assert run._sessions._record is not None
+    run._sessions._record.end = down  # type: ignore[method-assign]
     return run

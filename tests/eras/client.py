@@ -1,11 +1,12 @@
 """A raw client of one era: what the client of the gateway and the client of a link have in common."""
 
+import asyncio
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from holdfast.core.eras import CLIENT_CAPABILITIES, CLIENT_INFO, PROTOCOL_VERSION, SERVER_INFO
 from tests.deadlines import until
@@ -14,6 +15,7 @@ from tests.eras.cells import Cell
 Json: TypeAlias = dict[str, Any]
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 ROUNDS = 10
+T = TypeVar("T")
 _FILTERS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
 
 
@@ -68,6 +70,7 @@ class Client(ABC):
         self.notices: list[Json] = []
         """Notifications of all streams."""
         self.ids = itertools.count(1)
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     # What is its own in each
 
@@ -79,15 +82,33 @@ class Client(ABC):
     async def notify(self, method: str, params: Json | None = None) -> None:
         """Send a notification."""
 
-    @abstractmethod
-    def _notices_2025(self) -> AbstractAsyncContextManager[None]:
+    @asynccontextmanager
+    async def _notices_2025(self) -> AsyncGenerator[None]:
         """Take what the server sends beside calls."""
+        yield
 
-    @abstractmethod
-    def _listen_2026(self, params: Json) -> AbstractAsyncContextManager[int]:
+    # What all have
+
+    def _start(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _end_tasks(self) -> None:
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @asynccontextmanager
+    async def _listen_2026(self, params: Json) -> AsyncGenerator[int]:
         """Send `subscriptions/listen`, and give its id."""
-
-    # What both have
+        running = await self.begin("subscriptions/listen", params)
+        try:
+            yield running.id
+        finally:
+            await running.cancel()
 
     @property
     def server_info(self) -> Json:

@@ -1,8 +1,7 @@
 """A raw client over `LinkDispatcher`: requests by hand through the seam that `ClientSession(dispatcher=…)` uses."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import anyio
@@ -22,7 +21,6 @@ class DispatcherClient(Client):
         super().__init__(cell, capabilities, info, version)
         self._link = link_to(url, limits=PATIENT)
         self._dispatcher = LinkDispatcher(self._link)
-        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def open(self) -> None:
         started = asyncio.Event()
@@ -36,9 +34,7 @@ class DispatcherClient(Client):
         await started.wait()
 
     async def close(self) -> None:
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end_tasks()
         await self._link.close()
 
     async def begin(self, method: str, params: Json | None = None, **headers: str) -> "DispatcherRunning":
@@ -47,24 +43,6 @@ class DispatcherClient(Client):
 
     async def notify(self, method: str, params: Json | None = None) -> None:
         await self._dispatcher.notify(method, params)
-
-    @asynccontextmanager
-    async def _notices_2025(self) -> AsyncGenerator[None]:
-        yield
-
-    @asynccontextmanager
-    async def _listen_2026(self, params: Json) -> AsyncGenerator[int]:
-        running = await self.begin("subscriptions/listen", params)
-        try:
-            yield running.id
-        finally:
-            await running.cancel()
-
-    def _start(self, coroutine: Any) -> "asyncio.Task[Any]":
-        task = asyncio.ensure_future(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     async def _call(self, id: int, method: str, params: Json | None, headers: Mapping[str, str]) -> Reply:
         before = len(self.notices)

@@ -29,12 +29,9 @@ class HttpClient(Client):
         self.event_ids: list[str] = []
         """Of all events that came."""
         self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30))
-        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def close(self) -> None:
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end_tasks()
         if self.session is not None:
             await self.send("DELETE")
         await self._http.close()
@@ -84,20 +81,6 @@ class HttpClient(Client):
         finally:
             task.cancel()
             await asyncio.wait([task])
-
-    @asynccontextmanager
-    async def _listen_2026(self, params: Json) -> AsyncGenerator[int]:
-        running = await self.begin("subscriptions/listen", params)
-        try:
-            yield running.id
-        finally:
-            await running.cancel()
-
-    def _start(self, coroutine: Any) -> "asyncio.Task[Any]":
-        task = asyncio.ensure_future(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     async def _call(self, message: Json, headers: Mapping[str, str]) -> Reply:
         data = json.dumps(message).encode()

@@ -19,6 +19,7 @@ from holdfast.core.eras import CLIENT_CAPABILITIES, NAMED_BY, PROTOCOL_VERSION, 
 from tests.deadlines import until
 from tests.eras.cells import Era
 from tests.eras.offers import handshake_2025, handshake_2026, lists
+from tests.gateway.web_apps import serving_app
 
 HEADER_MISMATCH, UNSUPPORTED_VERSION, INVALID_PARAMS, UNKNOWN_METHOD = -32020, -32022, -32602, -32601
 UPDATED = "notifications/resources/updated"
@@ -342,11 +343,5 @@ async def serving_both_eras() -> AsyncGenerator[dict[Era, EraServer]]:
 async def _listening(serve: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncGenerator[str]:
     app = web.Application()
     app.router.add_route("*", "/mcp", serve)
-    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
-    finally:
-        await runner.cleanup()
+    async with serving_app(app, cancels=True) as url:
+        yield url

@@ -3,24 +3,23 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from holdfast.gateway.fronts.stdio import StdioFront
 from holdfast.gateway.gateway import Gateway
 from holdfast.stores import open_store
 from tests.deadlines import until
 from tests.eras.cells import Cell
-from tests.eras.client import Client, Json, Reply, Running
+from tests.eras.client import Json
+from tests.eras.message_client import MessageClient
 from tests.gateway.gateways import config_of
 
 BACKEND = "b"
 
 
-class StdioClient(Client):
+class StdioClient(MessageClient):
     """The client."""
 
     def __init__(self, url: str, cell: Cell, capabilities: Json, info: Json, version: str | None) -> None:
@@ -29,8 +28,6 @@ class StdioClient(Client):
         self._stack = AsyncExitStack()
         self._stdin = asyncio.StreamReader()
         self._stdout = asyncio.StreamReader(limit=10_000_000)
-        self._calls: dict[Any, tuple[asyncio.Future[Reply], int]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         folder = Path(self._stack.enter_context(TemporaryDirectory()))
@@ -56,71 +53,13 @@ class StdioClient(Client):
         await asyncio.wait([reading])
 
     async def close(self) -> None:
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._end_tasks()
         await self._stack.aclose()
-        for answer, _ in self._calls.values():
-            answer.cancel()
+        self.give_up()
 
-    def _send(self, message: Json) -> None:
+    async def send(self, message: Json, **headers: str) -> None:
         self._stdin.feed_data(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
-
-    async def begin(self, method: str, params: Json | None = None, **headers: str) -> "StdioRunning":
-        id = next(self.ids)
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._calls[id] = (answer, len(self.notices))
-        stamped = self.stamped(params)
-        self._send({"id": id, "method": method, **({"params": stamped} if stamped is not None else {})})
-        return StdioRunning(self, id, answer)
-
-    async def notify(self, method: str, params: Json | None = None) -> None:
-        self._send({"method": method, **({"params": params} if params is not None else {})})
-
-    @asynccontextmanager
-    async def _notices_2025(self) -> AsyncGenerator[None]:
-        yield
-
-    @asynccontextmanager
-    async def _listen_2026(self, params: Json) -> AsyncGenerator[int]:
-        running = await self.begin("subscriptions/listen", params)
-        try:
-            yield running.id
-        finally:
-            await running.cancel()
 
     async def _read(self) -> None:
         while line := await self._stdout.readline():
-            message = json.loads(line)
-            if "method" not in message:
-                answer, before = self._calls.pop(message["id"], (None, 0))
-                if answer is not None and not answer.done():
-                    answer.set_result(Reply(message, self.notices[before:]))
-            elif "id" in message and self.era == "2026":
-                for answer, _ in self._calls.values():
-                    answer.set_exception(AssertionError(f"a 2026 client got the request {message['method']}"))
-            elif "id" in message:
-                task = asyncio.create_task(self._answer(message))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-            else:
-                self.notices.append(message)
-
-    async def _answer(self, question: Json) -> None:
-        self._send({"id": question["id"], **await self.answer_to(question)})
-
-
-class StdioRunning(Running):
-    """A request under way."""
-
-    def __init__(self, client: StdioClient, id: int, answer: "asyncio.Future[Reply]") -> None:
-        self.id = id
-        self._client = client
-        self._answer = answer
-
-    async def cancel(self) -> None:
-        await self._client.notify("notifications/cancelled", {"requestId": self.id, "reason": "no more"})
-
-    async def reply(self) -> Reply:
-        return await self._answer
+            self.take(json.loads(line))

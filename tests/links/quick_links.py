@@ -1,6 +1,7 @@
 """What the tests of links share: fast limits, and a count of everything a link may leave."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,6 +29,15 @@ FAST = Limits(
 )
 """For servers on loopback that answer at once, or not at all."""
 FAMILIES = (holdfast.Unavailable, holdfast.OutcomeUnknown, holdfast.Rejected, holdfast.UsageError)
+
+
+def scaled(limits: Limits, factor: float) -> Limits:
+    """A copy with all times multiplied, for tests that can't wait for minutes."""
+    spans = (
+        "resolve", "authorize", "connect", "handshake", "program_handshake", "start", "slow_start", "silence",
+        "close", "exit", "deliver", "backoff", "stream_retry",
+    )  # fmt: skip
+    return replace(limits, **{name: getattr(limits, name) * factor for name in spans})
 
 
 def link_to(url: object, **options: Any) -> Link:

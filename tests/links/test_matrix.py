@@ -12,7 +12,7 @@ from holdfast import Link
 from holdfast.testing import LOST_SESSION, OTHER_REFUSALS, Fault, FaultServer, Refusal
 from holdfast.testing.fault_plan import error_body
 from tests.deadlines import until
-from tests.links.quick_links import FAMILIES, FAST, link_to, text_of, tool
+from tests.links.quick_links import FAMILIES, FAST, link_to, scaled, text_of, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -43,7 +43,7 @@ async def _one_call(link: Link, call: str, safe: bool) -> str:
 async def test_every_fault_ends_in_an_answer_or_a_typed_error_and_the_link_goes_on(
     fault: Fault, era: Literal["2025", "2026"], form: Literal["json", "sse"], safe: bool
 ) -> None:
-    limits = FAST if fault is not Fault.HANG else FAST.scaled(0.2)
+    limits = FAST if fault is not Fault.HANG else scaled(FAST, 0.2)
     async with FaultServer(era=era, answers=form) as server, link_to(server.url, limits=limits) as link:
         await link.request("tools/list")
         server.plan(fault, method="tools/call")

@@ -239,3 +239,12 @@ class ServerDeclaration:
         bound = copy.copy(self.plain)
         bound.__dict__.update(_bound_to=run, _plain=self.plain)
         return bound
+
+
+def check_enabled(server: ServerDeclaration) -> None:
+    if server.disabled:
+        raise ConfigError(
+            f"server {server.name!r} is disabled",
+            server=server.name,
+            remedy="set disabled=False, or `disabled` to false in the server file",
+        )

@@ -17,9 +17,6 @@ CAPABILITY: Mapping[str, str] = {
 }
 """The capability of a client that each question needs."""
 
-ASKING = frozenset({"tools/call", "prompts/get", "resources/read"})
-"""Methods during which a server may ask: those that 2026 answers with `input_required`."""
-
 URL_NEEDED = -32042
 """The error by which a 2025 server says that a person must visit URLs before the call can be made.
 2026 has no such error.

@@ -8,8 +8,8 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from holdfast.core.eras import Era, result_in
-from holdfast.core.questions import ASKING, asked_by_error, has, may_be_asked
+from holdfast.core.eras import INPUT_METHODS, Era, result_in
+from holdfast.core.questions import asked_by_error, has, may_be_asked
 from holdfast.errors import ErrorAnswer, HoldfastError, Unavailable
 from holdfast.gateway.calls.backend_calls import BackendCalls
 from holdfast.gateway.calls.request_context import RequestContext
@@ -23,9 +23,9 @@ from holdfast.gateway.methods.offered import OfferedNames
 from holdfast.gateway.methods.session_settings import SessionSettings
 from holdfast.gateway.methods.tasks import TaskMethods
 from holdfast.gateway.names.uris import UriRouting
-from holdfast.gateway.parking.call import missing_capability
 from holdfast.gateway.parking.parked_calls import Work
 from holdfast.gateway.parking.record import PREFIX
+from holdfast.links.crossing.open_questions import missing_capability
 
 _ONLY_2025 = frozenset(
     {"ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/result", "tasks/list"}
@@ -77,7 +77,7 @@ class Methods:
         task = lifecycle.begin_call()
         result: dict[str, Any]
         try:
-            if context.era is Era.Y2026 and method in ASKING:
+            if context.era is Era.Y2026 and method in INPUT_METHODS:
                 result = await self._answer_2026(context, method, params, handler)
             else:
                 result = await handler(context, params=params)

@@ -1,6 +1,6 @@
 """The limits of a link, each with its reason. An invalid value raises at once."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 from holdfast.core.circuit import THRESHOLD
 from holdfast.core.models import check_seconds
@@ -61,14 +61,6 @@ class Limits:
                     raise UsageError(f"Limits({field.name}=…) must be a positive whole number, not {value!r:.80}")
             else:
                 check_seconds(value, f"Limits({field.name}=…)")
-
-    def scaled(self, factor: float) -> "Limits":
-        """A copy with all times multiplied by a factor, for tests that can't wait for minutes."""
-        spans = (
-            "resolve", "authorize", "connect", "handshake", "program_handshake", "start", "slow_start", "silence",
-            "close", "exit", "deliver", "backoff", "stream_retry",
-        )  # fmt: skip
-        return replace(self, **{name: getattr(self, name) * factor for name in spans})
 
 
 def too_large(actual: int, limit: int, server: str) -> LimitReached:

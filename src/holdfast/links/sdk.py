@@ -63,6 +63,7 @@ from holdfast.errors import (
 from holdfast.links.calls.call import LISTEN
 from holdfast.links.calls.handlers import OnProgress, OnResumeToken, Params, RawProgress
 from holdfast.links.crossing.crossing import Crossing
+from holdfast.links.crossing.request import SessionRequest
 from holdfast.links.crossing.shapes import discover_result, initialize_result
 from holdfast.links.link import Link
 
@@ -119,10 +120,12 @@ class Bridge:
             ours = _OURS | {"mcp-name"} if method in NAMED_BY else _OURS
             extra = {name: value for name, value in (headers or {}).items() if name.lower() not in ours}
             sharer = self._sharer() if self._sharer is not None else None
-            hints = (safe, extra, timeout, on_progress, id, sharer, resume, on_resume_token)
+            request = SessionRequest(
+                method, params or {}, safe, extra, timeout, on_progress, id, sharer, resume, on_resume_token
+            )
             crosses = self.crossing.is_needed(is_2026)
             if crosses:
-                result = await self.crossing.request(method, params or {}, *hints)
+                result = await self.crossing.request(request)
             else:
                 result = await self.link.request(
                     method,
@@ -137,7 +140,7 @@ class Bridge:
                     on_resume_token=on_resume_token,
                 )
                 if self.crossing.is_needed(is_2026):  # the server came back in the other era
-                    crosses, result = True, await self.crossing.crossed(method, params or {}, result, *hints)
+                    crosses, result = True, await self.crossing.crossed(request, result)
         except HoldfastError as error:
             raise as_mcp_error(error) from error
         except (TypeError, ValueError, AttributeError, KeyError) as error:  # a handshake that is not what it should be

@@ -13,8 +13,9 @@ from mcp.server.mcpserver import MCPServer
 
 import holdfast
 from holdfast import Callbacks, Server, events
-from holdfast.client.runs import run as runs
+from holdfast.client.runs import kept_sessions
 from holdfast.client.runs.durable import RunRecord
+from holdfast.client.runs.pool import pool
 from holdfast.testing import FaultServer, stdio_target
 from tests.client.servers import FASTER, at, count, program
 from tests.deadlines import patience
@@ -69,14 +70,14 @@ async def test_a_store_that_fails_at_the_end_keeps_no_run_from_releasing_its_lin
             raise RuntimeError("no error of ours")
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(runs, "STORE_SECONDS", 0.05)
+    monkeypatch.setattr(kept_sessions, "STORE_SECONDS", 0.05)
     child = program()
     async with FaultServer() as http, holdfast.open_store("memory:") as store, asyncio.timeout(patience(20)):
         async with holdfast.run("talk", store=store):
             assert [await count(at(http)), await count(child)] == [1, 1]
-            before = runs.pool.statistics().open_links
+            before = pool.statistics().open_links
             monkeypatch.setattr(RunRecord, "touch", touch)
-        assert (before, runs.pool.statistics().open_links) == (2, 0)
+        assert (before, pool.statistics().open_links) == (2, 0)
     assert "run talk could not be recorded" in caplog.text
 
 

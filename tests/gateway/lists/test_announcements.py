@@ -138,7 +138,7 @@ async def test_a_change_that_shows_no_difference_is_announced_once(tmp_path: Pat
                 looks = program.gateway.backends["s"].lists.looks
                 await until(lambda: looks.is_fresh("tools", 0.0))
                 [session] = program.gateway.sessions.live.values()
-                session.push({"method": "notifications/last"})
+                session.notices.push({"method": "notifications/last"})
                 assert (await events.next(20))["method"] == "notifications/last"
 
 

@@ -2,13 +2,10 @@
 
 import asyncio
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
-from holdfast.gateway.backends.links.link import BackendLink
 from holdfast.gateway.backends.lists.catalogue import Catalogue
 from holdfast.gateway.sessions.lists import SessionLists
 from tests.deadlines import patience
@@ -34,14 +31,12 @@ async def test_a_list_that_changes_in_a_call_is_fetched_anew_for_that_session(tm
 
 
 class Reader:
-    """A session without links that notes what is announced."""
-
-    links: Mapping[str, BackendLink] = MappingProxyType({})
+    """Notes what is announced to a session."""
 
     def __init__(self) -> None:
         self.announced: list[tuple[str, ...]] = []
 
-    def own_lists_changed(self, kinds: tuple[str, ...], *, seen: bool = True) -> None:
+    def lists_changed(self, kinds: tuple[str, ...], *, seen: bool = True) -> None:
         self.announced.append(kinds)
 
 
@@ -51,7 +46,7 @@ async def test_a_session_whose_own_lists_went_sees_those_of_all_again(tmp_path: 
         gate = program.gateway
         assert gate is not None
         reader = Reader()
-        lists = SessionLists(reader, gate.offers)
+        lists = SessionLists({}, reader, gate.offers)
         lists.rebuild()
         assert lists.table is None
         lists.catalogues["counter"] = Catalogue(tools=({"name": "own", "inputSchema": {}},))

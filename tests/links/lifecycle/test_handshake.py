@@ -11,7 +11,7 @@ from holdfast import events
 from holdfast.core.eras import PASSED_SECONDS, Era, Offers, Why
 from holdfast.testing import Fault, FaultServer
 from holdfast.testing.fault_plan import error_body
-from tests.links.quick_links import FAST, link_to, text_of, tool
+from tests.links.quick_links import FAST, link_to, scaled, text_of, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 )
 async def test_a_handshake_that_fails_has_executed_nothing(method: str, fault: Fault, options: Any) -> None:
     era: Any = "2026" if method == "server/discover" else "2025"
-    async with FaultServer(era=era) as server, link_to(server.url, era=era, limits=FAST.scaled(0.1)) as link:
+    async with FaultServer(era=era) as server, link_to(server.url, era=era, limits=scaled(FAST, 0.1)) as link:
         server.plan(fault, method=method, times=10, **options)
         with pytest.raises(holdfast.Unavailable) as caught:
             await link.request("tools/call", {"name": "effect", "arguments": {"call": "x"}})
@@ -143,7 +143,7 @@ async def test_a_server_of_2025_without_sessions_goes_on_as_one(fault: Fault | N
         server.sessions.gives_sessions = False
         if fault is not None:
             server.plan(fault, method="server/discover")
-        async with link_to(server.url, limits=FAST.scaled(0.2)) as link:
+        async with link_to(server.url, limits=scaled(FAST, 0.2)) as link:
             await link.request("tools/list")
             assert link.statistics().era == "2025"
             assert _asked(server) == ["initialize", "server/discover", "notifications/initialized", "tools/list"]
@@ -290,7 +290,7 @@ async def test_a_transient_fault_on_the_probe_is_no_era(status: int) -> None:
 async def test_a_probe_that_hangs_or_is_cut_is_asked_again() -> None:
     async with FaultServer(era="2026") as server:
         for fault in (Fault.HANG, Fault.CLOSE, Fault.RESET, Fault.CLOSE_IN_BODY):
-            async with link_to(server.url, limits=FAST.scaled(0.2)) as link:
+            async with link_to(server.url, limits=scaled(FAST, 0.2)) as link:
                 server.plan(fault, method="server/discover")
                 await link.request("tools/list")
                 assert link.era is not None

@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 
 from holdfast.client.callbacks import Callbacks
-from holdfast.client.declaration import Reuse, ServerDeclaration
+from holdfast.client.declaration import Reuse, ServerDeclaration, check_enabled
 from holdfast.client.runs.link_factory import forgetting_hints, make_link_outside_runs
 from holdfast.client.runs.run import Run
 from holdfast.client.runs.scope import Scope, current_scope, inherited_principal, run_of_call
@@ -17,7 +17,7 @@ from holdfast.core.eras import Era
 from holdfast.core.handshake import includes
 from holdfast.core.lifecycle import LinkState
 from holdfast.core.models import ANONYMOUS
-from holdfast.errors import ConfigError, LeaseClosed, UsageError
+from holdfast.errors import LeaseClosed, UsageError
 from holdfast.links.calls.handlers import CallHandlers
 from holdfast.links.link import Link
 
@@ -70,12 +70,7 @@ class leased:  # noqa: N801 - `async with leased(server) as (link, …)`
         run = run_of(server) if server.bound_to is not None else _run_of_scope(server)
         if run is not None and (self._reuse != "call" or run.closed):
             return await run.link(server, self._reuse, timeout=self._timeout)
-        if server.disabled:
-            raise ConfigError(
-                f"server {server.name!r} is disabled",
-                server=server.name,
-                remedy="set disabled=False, or `disabled` to false in the server file",
-            )
+        check_enabled(server)
         if run is not None:
             self._ephemeral = run.single(server)
         else:

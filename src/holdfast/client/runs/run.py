@@ -7,30 +7,28 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Iterable
+from functools import partial
 from typing import TypeVar
 
 from holdfast.client.callbacks import Callbacks
-from holdfast.client.declaration import MemoryFactory, Reuse, ServerDeclaration
-from holdfast.client.runs.durable import RecordedMemory, RunRecord, end_sessions
+from holdfast.client.declaration import MemoryFactory, Reuse, ServerDeclaration, check_enabled
+from holdfast.client.runs.durable import RunRecord
 from holdfast.client.runs.handlers import Handlers, RunHandlers
+from holdfast.client.runs.kept_sessions import KeptSessions
 from holdfast.client.runs.leases import RunLeases
-from holdfast.client.runs.link_factory import make_link, make_memory, make_single_link
+from holdfast.client.runs.link_factory import make_link, make_single_link
 from holdfast.client.runs.link_users import LinkUsers
 from holdfast.client.runs.pool import Lease, pool
 from holdfast.client.tracebacks import shortened
 from holdfast.core.clock import SYSTEM
 from holdfast.core.models import Principal, RunId
-from holdfast.errors import ConfigError, Ended, HoldfastError, LeaseClosed
-from holdfast.events import Event, MemoryFailed, RunBegan, RunEnded, Sink
+from holdfast.errors import Ended, LeaseClosed
+from holdfast.events import Event, RunBegan, RunEnded
 from holdfast.links.link import Link
-from holdfast.links.memory.guarded import guarded
-from holdfast.links.memory.store import Memory
 from holdfast.links.options import LinkStatistics
-from holdfast.links.target import HttpTarget
 from holdfast.stores.contract import Store
 
 RELEASE_SECONDS = 60.0  # for all links of a run together: a hanging one must not delay the end of a program
-STORE_SECONDS = 15.0  # for the last writes to a durable run's store, as long as a memory may take for one operation
 
 log = logging.getLogger("holdfast.client")
 S = TypeVar("S", bound=ServerDeclaration)
@@ -52,15 +50,13 @@ class Run:
         named: tuple[str | None, Store | str | None] = (None, None),
     ) -> None:
         self.id = id if id is not None else RunId(f"run-{secrets.token_hex(8)}")
-        self.durable = store is not None or memory is not None
         self.principal = principal
         self.handlers = RunHandlers(handlers)
         self.leases = RunLeases(self.id, self._lease)
         self._named = named
-        self._store = store if isinstance(named[1], str) else None
-        """A store that was given as a URL is opened and closed here."""
-        self._record = None if store is None else RunRecord(store, self.id, principal, idle, max_age)
-        self._memory = memory
+        record = None if store is None else RunRecord(store, self.id, principal, idle, max_age)
+        own_store = store if isinstance(named[1], str) else None  # one that was given as a URL
+        self._sessions = KeptSessions(self.id, principal, record, memory, own_store, self.on_event)
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         self._ended = False
@@ -90,15 +86,15 @@ class Run:
     @property
     def continued(self) -> bool:
         """Whether it is a durable run that was begun before and had not ended or expired."""
-        return self._record is not None and self._record.continued
+        return self._sessions.continued
 
     def is_same(self, id: str | None, store: Store | str | None, memory: MemoryFactory | None) -> bool:
         """Whether a nested `run()` with these arguments joins this run: if it gives none of them, or the same ones."""
         if id is None:
-            return memory is None or memory is self._memory
+            return memory is None or memory is self._sessions.factory
         name, kept_in = self._named
         same_store = store is kept_in or (isinstance(store, str) and store == kept_in)
-        return id == name and same_store and memory is self._memory
+        return id == name and same_store and memory is self._sessions.factory
 
     def statistics(self) -> dict[str, LinkStatistics]:
         """The statistics of each server's link, by server name."""
@@ -145,21 +141,16 @@ class Run:
             )
         if self._ended:
             raise Ended(f"run {self.id} was ended", server=server.name, remedy="begin a new one under another id")
-        if server.disabled:
-            raise ConfigError(
-                f"server {server.name!r} is disabled",
-                server=server.name,
-                remedy="set disabled=False, or `disabled` to false in the server file",
-            )
+        check_enabled(server)
 
     async def _lease(self, server: ServerDeclaration, reuse: Reuse) -> Lease:
-        kept = reuse == "process" and not self.durable
+        kept = reuse == "process" and not self._sessions.is_durable
         callbacks = server.callbacks.over(self.callbacks) if server.callbacks is not None else self.callbacks
         # A link declares its capabilities once, at the handshake, so only runs with the same ones share it.
         shared_by = frozenset((*callbacks.capabilities, f"log level {callbacks.wanted_level}"))
 
         def make() -> tuple[Link, LinkUsers]:
-            users, memory = LinkUsers(server, kept), self._memory_for(server, kept)
+            users, memory = LinkUsers(server, kept), self._sessions.memory(server, shared=kept)
             link = make_link(
                 server,
                 self.principal,
@@ -172,62 +163,26 @@ class Run:
             )
             return link, users
 
-        await self._note_use(server)
+        await self._sessions.note_use(server)
         lease = await pool.lease((server, self.principal, shared_by if kept else self, id(self._loop)), make)
         lease.join(self)
         return lease
 
-    def _memory_for(self, server: ServerDeclaration, kept: bool) -> Memory | None:
-        record = self._record
-        if server.memory is None and self._memory is None:
-            # A program or an object ends with its process; its saved session records that there was one.
-            return None if record is None else record.memory(server.name)
-        # A link that several runs share belongs to none of them.
-        id = None if kept else self.id
-        given = make_memory(server, self._memory, id, self.principal, self._sink(server), recorded=record is not None)
-        if record is None or isinstance(server.target, HttpTarget):
-            return given
-        if given is None:
-            return record.memory(server.name)
-        return RecordedMemory(guarded(given, self.principal), record, server.name)
-
-    async def _note_use(self, server: ServerDeclaration) -> None:
-        """Record, before its first call, that the run uses a program or an object:
-        not every one has a saved session, and the process that continues the run must know that there was one.
-        """
-        if self._record is None or isinstance(server.target, HttpTarget):
-            return
-        try:
-            await self._record.use(server.name)
-        except HoldfastError as error:
-            log.warning("run %s: that it uses %r could not be written: %s", self.id, server.name, error)
-            self.on_event(server, MemoryFailed(SYSTEM.now(), server.name, str(error)))
-
-    def _sink(self, server: ServerDeclaration) -> Sink:
-        return lambda event: self.on_event(server, event)
-
     def single(self, server: ServerDeclaration) -> Link:
         """A link for one call only."""
         return make_single_link(
-            server, self.principal, self.callbacks, None, self._sink(server), lambda: self.wants_requests
+            server,
+            self.principal,
+            self.callbacks,
+            None,
+            partial(self.on_event, server),
+            lambda: self.wants_requests,
         )
 
     async def open(self) -> None:
         """Begin or continue a durable run."""
-        try:
-            if self._store is not None:
-                await self._store.__aenter__()
-            if self._record is not None:
-                await self._record.open()
-        except BaseException:
-            await self._close_store()
-            raise
-        self.handlers.report(RunBegan(SYSTEM.now(), self.id, self.principal, self.durable))
-
-    async def _close_store(self) -> None:
-        store, self._store = self._store, None
-        if store is not None:
-            await store.__aexit__(None, None, None)
+        await self._sessions.open()
+        self.handlers.report(RunBegan(SYSTEM.now(), self.id, self.principal, self._sessions.is_durable))
 
     @shortened
     async def end(self, *servers: ServerDeclaration) -> None:
@@ -238,11 +193,7 @@ class Run:
         self._ended = True
         leased, leases = self.leases.names, self._give_up()
         await asyncio.gather(*(lease.release(end=True) for lease in leases), return_exceptions=True)
-        if self._record is None:
-            return
-        left = [server.plain for server in servers if server.name not in leased]
-        await end_sessions([server for server in left if isinstance(server.target, HttpTarget)], self._record)
-        await self._record.end(leased)
+        await self._sessions.end(leased, servers)
 
     def _give_up(self) -> list[Lease]:
         leases = self.leases.give_up()
@@ -255,20 +206,10 @@ class Run:
         if self.closed:
             return
         await self.leases.close(RELEASE_SECONDS)
-        if self._record is not None:
-            try:
-                async with asyncio.timeout(STORE_SECONDS):
-                    await self._record.flush()
-                    await self._record.touch()
-            except Exception as error:  # the links are released even if the store fails
-                log.warning("run %s could not be recorded: %s", self.id, _text_of(error))
+        await self._sessions.flush()
         await self._release_all(self._give_up())
-        try:
-            async with asyncio.timeout(STORE_SECONDS):
-                await self._close_store()
-        except Exception as error:
-            log.warning("run %s: its store did not close: %s", self.id, _text_of(error))
-        ended = self._ended or not self.durable
+        await self._sessions.close()
+        ended = self._ended or not self._sessions.is_durable
         seconds = self._loop.time() - self._began
         self.handlers.report(RunEnded(SYSTEM.now(), self.id, self.principal, seconds, ended))
 
@@ -282,11 +223,3 @@ class Run:
         for task in late:
             task.cancel()
             log.error("run %s: a link did not close within %g s", self.id, RELEASE_SECONDS)
-
-
-def _text_of(error: Exception) -> str:
-    if isinstance(error, HoldfastError):
-        return str(error)
-    if isinstance(error, TimeoutError):
-        return f"its store did not answer within {STORE_SECONDS:g} s"
-    return repr(error)[:200]

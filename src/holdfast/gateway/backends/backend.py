@@ -26,8 +26,10 @@ from holdfast.gateway.backends.links.shared_links import SharedLinks
 from holdfast.gateway.backends.links.spares import Spares
 from holdfast.gateway.backends.listener import BackendListener
 from holdfast.gateway.backends.lists.catalogue import Catalogue, server_digest
-from holdfast.gateway.backends.lists.fetching import LISTS, BackendLists
+from holdfast.gateway.backends.lists.fetching import BackendLists
 from holdfast.gateway.backends.lists.known_lists import KnownLists
+from holdfast.gateway.backends.lists.looks import LISTS
+from holdfast.gateway.backends.lists.watches import ListWatches
 from holdfast.gateway.backends.ownership import Programs
 from holdfast.gateway.config.file import ServerEntry
 from holdfast.links.calls.handlers import OnNotification, OnRequest
@@ -72,6 +74,7 @@ class Backend:
         self.links = SharedLinks(self, store)
         self.known_lists = KnownLists(name, self.at, store, listener, self.note_left_out)
         self.lists = BackendLists(self, self.known_lists, self.links, listener)
+        self.watches = ListWatches(self, self.known_lists, self.links)
         self.spares = Spares(name, self.policy.warm, children, self._new_spare)
         self._server: str | None = None
         """The server's identity in the latest handshake, where its lists depend on the caller."""
@@ -262,7 +265,7 @@ class Backend:
             elif not self.is_child:
                 await self.lists.ping(backend_link.link, known)
             self.health.note(None)
-            await self.lists.watch(backend_link.link)
+            await self.watches.watch(backend_link.link)
         except RunsElsewhere:
             await self.known_lists.recall_from_owner()
             self.health.note(None)
@@ -279,6 +282,7 @@ class Backend:
         """Close all links that belong to no session. `end=False` leaves what the store remembers for the next
         process."""
         self.lists.close()
+        self.watches.close()
         self.spares.stop()
         await asyncio.gather(self.spares.close(reason), self.links.close(reason, end=end, leaves_loss=leaves_loss))
 

@@ -9,8 +9,8 @@ from typing import Any
 from holdfast.core.eras import METHOD_NOT_FOUND
 from holdfast.core.questions import has, required
 from holdfast.errors import ErrorAnswer, QuestionRefused
-from holdfast.gateway.parking.call import missing_capability
 from holdfast.links.calls.handlers import Params
+from holdfast.links.crossing.open_questions import missing_capability
 
 
 class RefusedQuestions:

@@ -10,12 +10,12 @@ from typing import Any, cast
 from holdfast.core.disclosure import CALL_AGAIN
 from holdfast.core.eras import (
     HEADER_MISMATCH,
+    INPUT_METHODS,
     MISSING_CAPABILITY,
     UNSUPPORTED_VERSION,
     Era,
     result_for_2025,
 )
-from holdfast.core.questions import ASKING
 from holdfast.core.values import members
 from holdfast.errors import (
     BadAnswer,
@@ -221,7 +221,7 @@ class BackendCalls:
 def _params_for(context: RequestContext, era: Era | None, request: BackendRequest) -> dict[str, Any]:
     """The parameters as a server of this era takes them."""
     params = request.params
-    if era is Era.Y2025 and request.method in ASKING and not _OF_A_RETRY.isdisjoint(params):
+    if era is Era.Y2025 and request.method in INPUT_METHODS and not _OF_A_RETRY.isdisjoint(params):
         return _without_answers(params)
     if era is Era.Y2026 and context.era is Era.Y2025:
         return with_client(params, context.client)

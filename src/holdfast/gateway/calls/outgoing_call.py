@@ -10,7 +10,7 @@ from holdfast.errors import HoldfastError
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.call_logs import MESSAGE, CallLog
 from holdfast.gateway.backends.links.link import BackendLink
-from holdfast.gateway.backends.lists.fetching import LISTS
+from holdfast.gateway.backends.lists.looks import LISTS
 from holdfast.gateway.backends.refused_questions import RefusedQuestions
 from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.names.routing import Route

@@ -83,7 +83,7 @@ class Subscription:
         if self._uris:
             await self._gateway.settled()  # else resources of servers that still come up would not be acknowledged
         if self._keys:
-            await asyncio.gather(*(each.lists.watch_stateless() for each in self._gateway.backends.values()))
+            await asyncio.gather(*(each.watches.watch_stateless() for each in self._gateway.backends.values()))
         by_backend = await self._by_backend()
         await asyncio.gather(*(self._watch(name, uris) for name, uris in by_backend.items()))
         self._listener.follow(uri for _, taken in self._watched for uri in taken)

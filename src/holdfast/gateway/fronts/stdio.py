@@ -229,7 +229,7 @@ class StdioFront:
             raise Refused(400, "initialized already")
         session, result = await self._pipeline.initialize(context, params)
         self._session = session
-        self._pushing = asyncio.get_running_loop().create_task(self._push(session.open_streams()), name="push")
+        self._pushing = asyncio.get_running_loop().create_task(self._push(session.notices.open_streams()), name="push")
         session.links.listen()
         return result
 

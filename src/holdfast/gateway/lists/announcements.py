@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.core.models import Principal
 from holdfast.gateway.backends.lists.caller_lists import CallerLists
-from holdfast.gateway.backends.lists.fetching import NOTIFICATIONS
+from holdfast.gateway.backends.lists.looks import NOTIFICATIONS
 from holdfast.gateway.lists.listeners import Listeners
 from holdfast.gateway.names.offers import Offers
 from holdfast.gateway.sessions.session import GatewaySession
@@ -41,24 +41,24 @@ class Announcements:
             if session.lists.differ:  # also where nothing changed for the others: a reload may have dropped its own
                 session.lists.rebuild()
             else:
-                session.announce(changed)
+                session.notices.announce(changed)
         if changed:
             self._listeners.lists_changed(changed)
 
     def lists_announced(self, kind: str) -> None:
         for session in self._live.values():
-            session.announce_unseen((kind,))
+            session.notices.announce_unseen((kind,))
         self._listeners.lists_announced((kind,))
 
     def resource_updated(self, uri: str, params: Mapping[str, Any], principal: Principal | None = None) -> None:
         for session in self._live.values():
             if uri in session.links.followed and principal in (None, session.principal):
-                session.push({"method": "notifications/resources/updated", "params": dict(params)})
+                session.notices.push({"method": "notifications/resources/updated", "params": dict(params)})
         self._listeners.resource_updated(uri, params, principal)
 
     def server_replaced(self, backend: str) -> None:
         self._caller_lists.forget(backend)
         kinds = tuple(NOTIFICATIONS)
         for session in self._live.values():
-            session.announce(kinds)
+            session.notices.announce(kinds)
         self._listeners.lists_changed(kinds)

@@ -4,30 +4,20 @@ It owns the task that does the call's work, beyond the request that began it, an
 """
 
 import asyncio
-import itertools
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from holdfast.core.disclosure import rpc_error
-from holdfast.core.eras import METHOD_NOT_FOUND, MISSING_CAPABILITY
+from holdfast.core.eras import METHOD_NOT_FOUND
 from holdfast.core.models import Principal
-from holdfast.core.questions import answer_of, has, required
+from holdfast.core.questions import has, required
 from holdfast.core.values import members
 from holdfast.errors import ErrorAnswer, HoldfastError
 from holdfast.gateway.parking.places import Places
 from holdfast.gateway.sessions.questions import ReplyChannel
 from holdfast.links.calls.handlers import Params
 from holdfast.links.codec import weight
-
-GATHER_SECONDS = 0.03  # after a question, for others that the server asks at the same time
-
-
-class Question(NamedTuple):
-    """A question that waits for the client's answer."""
-
-    method: str
-    params: Params
-    answered: "asyncio.Future[dict[str, Any]]"
+from holdfast.links.crossing.open_questions import OpenQuestions, missing_capability, not_asked
 
 
 class LatestChannel:
@@ -80,9 +70,7 @@ class ParkableCall:
         self._places = places
         self._has_place = self._is_cancelled = False
         self._task: asyncio.Task[dict[str, Any]] | None = None
-        self._questions: dict[str, Question] = {}
-        self._numbers = itertools.count(1)
-        self._changed: asyncio.Future[None] | None = None
+        self.questions = OpenQuestions()
         self._dropped: HoldfastError | None = None
 
     # The work
@@ -104,27 +92,14 @@ class ParkableCall:
     def _ended(self, task: "asyncio.Task[dict[str, Any]]") -> None:
         if not task.cancelled():
             task.exception()  # no request may ever come back for it
-        for question in self._questions.values():
-            if not question.answered.done():
-                question.answered.set_exception(_not_asked(question.method, "the call is over"))
         if self._on_end is not None:
             self._on_end()
-        self._wake()
+        self.questions.end()
 
     async def settle(self) -> None:
         """Wait until the work is done, or the server waits for answers."""
-        while not self.is_done:
-            if self._questions:
-                await asyncio.wait((self.task,), timeout=GATHER_SECONDS)
-                if self._questions:
-                    return
-                continue
-            self._changed = asyncio.get_running_loop().create_future()
-            await self._changed
-
-    def _wake(self) -> None:
-        if self._changed is not None and not self._changed.done():
-            self._changed.set_result(None)
+        if not self.is_done:
+            await self.questions.settle(self.task)
 
     def result(self) -> dict[str, Any] | None:
         """The result of the work that is done, or its error; None if it was cancelled."""
@@ -168,14 +143,6 @@ class ParkableCall:
 
     # The questions
 
-    @property
-    def questions(self) -> dict[str, Any]:
-        """What the client is asked, as `inputRequests`."""
-        return {
-            key: {"method": question.method, "params": dict(question.params or {})}
-            for key, question in self._questions.items()
-        }
-
     async def ask(self, method: str, params: Params, id: str | int) -> dict[str, Any]:
         """Answer a question of the server, once the client has."""
         self._check(method, params)
@@ -183,52 +150,26 @@ class ParkableCall:
         needed = size if self._has_place else size + weight(self._params)
         if (over := self._places.take(self, self.principal, needed)) is not None:
             self.refusal = over
-            raise _not_asked(method, "no more calls can wait for this client's answers")
+            raise not_asked(method, "no more calls can wait for this client's answers")
         self._has_place = True
-        answered: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        key = f"question-{next(self._numbers)}"
-        self._questions[key] = Question(method, params, answered)
-        self._wake()
         try:
-            return await answered
+            return await self.questions.ask(method, params)
         finally:
-            self._questions.pop(key, None)
             self._places.give_back(self, self.principal, size)
 
     def _check(self, method: str, params: Params) -> None:
         """Raise if the question can't be passed on."""
         if self._is_cancelled or self.is_done:  # one more question would take a place again
-            raise _not_asked(method, "the call is over")
+            raise not_asked(method, "the call is over")
         needed = required(method, params)
         if needed is None:
             raise ErrorAnswer(f"{method}: not a question", message="Method not found", code=METHOD_NOT_FOUND)
         if not has(self._capabilities, needed):
             self.refusal = missing_capability(method, needed)
-            raise _not_asked(method, "the client does not support this")
-
-    def answer(self, responses: Mapping[str, Any]) -> None:
-        """Take the client's responses. Questions without one stay open, and are asked again."""
-        for key, response in responses.items():
-            question = self._questions.pop(key, None)
-            if question is not None and not question.answered.done():
-                question.answered.set_result(answer_of(response))
-
-
-def missing_capability(method: str, needed: Mapping[str, Any]) -> ErrorAnswer:
-    """The answer to a call that failed because its client lacks a capability."""
-    return ErrorAnswer(
-        f"{method}: the client has not declared {', '.join(needed)}",
-        message="Missing required client capability",
-        code=MISSING_CAPABILITY,
-        data={"requiredCapabilities": dict(needed)},
-    )
+            raise not_asked(method, "the client does not support this")
 
 
 def with_answer(lacking: ErrorAnswer, answer: ErrorAnswer) -> ErrorAnswer:
     """The same, with the server's own error: the question may have belonged to no call."""
     lacking.data = {**members(lacking.data), "answer": rpc_error(answer)}
     return lacking
-
-
-def _not_asked(method: str, why: str) -> ErrorAnswer:
-    return ErrorAnswer(f"{method}: {why}", message=why, code=METHOD_NOT_FOUND)

@@ -99,7 +99,7 @@ class ParkedCalls:
         call, inner = known.call, known.context
         token = members(params.get("_meta")).get("progressToken")
         call.resume(context.reply_channel, token, context.client.capabilities)
-        call.answer(members(cast("object", responses)))
+        call.questions.answer(members(cast("object", responses)))
         return await self._go_on(context, inner, call, lambda: digest)
 
     async def _go_on(
@@ -112,7 +112,7 @@ class ParkedCalls:
             while not call.is_done:
                 state, known = new_state(), digest()
                 await self._records.write(state, call.principal, known, self._lifetime)
-                if not call.is_done and (questions := call.questions):
+                if not call.is_done and (questions := call.questions.as_input_requests):
                     self._park(state, call, inner, known)
                     parked = True
                     return {"resultType": "input_required", "inputRequests": questions, "requestState": state}

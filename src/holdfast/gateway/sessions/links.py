@@ -16,9 +16,10 @@ from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.links.link import BackendLink, close_all
 from holdfast.gateway.backends.links.memories import SessionMemory
 from holdfast.gateway.backends.links.subscriptions import Subscriptions
-from holdfast.gateway.backends.lists.fetching import LISTS
+from holdfast.gateway.backends.lists.looks import LISTS
 from holdfast.gateway.sessions.followed import FollowedResources, shared_subscriptions
 from holdfast.gateway.sessions.lists import SessionLists
+from holdfast.gateway.sessions.notices import ClientNotices
 from holdfast.gateway.sessions.questions import Asker, Questions
 from holdfast.gateway.sessions.record import Client, SessionRecord
 from holdfast.gateway.tasks.session_tasks import SessionTasks
@@ -46,13 +47,11 @@ class LinkedSession(Protocol):
     @property
     def goes_on(self) -> bool: ...
     @property
-    def is_read(self) -> bool: ...
-    @property
     def tasks(self) -> SessionTasks: ...
-    def push(self, message: Mapping[str, Any]) -> None: ...
+    @property
+    def notices(self) -> ClientNotices: ...
     @property
     def idle_seconds(self) -> float: ...
-    def own_resource_updated(self, uri: str, params: Mapping[str, Any], *, unasked: bool = False) -> None: ...
     def start(self, work: Coroutine[Any, Any, Any], name: str) -> object: ...
 
 
@@ -120,7 +119,8 @@ class SessionLinks(Mapping[str, BackendLink]):
         )
         backend_link.link.log_level = record.log_level
         self._links[name] = backend_link
-        if session.is_read or session.era is Era.Y2026 or may_be_asked(capabilities) or _is_extended(capabilities):
+        listens = session.notices.is_read or session.era is Era.Y2026
+        if listens or may_be_asked(capabilities) or _is_extended(capabilities):
             backend_link.link.stream.want()  # servers ask there, too, and wait until they get an answer or a refusal
         return backend_link
 
@@ -138,11 +138,11 @@ class SessionLinks(Mapping[str, BackendLink]):
             if params is not None and isinstance(uri, str):
                 # A 2025 server decides by itself what this session is to know; over a listen, one may say too much.
                 decided = backend_link is not None and backend_link.link.era is Era.Y2025 and uri not in self.followed
-                self._session.own_resource_updated(uri, without_subscription(params), unasked=decided)
+                self._session.notices.resource_updated(uri, without_subscription(params), unasked=decided)
             return
         passed = self._session.tasks.notice(backend, method, without_subscription(params or {}))
         if passed is not None:
-            self._session.push({"method": method, "params": passed})
+            self._session.notices.push({"method": method, "params": passed})
 
     def listen(self) -> None:
         """The client listens, so listen at the servers: also at backends that only another process has used so far."""

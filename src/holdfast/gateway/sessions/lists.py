@@ -4,7 +4,6 @@ It owns the catalogues that differ from what other sessions see.
 """
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from holdfast.gateway.backends.links.link import BackendLink
 from holdfast.gateway.backends.lists.catalogue import Catalogue, fetch, fetch_list
@@ -13,25 +12,17 @@ from holdfast.gateway.backends.lists.looks import METHODS, Looks
 from holdfast.gateway.backends.lists.refetch import Refetch
 from holdfast.gateway.names.offers import Offers
 from holdfast.gateway.names.routing import Table
-
-
-class ListsReader(Protocol):
-    """The session that has these lists."""
-
-    @property
-    def links(self) -> Mapping[str, BackendLink]: ...
-    def own_lists_changed(self, kinds: tuple[str, ...], *, seen: bool = True) -> None:
-        """The client's lists of these kinds have changed; `seen`: so that a difference shows."""
-        ...
+from holdfast.gateway.sessions.notices import ClientNotices
 
 
 class SessionLists:
     """The lists of one session."""
 
-    __slots__ = ("_fetching", "_looks", "_offers", "_session", "catalogues", "table")
+    __slots__ = ("_fetching", "_links", "_looks", "_notices", "_offers", "catalogues", "table")
 
-    def __init__(self, session: ListsReader, offers: Offers) -> None:
-        self._session = session
+    def __init__(self, links: Mapping[str, BackendLink], notices: ClientNotices, offers: Offers) -> None:
+        self._links = links
+        self._notices = notices
         self._offers = offers
         self._fetching: dict[str, Refetch] = {}
         self._looks: dict[str, Looks] = {}
@@ -49,7 +40,7 @@ class SessionLists:
         fetching.soon(kind)
 
     async def _fetch(self, name: str, announced: frozenset[str]) -> None:
-        backend_link = self._session.links.get(name)
+        backend_link = self._links.get(name)
         if backend_link is None:
             return
         known = self.catalogues.get(name) or backend_link.backend.catalogue
@@ -57,13 +48,13 @@ class SessionLists:
         began = looks.began()
         fetched = await fetch(backend_link.link, timeout=FETCH_SECONDS, known=known)
         backend_link.backend.note_left_out(fetched, known.left_out if known is not None else ())
-        if self._session.links.get(name) is backend_link:
+        if self._links.get(name) is backend_link:
             for each in METHODS:
                 looks.done(each, began)
             self.catalogues[name] = fetched
             unseen = announced.difference(self.rebuild())
             if unseen:  # as for all clients, an announcement is passed on although no difference shows
-                self._session.own_lists_changed(tuple(sorted(unseen)), seen=False)
+                self._notices.lists_changed(tuple(sorted(unseen)), seen=False)
 
     # Lists that a client asks for
 
@@ -80,7 +71,7 @@ class SessionLists:
     def looks_over_own_link(self, backend: str) -> bool:
         """Is a list of this backend read over the session's own link? Only there a program answers, and a server that
         this session has called may show it other lists than the rest."""
-        link = self._session.links.get(backend)
+        link = self._links.get(backend)
         if link is None or not link.is_up or link.backend.catalogue is None:
             return False
         looks = self._looks.get(backend)
@@ -92,13 +83,13 @@ class SessionLists:
         await self._looks_at(backend).freshen(name, seconds, since)
 
     async def _look(self, backend: str, name: str) -> None:
-        backend_link = self._session.links.get(backend)
+        backend_link = self._links.get(backend)
         known = self.catalogues.get(backend) or (backend_link.backend.catalogue if backend_link is not None else None)
         if backend_link is None or known is None:
             return
         fetched = await fetch_list(backend_link.link, name, known, timeout=FETCH_SECONDS)
         known = self.catalogues.get(backend) or backend_link.backend.catalogue
-        if self._session.links.get(backend) is not backend_link or known is None:
+        if self._links.get(backend) is not backend_link or known is None:
             return
         fresh = known.with_list(fetched)
         if fresh != known:
@@ -120,7 +111,7 @@ class SessionLists:
             del self.catalogues[name]  # all see the same again
         self.table = offers.table_of(offers.offers_with(self.catalogues), before) if self.catalogues else None
         changed = (self.table or offers.table).changed_from(before)
-        self._session.own_lists_changed(changed)
+        self._notices.lists_changed(changed)
         return changed
 
     def drop(self, backend: str) -> None:

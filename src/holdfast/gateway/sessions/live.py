@@ -56,8 +56,7 @@ class LiveSessions(Mapping[str, GatewaySession]):
     def end_streams(self) -> None:
         """End the streams of clients that listen: this process serves them no longer."""
         for session in self._by_id.values():
-            if session.streams is not None:
-                session.streams.end()
+            session.notices.end_streams()
 
     async def wait_rested(self, seconds: float) -> None:
         """Wait until no session is being put to rest, or the time is over."""

@@ -15,7 +15,7 @@ from holdfast.core.methods import TASKS, is_foreign
 from holdfast.core.questions import CAPABILITY
 from holdfast.core.values import members
 from holdfast.errors import ErrorAnswer
-from holdfast.gateway.fronts.http.streams import Stream
+from holdfast.gateway.sessions.notices import ClientNotices
 from holdfast.gateway.tasks.session_tasks import SessionTasks
 
 INTERNAL_ERROR = -32603
@@ -46,26 +46,6 @@ class ReplyChannel(Protocol):
         ...
 
 
-class QuestionedSession(Protocol):
-    """The session whose client is asked."""
-
-    @property
-    def can_be_asked(self) -> Mapping[str, Any]:
-        """The capabilities of the client."""
-        ...
-
-    @property
-    def ask_seconds(self) -> float: ...
-    @property
-    def read_stream(self) -> Stream | None:
-        """The client's own stream, if the client reads it."""
-        ...
-
-    def push(self, message: Mapping[str, Any]) -> None: ...
-    @property
-    def tasks(self) -> SessionTasks: ...
-
-
 class Asker(NamedTuple):
     """The server that asks, and how the client's progress is sent to it."""
 
@@ -76,10 +56,21 @@ class Asker(NamedTuple):
 class Questions:
     """The open questions of one session."""
 
-    __slots__ = ("_channels", "_numbers", "_open", "_progress", "_session")
+    __slots__ = ("_capabilities", "_channels", "_notices", "_numbers", "_open", "_progress", "_seconds", "_tasks")
 
-    def __init__(self, session: QuestionedSession) -> None:
-        self._session = session
+    def __init__(
+        self,
+        capabilities: Mapping[str, Any],
+        notices: ClientNotices,
+        tasks: SessionTasks,
+        seconds: Callable[[], float],
+    ) -> None:
+        self._capabilities = capabilities
+        """Of the client."""
+        self._notices = notices
+        self._tasks = tasks
+        self._seconds = seconds
+        """For an answer."""
         self._channels: list[ReplyChannel] = []
         self._open: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._numbers = itertools.count(1)
@@ -108,15 +99,15 @@ class Questions:
         asker: Asker | None = None,
     ) -> dict[str, Any]:
         """Ask the client: on the stream of the call that the question is about, else of any call, else on its own."""
-        session = self._session
-        if not _may_ask(method, session.can_be_asked):
+        seconds = self._seconds()
+        if not _may_ask(method, self._capabilities):
             raise ErrorAnswer(
                 f"{method}: the client has no such capability", message="Method not found", code=METHOD_NOT_FOUND
             )
         id = f"{_OWN}{next(self._numbers)}-{secrets.token_hex(4)}"
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "method": method}
         if params is not None:
-            asked = dict(params) if asker is None else await session.tasks.question(asker.server, method, params)
+            asked = dict(params) if asker is None else await self._tasks.question(asker.server, method, params)
             message["params"] = self._with_own_token(id, asked, asker)
         channel = self._channel(reply_channel)
         answered = self._open[id] = asyncio.get_running_loop().create_future()
@@ -124,7 +115,7 @@ class Questions:
         try:
             if channel is not None:
                 channel.send(message)
-            elif (stream := session.read_stream) is not None:
+            elif (stream := self._notices.read_stream) is not None:
                 stream.add(message)
                 number = stream.last
             else:
@@ -133,11 +124,11 @@ class Questions:
                     message="The client can't be asked now",
                     code=INTERNAL_ERROR,
                 )
-            async with asyncio.timeout(session.ask_seconds):
+            async with asyncio.timeout(seconds):
                 answer = await answered
         except TimeoutError:
             raise ErrorAnswer(
-                f"{method}: no answer within {session.ask_seconds:g} s",
+                f"{method}: no answer within {seconds:g} s",
                 message="The client did not answer in time",
                 code=INTERNAL_ERROR,
             ) from None
@@ -152,7 +143,7 @@ class Questions:
             if not answered.done() or answered.cancelled() or "task" not in members(answered.result().get("result")):
                 self._progress.pop(id, None)  # the progress of a task goes on
         result = _result(method, answer)
-        return result if asker is None else await session.tasks.answer(asker.server, method, result)
+        return result if asker is None else await self._tasks.answer(asker.server, method, result)
 
     def _with_own_token(self, id: str, params: dict[str, Any], asker: Asker | None) -> dict[str, Any]:
         """With a progress token of ours: two servers may have chosen the same."""
@@ -179,7 +170,7 @@ class Questions:
         if channel is not None and channel in self._channels:
             channel.send({"jsonrpc": "2.0", **cancelled})
         else:
-            self._session.push(cancelled)
+            self._notices.push(cancelled)
 
     def _channel(self, wanted: ReplyChannel | None) -> ReplyChannel | None:
         if wanted is not None and wanted.can_ask:

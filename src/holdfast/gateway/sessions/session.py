@@ -1,4 +1,4 @@
-"""One client's session in this process: its links, its streams, its calls under way. What lasts of it is its record.
+"""One client's session in this process: its links, its notices, its calls under way. What lasts of it is its record.
 
 It owns what the client relies on in this process. Another process may serve the same session next, so whatever matters
 is in the store first.
@@ -16,15 +16,15 @@ from holdfast.core.eras import Era
 from holdfast.core.lifecycle import GATEWAY_SESSION, GatewaySessionEvent, GatewaySessionState
 from holdfast.core.models import FrontSessionId, Principal
 from holdfast.gateway.backends.backend import Backend
-from holdfast.gateway.backends.lists.fetching import NOTIFICATIONS
 from holdfast.gateway.config.settings import Sessions as Settings
-from holdfast.gateway.fronts.http.streams import Stream, Streams
-from holdfast.gateway.lists.listeners import Listeners, RecentKinds
+from holdfast.gateway.fronts.http.streams import Streams
+from holdfast.gateway.lists.listeners import Listeners
 from holdfast.gateway.names.offers import Offers
 from holdfast.gateway.names.seen_uris import SeenUris
 from holdfast.gateway.sessions.ending.lifetimes import Lifetimes, Usage
 from holdfast.gateway.sessions.links import SessionLinks
 from holdfast.gateway.sessions.lists import SessionLists
+from holdfast.gateway.sessions.notices import ClientNotices
 from holdfast.gateway.sessions.outbox import Outbox
 from holdfast.gateway.sessions.questions import Questions, ReplyChannel
 from holdfast.gateway.sessions.record import Client, SessionRecord
@@ -65,9 +65,7 @@ class GatewaySession:
     """A session that this process holds live."""
 
     __slots__ = (
-        "_changed",
         "_host",
-        "_recent",
         "_tasks",
         "calls",
         "client",
@@ -76,6 +74,7 @@ class GatewaySession:
         "key",
         "links",
         "lists",
+        "notices",
         "outbox",
         "parked",
         "principal",
@@ -83,7 +82,6 @@ class GatewaySession:
         "record",
         "seen",
         "state",
-        "streams",
         "tasks",
         "usage",
     )
@@ -98,19 +96,16 @@ class GatewaySession:
         self.record = SessionRecord(host.store, host.owner, host.lifetimes, id, principal, client, era)
         self.key = self.record.key
         self.usage = Usage(host.clock.monotonic())
+        self.notices = ClientNotices(era, principal, self.record, host.listeners, host.new_streams)
         self.links = SessionLinks(self, host.backends)
-        self.lists = SessionLists(self, host.offers)
+        self.lists = SessionLists(self.links, self.notices, host.offers)
         self.tasks = SessionTasks(host.task_ids, scope_of(principal, self.key if era is Era.Y2025 else None), self.key)
-        self.questions = Questions(self)
+        self.questions = Questions(client.capabilities, self.notices, self.tasks, lambda: host.settings.ask)
         self.outbox = Outbox(self.start)
         self.seen = SeenUris()
         self.calls: dict[str | int, asyncio.Task[Any]] = {}
         self.parked: set[asyncio.Task[Any]] = set()
         """Those of the calls that wait for their client; the session's end does not."""
-        self.streams: Streams | None = None
-        self._changed: set[str] = set()
-        """Kinds of lists that changed while the client did not listen."""
-        self._recent = RecentKinds()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def __repr__(self) -> str:
@@ -131,7 +126,7 @@ class GatewaySession:
     @property
     def in_use(self) -> bool:
         """A call is under way, or the client listens: then it is not idle."""
-        return bool(self.calls) or self.questions.has_channels or self.is_read
+        return bool(self.calls) or self.questions.has_channels or self.notices.is_read
 
     @property
     def may_rest(self) -> bool:
@@ -185,77 +180,6 @@ class GatewaySession:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("session %s: %s: %s", self.key[:8], task.get_name(), error)
 
-    # The client's own stream
-
-    @property
-    def is_read(self) -> bool:
-        """Does the client read its own stream?"""
-        return self.read_stream is not None
-
-    @property
-    def read_stream(self) -> Stream | None:
-        """The client's own stream, if the client reads it."""
-        return self.streams.own if self.streams is not None and self.streams.own.is_read else None
-
-    def open_streams(self) -> Streams:
-        """The streams of a 2025 client, made at first use."""
-        if self.streams is None:
-            self.streams = self._host.new_streams()
-        return self.streams
-
-    def push(self, message: Mapping[str, Any]) -> None:
-        """Send something to the client on its own stream; it is kept there until the client listens."""
-        if self.era is Era.Y2025:
-            self.open_streams().own.add({"jsonrpc": "2.0", **message})
-
-    def announce(self, kinds: tuple[str, ...]) -> None:
-        """Lists of these kinds have changed; a client that does not listen gets the notice when it does. A 2026 client
-        listens apart from its session."""
-        if self.era is Era.Y2026:
-            return
-        self._recent.note(kinds)
-        if self.is_read:
-            for kind in kinds:
-                self.push({"method": NOTIFICATIONS[kind]})
-        else:
-            self._changed.update(kinds)
-
-    def announce_unseen(self, kinds: tuple[str, ...]) -> None:
-        """A server announced changes of its lists that do not show. It may have done so on several links."""
-        self.announce(self._recent.without(kinds))
-
-    def own_lists_changed(self, kinds: tuple[str, ...], *, seen: bool = True) -> None:
-        """Lists have changed for this session; `seen`: so that a difference shows."""
-        if self.era is Era.Y2026:
-            listeners = self._host.listeners
-            changed = listeners.lists_changed if seen else listeners.lists_announced
-            changed(kinds, self.principal, self.key)
-        else:
-            (self.announce if seen else self.announce_unseen)(kinds)
-
-    def own_resource_updated(self, uri: str, params: Mapping[str, Any], *, unasked: bool = False) -> None:
-        """A server announced a change of a resource to this session. `unasked`: to be passed on in any case."""
-        if self.era is Era.Y2026:
-            self._host.listeners.resource_updated(uri, params, self.principal, self.key)
-        elif unasked or uri in self.record.subscriptions:
-            self.push({"method": "notifications/resources/updated", "params": dict(params)})
-
-    def push_changes(self) -> None:
-        """The client listens now: send it the notices that had to wait."""
-        for method in sorted(NOTIFICATIONS[kind] for kind in self._changed):
-            self.push({"method": method})
-        self._changed.clear()
-
-    # Questions
-
-    @property
-    def can_be_asked(self) -> Mapping[str, Any]:
-        return self.client.capabilities
-
-    @property
-    def ask_seconds(self) -> float:
-        return self._host.settings.ask
-
     @property
     def idle_seconds(self) -> float:
         return self._host.settings.idle
@@ -284,7 +208,5 @@ class GatewaySession:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
-        if self.streams is not None:
-            self.streams.end()
-            self.streams.forget()
+        self.notices.close()
         await self.links.close(reason, end=end)

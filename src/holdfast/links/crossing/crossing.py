@@ -3,11 +3,12 @@
 It owns which era the session is of, and what the session gets of the server's notifications and questions.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from holdfast.core.eras import Era
-from holdfast.links.calls.handlers import OnNotification, OnProgress, OnRequest, OnResumeToken, Params
+from holdfast.links.calls.handlers import OnNotification, OnRequest, Params
+from holdfast.links.crossing.request import SessionRequest
 from holdfast.links.crossing.session_2025 import OF_2025_SESSIONS, ParamHeaders, Session2025
 from holdfast.links.crossing.session_2026 import Session2026
 from holdfast.links.link import Link
@@ -59,35 +60,19 @@ class Crossing:
             self.era = Era.Y2026
         return is_2026 is not (self._link.era is Era.Y2026)
 
-    async def request(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        safe: bool | None,
-        headers: Mapping[str, str],
-        timeout: float | None,
-        on_progress: OnProgress | None,
-        id: str | int | None,
-        sharer: object | None,
-        resume: str | None,
-        on_resume_token: OnResumeToken | None,
-    ) -> dict[str, Any]:
+    async def request(self, request: SessionRequest) -> dict[str, Any]:
         """Answer a request of the session that `is_needed` named."""
         if self._link.era is Era.Y2026:
-            return await self._of_2025.request(method, params, safe, headers, timeout, on_progress, id, sharer)
-        return await self._of_2026.request(
-            method, params, safe, headers, timeout, on_progress, id, sharer, resume, on_resume_token
-        )
+            return await self._of_2025.request(request)
+        return await self._of_2026.request(request)
 
-    async def crossed(
-        self, method: str, params: Mapping[str, Any], result: dict[str, Any], *hints: Any
-    ) -> dict[str, Any]:
+    async def crossed(self, request: SessionRequest, result: dict[str, Any]) -> dict[str, Any]:
         """A result that came from a server which has changed its era during the request."""
         if self._link.era is not Era.Y2026:
             return result
         if result.get("resultType") == "input_required":  # nothing was executed yet
-            return await self.request(method, params, *hints)
-        return self._of_2025.result(method, result)
+            return await self.request(request)
+        return self._of_2025.result(request.method, result)
 
     def has_notification(self, method: str) -> bool:
         """May a notification of the session be sent to the server?"""

@@ -5,33 +5,24 @@ nobody comes back for is cancelled after `LIFETIME`.
 """
 
 import asyncio
-import itertools
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from holdfast.core.eras import METHOD_NOT_FOUND, MISSING_CAPABILITY
-from holdfast.core.questions import answer_of, has, request_digest, required
+from holdfast.core.questions import has, request_digest, required
 from holdfast.core.values import members
-from holdfast.errors import AnswerTimeout, ConnectionLost, ErrorAnswer, HoldfastError
+from holdfast.errors import AnswerTimeout, ConnectionLost, ErrorAnswer
 from holdfast.links.calls.errors import MAYBE
 from holdfast.links.calls.handlers import OnProgress, Params, RawProgress
 from holdfast.links.codec import weight
+from holdfast.links.crossing.open_questions import OpenQuestions, missing_capability, not_asked
+from holdfast.links.crossing.request import SessionRequest
 from holdfast.links.crossing.shapes import INVALID_PARAMS
 
 LIFETIME = 600.0  # seconds that a call waits for answers: as long as the SDK's own states are valid
-GATHER_SECONDS = 0.03  # after a question, for others that the server asks at the same time
 CALLS = 64  # that wait at once
 BYTES = 16 * 1024 * 1024  # of their questions and results
 CLOSE_SECONDS = 5.0  # for calls to take their cancellation
-
-
-class Question(NamedTuple):
-    """A question that waits for the session's answer."""
-
-    method: str
-    params: Params
-    answered: "asyncio.Future[dict[str, Any]]"
 
 
 class WaitingCall:
@@ -43,10 +34,8 @@ class WaitingCall:
         self.lacking: dict[str, Any] | None = None
         """The capability without which a question was refused."""
         self.bytes = 0
-        self.questions: dict[str, Question] = {}
+        self.questions = OpenQuestions()
         self.task: asyncio.Task[dict[str, Any]] | None = None
-        self._numbers = itertools.count(1)
-        self._changed = asyncio.Event()
 
     def follow(self) -> OnProgress | None:
         """What to give the server's progress to: it goes to the latest request. None if the first wants none."""
@@ -66,43 +55,16 @@ class WaitingCall:
         """Answer a question of the server, once the session has."""
         needed = required(method, params)
         if needed is None:
-            raise _not_asked(method, "Method not found")
+            raise not_asked(method, "Method not found")
         if not has(self.capabilities, needed):
             self.lacking = needed
-            raise _not_asked(method, "the client does not support this")
-        key, size = f"question-{next(self._numbers)}", weight(params)
-        answered: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self.questions[key] = Question(method, params, answered)
+            raise not_asked(method, "the client does not support this")
+        size = weight(params)
         self.bytes += size
-        self.changed()
         try:
-            return await answered
+            return await self.questions.ask(method, params)
         finally:
-            self.questions.pop(key, None)
             self.bytes -= size
-
-    def answer(self, responses: Mapping[str, Any]) -> None:
-        """Take the session's responses. Questions without one stay open, and are asked again."""
-        for key, response in responses.items():
-            question = self.questions.pop(key, None)
-            if question is not None and not question.answered.done():
-                question.answered.set_result(answer_of(response))
-
-    def changed(self) -> None:
-        """The call has ended, or there is a question."""
-        self._changed.set()
-
-    async def settle(self) -> None:
-        """Wait until the call has ended, or the server waits for answers."""
-        assert self.task is not None
-        while not self.task.done():
-            if self.questions:
-                await asyncio.wait((self.task,), timeout=GATHER_SECONDS)
-                if self.questions:
-                    return
-                continue
-            self._changed.clear()
-            await self._changed.wait()
 
 
 class Parked(NamedTuple):
@@ -126,15 +88,12 @@ class ParkedCalls:
 
     async def run(
         self,
-        method: str,
-        params: Mapping[str, Any],
+        request: SessionRequest,
         capabilities: Mapping[str, Any],
-        timeout: float | None,
-        on_progress: OnProgress | None,
         work: Callable[[WaitingCall], Awaitable[dict[str, Any]]],
     ) -> dict[str, Any]:
         """Do the work of a call. Returns its result, or what the session is asked before it goes on."""
-        call = WaitingCall(capabilities, on_progress)
+        call = WaitingCall(capabilities, request.on_progress)
 
         async def do() -> dict[str, Any]:
             return await work(call)
@@ -142,17 +101,11 @@ class ParkedCalls:
         call.task = asyncio.get_running_loop().create_task(do(), name=f"call {self._server}")
         self._running.append(call)
         call.task.add_done_callback(lambda _: self._ended(call))
-        return await self._go_on(call, method, params, timeout)
+        return await self._go_on(call, request)
 
-    async def resume(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        capabilities: Mapping[str, Any],
-        timeout: float | None,
-        on_progress: OnProgress | None,
-    ) -> dict[str, Any]:
+    async def resume(self, request: SessionRequest, capabilities: Mapping[str, Any]) -> dict[str, Any]:
         """Take up the call that a retry names, with the answers that it brings."""
+        method, params = request.method, request.params
         state: object = params.get("requestState")
         known = self._parked.get(state) if isinstance(state, str) else None
         if known is None or known.digest != request_digest(method, params):
@@ -166,9 +119,9 @@ class ParkedCalls:
             )
         self._parked.pop(str(state))
         known.timer.cancel()
-        known.call.capabilities, known.call.on_progress = capabilities, on_progress
-        known.call.answer(members(params.get("inputResponses")))
-        return await self._go_on(known.call, method, params, timeout)
+        known.call.capabilities, known.call.on_progress = capabilities, request.on_progress
+        known.call.questions.answer(members(params.get("inputResponses")))
+        return await self._go_on(known.call, request)
 
     async def ask(self, method: str, params: Params) -> dict[str, Any]:
         """Answer a question that came on no call's own stream: it goes with the latest call that its session waits for,
@@ -178,16 +131,15 @@ class ParkedCalls:
         if call is None and self._running:
             call = self._running[-1]
         if call is None:
-            raise _not_asked(method, "no call is under way in which this client can be asked")
+            raise not_asked(method, "no call is under way in which this client can be asked")
         return await call.ask(method, params)
 
-    async def _go_on(
-        self, call: WaitingCall, method: str, params: Mapping[str, Any], timeout: float | None
-    ) -> dict[str, Any]:
+    async def _go_on(self, call: WaitingCall, request: SessionRequest) -> dict[str, Any]:
+        method, timeout = request.method, request.timeout
         assert call.task is not None
         try:
             async with asyncio.timeout(timeout):
-                await call.settle()
+                await call.questions.settle(call.task)
         except TimeoutError:
             call.task.cancel()
             raise AnswerTimeout(
@@ -200,7 +152,7 @@ class ParkedCalls:
             call.task.cancel()
             raise
         if not call.task.done():
-            return self._park(call, method, params)
+            return self._park(call, method, request.params)
         if call.task.cancelled():
             raise ConnectionLost(
                 f"{method}: the session with {self._server!r} ended with the call under way",
@@ -228,10 +180,7 @@ class ParkedCalls:
         timer = asyncio.get_running_loop().call_later(LIFETIME, self._give_up, state)
         self._parked[state] = Parked(call, request_digest(method, params), timer)
         call.on_progress = None
-        questions = {
-            key: {"method": question.method, "params": dict(question.params or {})}
-            for key, question in call.questions.items()
-        }
+        questions = call.questions.as_input_requests
         return {"resultType": "input_required", "inputRequests": questions, "requestState": state}
 
     def _give_up(self, state: str) -> None:
@@ -243,10 +192,7 @@ class ParkedCalls:
     def _ended(self, call: WaitingCall) -> None:
         assert call.task is not None
         self._running.remove(call)
-        for question in call.questions.values():
-            if not question.answered.done():
-                question.answered.set_exception(_not_asked(question.method, "the call is over"))
-        call.changed()
+        call.questions.end()
         failed = call.task.cancelled() or call.task.exception() is not None  # nobody may ever come back for it
         state = next((state for state, known in self._parked.items() if known.call is call), None)
         if state is None or failed:
@@ -268,18 +214,3 @@ class ParkedCalls:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
-
-
-def missing_capability(method: str, needed: Mapping[str, Any], server: str) -> HoldfastError:
-    """The error of a call that failed because its session lacks a capability."""
-    return ErrorAnswer(
-        f"{method}: the session has not declared {', '.join(needed)}",
-        message="Missing required client capability",
-        code=MISSING_CAPABILITY,
-        data={"requiredCapabilities": dict(needed)},
-        server=server,
-    )
-
-
-def _not_asked(method: str, why: str) -> ErrorAnswer:
-    return ErrorAnswer(f"{method}: {why}", message=why, code=METHOD_NOT_FOUND)

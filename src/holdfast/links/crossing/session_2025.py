@@ -11,9 +11,10 @@ from typing import Any, TypeAlias, TypeVar
 from holdfast.core.eras import CLIENT_CAPABILITIES, HEADER_MISMATCH, METHOD_NOT_FOUND, without_subscription
 from holdfast.core.values import members
 from holdfast.errors import AnswerTimeout, ErrorAnswer, HoldfastError, LimitReached
-from holdfast.links.calls.handlers import OnProgress, OnRequest, Params
+from holdfast.links.calls.handlers import OnRequest, Params
 from holdfast.links.calls.inbound import ACKNOWLEDGED, INTERNAL_ERROR
 from holdfast.links.crossing.changes import ChangeFeed
+from holdfast.links.crossing.request import SessionRequest
 from holdfast.links.crossing.shapes import (
     INVALID_PARAMS,
     LEVELS,
@@ -51,19 +52,10 @@ class Session2025:
         self._learn = learn
         self._param_headers = param_headers
 
-    async def request(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        safe: bool | None,
-        headers: Mapping[str, str],
-        timeout: float | None,
-        on_progress: OnProgress | None,
-        id: str | int | None,
-        sharer: object | None,
-    ) -> dict[str, Any]:
+    async def request(self, request: SessionRequest) -> dict[str, Any]:
         """Answer a request of the session: here, or by the server."""
-        until = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        method, params = request.method, request.params
+        until = None if request.timeout is None else asyncio.get_running_loop().time() + request.timeout
         if method == "ping":
             return {}
         if method == "logging/setLevel":
@@ -76,16 +68,16 @@ class Session2025:
             return await self._link.request(
                 method,
                 self._stamped(params),
-                safe=safe,
-                headers={**headers, **self._param_headers(method, params)},
+                safe=request.safe,
+                headers={**request.headers, **self._param_headers(method, params)},
                 timeout=_left(until),
-                on_progress=on_progress,
+                on_progress=request.on_progress,
                 id=id,
-                sharer=sharer,
+                sharer=request.sharer,
             )
 
         try:
-            result = await self._in_rounds(send, method, params, id, until)
+            result = await self._in_rounds(send, method, params, request.id, until)
         except ErrorAnswer as error:
             raise error_for_2025(method, error) from error
         return self.result(method, result)

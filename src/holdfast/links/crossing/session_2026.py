@@ -13,9 +13,11 @@ from holdfast.core.questions import asked_by_error, has
 from holdfast.core.values import members
 from holdfast.errors import ErrorAnswer
 from holdfast.links.calls.call import LISTEN
-from holdfast.links.calls.handlers import CallHandlers, OnNotification, OnProgress, OnResumeToken, Params
+from holdfast.links.calls.handlers import CallHandlers, OnNotification, OnProgress, Params
 from holdfast.links.crossing.listens import OF_LISTENS, Listens
-from holdfast.links.crossing.parked import ParkedCalls, WaitingCall, missing_capability
+from holdfast.links.crossing.open_questions import missing_capability
+from holdfast.links.crossing.parked import ParkedCalls, WaitingCall
+from holdfast.links.crossing.request import SessionRequest
 from holdfast.links.crossing.shapes import LEVELS, error_for_2026
 from holdfast.links.link import Link
 
@@ -40,22 +42,11 @@ class Session2026:
         self._setting = asyncio.Lock()
         self._default = link.log_level
 
-    async def request(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        safe: bool | None,
-        headers: Mapping[str, str],
-        timeout: float | None,
-        on_progress: OnProgress | None,
-        id: str | int | None,
-        sharer: object | None,
-        resume: str | None,
-        on_resume_token: OnResumeToken | None,
-    ) -> dict[str, Any]:
+    async def request(self, request: SessionRequest) -> dict[str, Any]:
         """Answer a request of the session: here, or by the server."""
+        method, params, headers = request.method, request.params, request.headers
         if method == LISTEN:
-            return await self._listen(params, id)
+            return await self._listen(params, request.id)
         meta = members(params.get("_meta"))
         capabilities = members(meta.get(CLIENT_CAPABILITIES))
         level = meta.get(LOG_LEVEL, self._default)
@@ -74,15 +65,15 @@ class Session2026:
                 return await self._link.request(
                     method,
                     asked,
-                    safe=safe,
+                    safe=request.safe,
                     headers=headers,
                     timeout=timeout,
                     on_progress=on_progress,
-                    id=id,
-                    sharer=sharer,
+                    id=request.id,
+                    sharer=request.sharer,
                     handlers=self._handlers(call, level),
-                    resume=resume,
-                    on_resume_token=on_resume_token,
+                    resume=request.resume,
+                    on_resume_token=request.on_resume_token,
                 )
             finally:
                 if level is not None:
@@ -93,10 +84,10 @@ class Session2026:
 
         try:
             if method not in INPUT_METHODS or self.deliver is None:
-                return await send(None, on_progress, timeout)
+                return await send(None, request.on_progress, request.timeout)
             if is_known and "requestState" in params:
-                return await self.parked.resume(method, params, capabilities, timeout, on_progress)
-            return await self.parked.run(method, params, capabilities, timeout, on_progress, work)
+                return await self.parked.resume(request, capabilities)
+            return await self.parked.run(request, capabilities, work)
         except ErrorAnswer as error:
             if self._link.era is Era.Y2026:  # after all
                 raise

@@ -227,11 +227,11 @@ async def test_a_newer_stream_takes_over_and_hears_what_the_older_missed(tmp_pat
             assert program.gateway is not None
             session = next(iter(program.gateway.sessions.live.values()))
             async with client.stream() as first:
-                await until(lambda: session.streams is not None and session.streams.own.is_read)
-                session.push({"method": "notifications/message", "params": {"data": 1}})
+                await until(lambda: session.notices.is_read)
+                session.notices.push({"method": "notifications/message", "params": {"data": 1}})
                 heard = await first.event()
                 async with client.stream(last_event_id=heard.id) as second:
-                    session.push({"method": "notifications/message", "params": {"data": 2}})
+                    session.notices.push({"method": "notifications/message", "params": {"data": 2}})
                     assert (await second.next())["params"] == {"data": 2}
                     with pytest.raises(EOFError):
                         await first.next()

@@ -119,7 +119,7 @@ async def test_a_client_that_reads_nothing_costs_one_comment_at_a_time(tmp_path:
                 await until(lambda: beats() >= 100)
                 assert program.gateway is not None
                 [session] = program.gateway.sessions.live.values()
-                assert session.open_streams().room.used == 0  # comments are not kept
+                assert session.notices.open_streams().room.used == 0  # comments are not kept
                 gate.set()
                 [answer] = messages_in(await response.read(), "text/event-stream")
                 assert answer["id"] == 7

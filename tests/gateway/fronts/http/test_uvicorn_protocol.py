@@ -194,7 +194,7 @@ async def test_requests_behind_an_unanswered_one_are_bounded_and_hear_of_its_end
             live = program.gateway
             assert live is not None
             (mine,) = live.sessions.live.values()
-            await until(lambda: not (mine.streams is not None and mine.streams.own.is_read))
+            await until(lambda: not mine.notices.is_read)
 
 
 @pytest.mark.promise("gateway.framing")

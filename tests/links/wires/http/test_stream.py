@@ -13,7 +13,7 @@ from holdfast import events
 from holdfast.links.wires.http.stream import SHORTEST_PAUSE
 from holdfast.testing import Fault, FaultServer
 from tests.deadlines import patience, until
-from tests.links.quick_links import FAST, Notifications, link_to, text_of, tool
+from tests.links.quick_links import FAST, Notifications, link_to, scaled, text_of, tool
 from tests.links.server_process import RealServer
 
 pytestmark = pytest.mark.anyio
@@ -100,7 +100,7 @@ async def test_a_resumption_that_fails_is_an_unknown_outcome() -> None:
 @pytest.mark.promise("link.long-stream")
 async def test_a_stream_may_last_longer_than_every_default_timeout() -> None:
     # Silence at a three-hundredth of its default: five minutes become one second, and the stream lasts longer.
-    limits = holdfast.links.Limits().scaled(1 / 300)
+    limits = scaled(holdfast.links.Limits(), 1 / 300)
     limits = type(limits)(
         silence=limits.silence, connect=2, handshake=2, start=5, close=2, deliver=2, stream_retry=0.02
     )

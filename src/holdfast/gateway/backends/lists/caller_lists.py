@@ -18,8 +18,8 @@ from holdfast.errors import HoldfastError, NoBackend, Rejected, RunsElsewhere, S
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.links.link import BackendLink
 from holdfast.gateway.backends.lists.catalogue import Catalogue, fetch
-from holdfast.gateway.backends.lists.fetching import FETCH_SECONDS, NOTIFICATIONS
-from holdfast.gateway.backends.lists.looks import FRESH_SECONDS
+from holdfast.gateway.backends.lists.fetching import FETCH_SECONDS
+from holdfast.gateway.backends.lists.looks import FRESH_SECONDS, NOTIFICATIONS
 from holdfast.gateway.calls.link_choice import LinkChoice
 from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.config.settings import Sessions as Settings
@@ -152,7 +152,7 @@ class CallerLists:
         known = self._listed.get(key)
         if known is None and not fetching.done() and context.session is not None:
             session = context.session
-            fetching.add_done_callback(lambda _: session.own_lists_changed(tuple(NOTIFICATIONS)))
+            fetching.add_done_callback(lambda _: session.notices.lists_changed(tuple(NOTIFICATIONS)))
         return known.catalogue if known is not None else None
 
     async def _fetch(self, context: RequestContext, backend: Backend, key: Key, passed: Mapping[str, str]) -> Catalogue:

@@ -9,29 +9,20 @@ import logging
 
 from holdfast.core.eras import Era
 from holdfast.core.handshake import Handshake
-from holdfast.core.values import members
 from holdfast.errors import ErrorAnswer, HoldfastError
 from holdfast.gateway.backends.links.link import LinkOwner
 from holdfast.gateway.backends.links.shared_links import SharedLinks
 from holdfast.gateway.backends.listener import BackendListener
 from holdfast.gateway.backends.lists.catalogue import Catalogue, fetch, fetch_list, server_digest
 from holdfast.gateway.backends.lists.known_lists import KnownLists
-from holdfast.gateway.backends.lists.looks import METHODS, Looks
+from holdfast.gateway.backends.lists.looks import LISTS, METHODS, Looks
 from holdfast.gateway.backends.lists.refetch import Refetch
-from holdfast.links.calls.watch import Watch
 from holdfast.links.link import Link
 
 log = logging.getLogger("holdfast.gateway")
 
 FETCH_SECONDS = 30.0  # for each page of a list
-AGREE_SECONDS = 0.5  # for a server to agree to a listen, before a client's own is acknowledged
 PING_SECONDS = 10.0  # for a server to answer a ping
-LISTS = {
-    "notifications/tools/list_changed": "tools",
-    "notifications/prompts/list_changed": "prompts",
-    "notifications/resources/list_changed": "resources",
-}
-NOTIFICATIONS = {kind: method for method, kind in LISTS.items()}
 
 
 class BackendLists:
@@ -46,9 +37,6 @@ class BackendLists:
         self._fetching: asyncio.Task[Catalogue] | None = None
         self._redeployed = Refetch(self._name, self._fetch_again, lambda: known.fetched_at)
         self._announced = Refetch(self._name, self._fetch_announced)
-        self._watching: dict[bool, tuple[Link, Watch]] = {}
-        """By whether the link is the one that 2026 clients share, else the one for all clients."""
-        self._agreeing: asyncio.Task[None] | None = None
         self.looks = Looks(self._name, self._look, known.ttl)
         self.is_closed = False
 
@@ -143,48 +131,6 @@ class BackendLists:
                 for kind in sorted(kinds):
                     self._listener.lists_announced(kind)
 
-    async def watch_stateless(self) -> None:
-        """Listen at the 2026 side of a server whose lists are read in 2025: it announces there what 2026 calls do. A
-        server that is slow to agree is not waited for."""
-        if self._agreeing is None and not self.is_closed:
-            self._agreeing = asyncio.create_task(self._watch_stateless(), name=f"watch {self._name}")
-            self._agreeing.add_done_callback(self._agreed)
-        if self._agreeing is not None:
-            await asyncio.wait((self._agreeing,), timeout=AGREE_SECONDS)
-
-    def _agreed(self, task: "asyncio.Task[None]") -> None:
-        self._agreeing = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s: changes of its lists are not announced", self._name, exc_info=error)
-
-    async def _watch_stateless(self) -> None:
-        if self._known.catalogue is None or self._backend.health.state != "up":
-            return
-        if self._known.catalogue.era == Era.Y2026.value:
-            return  # the link for all clients listens
-        try:
-            backend_link = await self._links.stateless(keep=True)
-        except HoldfastError as error:
-            log.info("%s: changes of its lists are not announced: %s", self._name, error.what)
-            return
-        if backend_link is not None:
-            await self.watch(backend_link.link, is_stateless=True)
-
-    async def watch(self, link: Link, *, is_stateless: bool = False) -> None:
-        """Listen for changes at a 2026 server, which announces them only to clients that asked for them."""
-        handshake = link.handshake
-        known = self._watching.get(is_stateless)
-        if (known is not None and known[0] is link) or handshake is None or handshake.era is not Era.Y2026:
-            return
-        sent = {kind: members(handshake.capabilities.get(kind)).get("listChanged") is True for kind in LISTS.values()}
-        if not any(sent.values()):
-            return
-        try:
-            tools, prompts, resources = (sent[kind] for kind in ("tools", "prompts", "resources"))
-            self._watching[is_stateless] = link, await link.watch(tools=tools, prompts=prompts, resources=resources)
-        except HoldfastError as error:
-            log.info("%s: changes of its lists are not announced: %s", self._name, error.what)
-
     async def ping(self, link: Link, known: Catalogue) -> None:
         """Is the server there, and is it the one whose lists are known? A server without sessions is asked for its
         lists: no handshake would show that it was deployed again."""
@@ -204,6 +150,5 @@ class BackendLists:
         self._redeployed.close()
         self._announced.close()
         self.looks.close()
-        for task in (self._fetching, self._agreeing):
-            if task is not None:
-                task.cancel()
+        if self._fetching is not None:
+            self._fetching.cancel()

@@ -21,6 +21,12 @@ METHODS = {
     "resources": "resources/list",
     "templates": "resources/templates/list",
 }
+LISTS = {
+    "notifications/tools/list_changed": "tools",
+    "notifications/prompts/list_changed": "prompts",
+    "notifications/resources/list_changed": "resources",
+}
+NOTIFICATIONS = {kind: method for method, kind in LISTS.items()}
 
 
 class Looks:

@@ -45,7 +45,7 @@ class Front2025:
         """Several messages at once."""
         session = await self._session(request, principal)
         parts = parts_of(found, session.client.version)
-        channel = PostReplyChannel(request, accepts, lambda: session.open_streams().answer())
+        channel = PostReplyChannel(request, accepts, lambda: session.notices.open_streams().answer())
         batch = Batch(self._pipeline, request, session, channel, self._gateway.settings.clients.stream_bytes)
         self._alive.add(channel)
         try:
@@ -98,7 +98,7 @@ class Front2025:
         assert method is not None
         if id in session.calls:
             raise Refused(400, f"a request with the id {id!r:.80} is under way already")
-        channel = PostReplyChannel(request, accepts, lambda: session.open_streams().answer())
+        channel = PostReplyChannel(request, accepts, lambda: session.notices.open_streams().answer())
         context = RequestContext(session.principal, Era.Y2025, session, session.client, request, channel)
         session.begin_call(id, channel)
         self._alive.add(channel)
@@ -119,13 +119,13 @@ class Front2025:
         if not Accepts.of(request.headers.get(b"accept")).sse:
             raise Refused(406, "accept text/event-stream")
         session = await self._session(request, principal)
-        streams = session.open_streams()
+        streams = session.notices.open_streams()
         last = request.header(b"last-event-id")
         stream, number = streams.resume(last) if last else (streams.own, streams.own.delivered)
         events = stream.after(number)
         if stream is streams.own:
             session.links.listen()
-            session.push_changes()
+            session.notices.push_changes()
         await request.stream(events)
 
     async def delete(self, request: Request, principal: Principal) -> None:
