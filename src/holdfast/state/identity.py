@@ -153,6 +153,8 @@ class Chain:
         self.places = tuple(places)
         if not self.places:
             raise UsageError("identity=[] can never find a session", remedy="name at least one place to look")
+        self.arguments = tuple(dict.fromkeys(place.name for place in self.places if isinstance(place, FromArgument)))
+        """The names of all arguments that may name a session."""
         for number, place in enumerate(self.places):
             if not isinstance(place, IdentitySource):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise UsageError(
@@ -180,11 +182,6 @@ class Chain:
             if found is not None:
                 return found
         return None
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """The names of all arguments that may name a session."""
-        return tuple(dict.fromkeys(place.name for place in self.places if isinstance(place, FromArgument)))
 
     @property
     def argument(self) -> str | None:

@@ -9,7 +9,7 @@ import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from typing import Any, Protocol
 
 from holdfast.core.models import Claim, Record
@@ -72,7 +72,7 @@ class Transaction:
         self._owner = ""
         self._ttl = TURN_TTL
         self._claims: dict[Key, Claim] = {}
-        self._locks = AsyncExitStack()
+        self._names: list[str] = []
         self._renewing: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._after: list[Callable[[], Awaitable[None]]] = []
 
@@ -120,16 +120,20 @@ class Transaction:
         self._ttl = min(self._ttl, ttl)
         may_wait = not self._claims or wanted[0] > max(self._claims)
         deadline = time.monotonic() + (wait if may_wait else 0.0)
-        async with AsyncExitStack() as locks:
-            waited = False
+        waited, names = False, list[str]()
+        try:
             for kind, id in wanted:
+                name = f"{kind}/{id}"
                 try:
-                    taking = _TURNS.turn(f"{kind}/{id}", deadline - time.monotonic())
-                    waited = await locks.enter_async_context(taking) or waited
+                    waited = await _TURNS.take(name, deadline - time.monotonic()) or waited
                 except Busy:
                     raise _busy(id, wait, may_wait, None) from None
+                names.append(name)
             await self._claim(wanted, deadline, waited, wait, may_wait)
-            await self._locks.enter_async_context(locks.pop_all())
+        except BaseException:
+            _give_back(names)
+            raise
+        self._names += names
 
     async def _claim(self, wanted: list[Key], deadline: float, waited: bool, wait: float, may_wait: bool) -> None:
         assert self._store is not None
@@ -267,7 +271,7 @@ class Transaction:
             if not released and self._claims:
                 await to_the_end(self._release())
         finally:
-            await self._locks.aclose()
+            _give_back(self._names)
 
     async def _release(self) -> None:
         assert self._store is not None
@@ -277,6 +281,11 @@ class Transaction:
             async with asyncio.timeout(CLOSE_SECONDS):
                 for claim in self._claims.values():
                     await self._store.release(claim)
+
+
+def _give_back(names: list[str]) -> None:
+    while names:
+        _TURNS.give_back(names.pop())
 
 
 def _note_refused(keys: Collection[Key]) -> None:
