@@ -49,7 +49,7 @@ _PLAIN = frozenset((str, int, float, bool, type(None)))
 
 def _copied(value: Any) -> Any:
     """A deep copy, without what `copy.deepcopy` needs for values that have no cycles and can't be changed."""
-    kind: type[object] = type(value)
+    kind = cast("type[object]", type(value))
     if kind in _PLAIN:
         return value
     if kind is list:

@@ -1,6 +1,7 @@
 """Turns within one process: calls that write the same session wait for each other instead of raising `Conflict`."""
 
 import asyncio
+import time
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator
@@ -8,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from holdfast.errors import Busy
 
-_Waiting = deque["asyncio.Future[None]"]
+_Waiting = deque[tuple["asyncio.Future[None]", float]]
 
 
 class Turns:
@@ -19,9 +20,10 @@ class Turns:
             weakref.WeakKeyDictionary()
         )
 
-    def waiting(self, name: str) -> int:
-        """How many wait for this name."""
-        return len(self._held().get(name, ()))
+    def first_since(self, name: str) -> float | None:
+        """Since when the next one waits for this name, on the monotonic clock; None if nobody does."""
+        waiting = self._held().get(name)
+        return waiting[0][1] if waiting else None
 
     def take_nowait(self, name: str) -> bool:
         """Hold the name, if nobody does."""
@@ -37,7 +39,8 @@ class Turns:
             return False
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = self._held()[name]
-        waiting.append(mine)
+        place = mine, time.monotonic()
+        waiting.append(place)
         try:
             async with asyncio.timeout(seconds):
                 await mine
@@ -45,7 +48,7 @@ class Turns:
             if mine.done() and not mine.cancelled():  # the turn came too late; the next one has it
                 self.give_back(name)
             else:
-                waiting.remove(mine)
+                waiting.remove(place)
             if isinstance(error, TimeoutError):
                 raise Busy(f"other calls were writing for {seconds:g} s", id=name, remedy="try again later") from None
             raise
@@ -56,7 +59,7 @@ class Turns:
         held = self._held()
         waiting = held[name]
         while waiting:
-            first = waiting.popleft()
+            first, _ = waiting.popleft()
             if not first.done():
                 first.set_result(None)
                 return

@@ -17,7 +17,8 @@ from holdfast.core.records import Key
 from holdfast.errors import Busy, Conflict, HoldfastError, UsageError
 from holdfast.state.calls.results import KEPT_SECONDS, Keyed
 from holdfast.state.calls.staged_store import StagedStore
-from holdfast.state.calls.turn_wait import give_way, wait_before_asking
+from holdfast.state.calls.turn_line import begin_line, is_shared, line_of
+from holdfast.state.calls.turn_wait import LISTEN_SECONDS, give_way, wait_before_asking, wait_for_notice
 from holdfast.state.tool_errors import reworded
 from holdfast.state.turns import Turns
 from holdfast.stores.base import to_the_end
@@ -119,7 +120,8 @@ class Transaction:
             return
         self._ttl = min(self._ttl, ttl)
         may_wait = not self._claims or wanted[0] > max(self._claims)
-        deadline = time.monotonic() + (wait if may_wait else 0.0)
+        since = time.monotonic()
+        deadline = since + (wait if may_wait else 0.0)
         waited, names = False, list[str]()
         try:
             for kind, id in wanted:
@@ -129,28 +131,46 @@ class Transaction:
                 except Busy:
                     raise _busy(id, wait, may_wait, None) from None
                 names.append(name)
-            await self._claim(wanted, deadline, waited, wait, may_wait)
+            if waited and self._store is not None and is_shared(self._store):
+                begin_line(self._store)  # who waits here may keep others waiting
+            await self._claim(wanted, since, deadline, waited, wait, may_wait)
         except BaseException:
+            self._say_released(wanted)
             _give_back(names)
             raise
         self._names += names
 
-    async def _claim(self, wanted: list[Key], deadline: float, waited: bool, wait: float, may_wait: bool) -> None:
+    async def _claim(
+        self, wanted: list[Key], since: float, deadline: float, waited: bool, wait: float, may_wait: bool
+    ) -> None:
         assert self._store is not None
-        last = max((_REFUSED[key] for key in wanted if key in _REFUSED), default=None)
-        if pause := give_way(None if last is None else time.monotonic() - last, waited, random.random()):
-            await asyncio.sleep(pause)
-        rounds = 0
+        line = line_of(self._store)
+        if line is None and waited:
+            last = max((_REFUSED[key] for key in wanted if key in _REFUSED), default=None)
+            if pause := give_way(None if last is None else time.monotonic() - last, waited, random.random()):
+                await asyncio.sleep(pause)
+        rounds = news = 0
+        asked = False
         while True:
+            if line is not None and line.is_listening:
+                await line.let_pass(wanted, since, deadline - time.monotonic())
+                asked, news = line.is_listening, line.news(wanted)
             try:
-                turns = await self._store.begin_turns(wanted, owner=self._owner, ttl=self._ttl, dead=True)
+                turns = await self._store.begin_turns(wanted, owner=self._owner, ttl=self._ttl, dead=True, notify=asked)
                 break
             except Busy as busy:
                 _note_refused(wanted)
-                pause = wait_before_asking(deadline - time.monotonic(), busy.retry_after, rounds, random.random())
-                if pause is None:
+                left = deadline - time.monotonic()
+                if left <= 0:
                     raise _busy(wanted[0][1], wait, may_wait, busy.retry_after) from None
-                await asyncio.sleep(pause)
+                if line is not None and asked and line.is_listening:
+                    line.say(wanted, since)
+                    await line.wait(wanted, news, min(left, wait_for_notice(busy.retry_after, rounds)))
+                else:
+                    line = begin_line(self._store)
+                    if line is None or not await line.listens(min(left, LISTEN_SECONDS)):
+                        chance = random.random()
+                        await asyncio.sleep(wait_before_asking(left, busy.retry_after, rounds, chance) or 0.0)
                 rounds += 1
         self._claims.update({(turn.claim.kind, turn.claim.id): turn.claim for turn in turns})
         self.staged.know(turns)
@@ -271,7 +291,15 @@ class Transaction:
             if not released and self._claims:
                 await to_the_end(self._release())
         finally:
+            self._say_released(self._claims)
             _give_back(self._names)
+
+    def _say_released(self, keys: Collection[Key]) -> None:
+        """Let other processes know that nobody here has these turns any more."""
+        line = line_of(self._store) if self._store is not None and keys else None
+        if line is not None:
+            for kind, id in keys:
+                line.released((kind, id), _TURNS.first_since(f"{kind}/{id}"))
 
     async def _release(self) -> None:
         assert self._store is not None
