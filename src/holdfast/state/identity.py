@@ -114,16 +114,25 @@ class FromPrincipal:
         """The owner of this principal's session; None where the key does not identify one."""
         if principal == ANONYMOUS or self.key == "client":
             return None if principal == ANONYMOUS else principal
-        try:
-            _, issuer, subject = json.loads(principal)
-        except ValueError:  # not of a token
-            return None
-        return Principal(json.dumps([None, issuer, subject], separators=(",", ":"))) if subject else None
+        return user_of(principal)
 
     @property
     def hint(self) -> str:
         """What a caller must do to name a session this way."""
         return "authenticate"
+
+
+def user_of(principal: Principal) -> Principal | None:
+    """The user behind a token's principal, whatever client they use; None where it names none."""
+    try:
+        parts: object = json.loads(principal)
+    except ValueError:  # not of a token
+        return None
+    match parts:
+        case [_, issuer, str(subject)] if subject:
+            return Principal(json.dumps([None, issuer, subject], separators=(",", ":")))
+        case _:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
