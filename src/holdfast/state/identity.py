@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import UsageError
@@ -125,14 +125,13 @@ class FromPrincipal:
 def user_of(principal: Principal) -> Principal | None:
     """The user behind a token's principal, whatever client they use; None where it names none."""
     try:
-        parts: object = json.loads(principal)
+        parts = json.loads(principal)
     except ValueError:  # not of a token
         return None
-    match parts:
-        case [_, issuer, str(subject)] if subject:
-            return Principal(json.dumps([None, issuer, subject], separators=(",", ":")))
-        case _:
-            return None
+    if not isinstance(parts, list) or len(cast("list[object]", parts)) != 3:
+        return None
+    _, issuer, subject = cast("list[object]", parts)
+    return Principal(json.dumps([None, issuer, subject], separators=(",", ":"))) if subject else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,7 @@ async def test_a_process_says_who_waits_there_and_that_it_has_given_up_its_turn(
             assert first.data["by"] == last.data["by"]
 
 
+@pytest.mark.promise("state.call")
 async def test_sqlite_has_no_line_since_each_notice_is_a_write(tmp_path: Any) -> None:
     async with holdfast.open_store(f"sqlite:///{tmp_path}/a.db") as store:
         held = await store.claim(*KEY, owner="another process", ttl=3_600)

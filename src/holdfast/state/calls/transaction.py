@@ -10,13 +10,15 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Protocol
 
-from holdfast.core.models import Claim, Record
+from holdfast.core.models import Claim, Record, Write
 from holdfast.core.records import Key
-from holdfast.errors import Busy, Conflict, HoldfastError, UsageError
+from holdfast.errors import Busy, Conflict, HoldfastError, UsageError, WriteUnsettled
 from holdfast.state.calls.results import KEPT_SECONDS, Keyed
 from holdfast.state.calls.staged_store import StagedStore
+from holdfast.state.calls.stale_turns import TURN, lasts_too_long, release_stale
 from holdfast.state.calls.turn_line import begin_line, is_shared, line_of
 from holdfast.state.calls.turn_wait import LISTEN_SECONDS, give_way, wait_before_asking, wait_for_notice
 from holdfast.state.tool_errors import reworded
@@ -27,10 +29,17 @@ from holdfast.stores.contract import CLOSE_SECONDS, Store
 log = logging.getLogger(__name__)
 
 TURN_SECONDS = 60.0  # that a call waits for its turn
+LEASE = "lease-"
+"""What the owner of a lease's claim begins with."""
 TURN_TTL = 30.0  # after which the turn of a process that died is free; renewed at every third of it
+LOST_ANSWERS = 2  # after which the store is down, and says so
 _TURNS = Turns()
 _REFUSED: dict[Key, float] = {}  # when the store last said that another process was in the way
 _REFUSED_KEPT = 1_000
+
+
+class Leased(Exception):
+    """A lease stands in the way of a turn."""
 
 
 class Opener(Protocol):
@@ -99,7 +108,7 @@ class Transaction:
         if self._staged is None:
             self._store = await opener.open_real()
             self._place, self._staged = opener.place, StagedStore(self._store)
-            self._owner = f"turn-{secrets.token_hex(8)}"
+            self._owner = f"{TURN}{secrets.token_hex(8)}"
         elif self._place != opener.place:
             raise UsageError(
                 "the call takes sessions of two stores, which can't be written in one step",
@@ -107,9 +116,16 @@ class Transaction:
             )
 
     async def take(
-        self, opener: Opener, keys: Collection[Key], *, wait: float = TURN_SECONDS, ttl: float = TURN_TTL
+        self,
+        opener: Opener,
+        keys: Collection[Key],
+        *,
+        wait: float = TURN_SECONDS,
+        ttl: float = TURN_TTL,
+        over_leases: bool = False,
     ) -> None:
-        """Take the turns on these names, and read their records, in one round trip. `Busy` after `wait` seconds.
+        """Take the turns on these names, and read their records, in one round trip. `Busy` after `wait` seconds;
+        with `over_leases`, `Leased` at once if a lease stands in the way.
 
         A call that holds turns already waits only for names that sort after them: two calls that wait for each other
         would wait for ever.
@@ -133,7 +149,7 @@ class Transaction:
                 names.append(name)
             if waited and self._store is not None and is_shared(self._store):
                 begin_line(self._store)  # who waits here may keep others waiting
-            await self._claim(wanted, since, deadline, waited, wait, may_wait)
+            await self._claim(wanted, since, deadline, waited, wait, may_wait, over_leases)
         except BaseException:
             self._say_released(wanted)
             _give_back(names)
@@ -141,7 +157,14 @@ class Transaction:
         self._names += names
 
     async def _claim(
-        self, wanted: list[Key], since: float, deadline: float, waited: bool, wait: float, may_wait: bool
+        self,
+        wanted: list[Key],
+        since: float,
+        deadline: float,
+        waited: bool,
+        wait: float,
+        may_wait: bool,
+        over_leases: bool,
     ) -> None:
         assert self._store is not None
         line = line_of(self._store)
@@ -149,7 +172,7 @@ class Transaction:
             last = max((_REFUSED[key] for key in wanted if key in _REFUSED), default=None)
             if pause := give_way(None if last is None else time.monotonic() - last, waited, random.random()):
                 await asyncio.sleep(pause)
-        rounds = news = 0
+        rounds = news = lost = 0
         asked = False
         while True:
             if line is not None and line.is_listening:
@@ -158,8 +181,17 @@ class Transaction:
             try:
                 turns = await self._store.begin_turns(wanted, owner=self._owner, ttl=self._ttl, dead=True, notify=asked)
                 break
+            except WriteUnsettled:  # its owner may claim it again, if it was claimed
+                lost += 1
+                if lost > LOST_ANSWERS or time.monotonic() > deadline:
+                    raise
+                continue
             except Busy as busy:
                 _note_refused(wanted)
+                if lasts_too_long(busy.retry_after, self._ttl) and await release_stale(self._store, wanted, self._ttl):
+                    continue
+                if over_leases and await self._is_leased(wanted):
+                    raise Leased from busy
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise _busy(wanted[0][1], wait, may_wait, busy.retry_after) from None
@@ -176,6 +208,11 @@ class Transaction:
         self.staged.know(turns)
         if self._renewing is None:
             self._renew_later()
+
+    async def _is_leased(self, keys: Collection[Key]) -> bool:
+        assert self._store is not None
+        holders = [await self._store.holder(*key) for key in keys]
+        return any(holder is not None and holder.owner.startswith(LEASE) for holder in holders)
 
     def _renew_later(self) -> None:
         """A timer costs nothing where the call is over before it rings."""
@@ -271,6 +308,17 @@ class Transaction:
             reworded(error, f"{why}: nothing of this call was kept", "do it again")
             raise
 
+    async def write_alone(self, write: Write) -> Record:
+        """Write one record under the turn on it, which is over then."""
+        assert self._store is not None
+        claim, done = self._claims[write.record.kind, write.record.id], False
+        try:
+            [record] = await self._store.commit_all([replace(write, fence=claim.token)], release=[claim])
+            done = True
+        finally:
+            await self._close(released=done)
+        return record
+
     async def abandon(self) -> None:
         """Write nothing, and give the turns up."""
         for saved in self._saved.values():
@@ -309,6 +357,18 @@ class Transaction:
             async with asyncio.timeout(CLOSE_SECONDS):
                 for claim in self._claims.values():
                     await self._store.release(claim)
+
+
+async def write_in_turn(opener: Opener, write: Write, *, wait: float, ttl: float) -> Record:
+    """Commit a write of no call under a turn of its own, so that it never comes between the reading and the writing of
+    a call. A lease is no call: it is meant to lose against other writers, who can't wait for it."""
+    turn = Transaction()
+    try:
+        await turn.take(opener, [(write.record.kind, write.record.id)], wait=wait, ttl=ttl, over_leases=True)
+    except Leased:
+        store = await opener.open_real()
+        return await store.commit(write.record, expect=write.expect, entries=write.entries)
+    return await turn.write_alone(write)
 
 
 def _give_back(names: list[str]) -> None:
