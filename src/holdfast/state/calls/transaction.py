@@ -20,7 +20,7 @@ from holdfast.state.calls.results import KEPT_SECONDS, Keyed
 from holdfast.state.calls.staged_store import StagedStore
 from holdfast.state.calls.stale_turns import TURN, lasts_too_long, release_stale
 from holdfast.state.calls.turn_line import begin_line, is_shared, line_of
-from holdfast.state.calls.turn_wait import LISTEN_SECONDS, give_way, wait_before_asking, wait_for_notice
+from holdfast.state.calls.turn_wait import FIRST_WAIT, LISTEN_SECONDS, give_way, wait_before_asking, wait_for_notice
 from holdfast.state.tool_errors import reworded
 from holdfast.state.turns import Turns
 from holdfast.stores.base import to_the_end
@@ -173,6 +173,7 @@ class Transaction:
             if pause := give_way(None if last is None else time.monotonic() - last, waited, random.random()):
                 await asyncio.sleep(pause)
         rounds = news = lost = 0
+        ends = 0.0
         asked = False
         while True:
             if line is not None and line.is_listening:
@@ -192,7 +193,11 @@ class Transaction:
                     continue
                 if over_leases and await self._is_leased(wanted):
                     raise Leased from busy
-                left = deadline - time.monotonic()
+                now = time.monotonic()
+                before, ends = ends, now + (busy.retry_after or 0.0)
+                if 0.0 < before < ends - FIRST_WAIT:
+                    rounds = 0  # another call has it now: turns are short, and this one has its chance soon
+                left = deadline - now
                 if left <= 0:
                     raise _busy(wanted[0][1], wait, may_wait, busy.retry_after) from None
                 if line is not None and asked and line.is_listening:
