@@ -1,11 +1,15 @@
 """What a caller has is erased whole, whatever kind it is of."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 import holdfast
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.state.identity import Identity
 from tests.state.companions.writing import Studio, Writer, drafted, round_of
+from tests.state.raw_store import raw
 
 pytestmark = pytest.mark.anyio
 
@@ -56,6 +60,46 @@ async def test_everything_of_one_caller_goes_and_nothing_of_another(url: str) ->
         assert await prefs.erase(alice) == 2
         with pytest.raises(holdfast.UsageError, match="everybody's"):
             await prefs.erase(ANONYMOUS)
+
+
+@pytest.mark.promise("state.erase")
+@pytest.mark.parametrize("place", ["memory", "sqlite", "postgres", "valkey"])
+async def test_nothing_of_a_user_of_several_clients_is_left_in_the_store(
+    place: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/a.db"}.get(place)
+    url = url or request.getfixturevalue(place).url
+    async with holdfast.open_store(url) as store:
+        who = f"user-{id(store)}-{place}"
+
+        def of(client: str, subject: str) -> Principal:
+            return Principal(json.dumps([client, "https://issuer.invalid", subject], separators=(",", ":")))
+
+        mine, bystander = of("phone", who), of("phone", f"another-{id(store)}")
+        by_user = [holdfast.state.FromPrincipal(key="subject")]
+        studios = holdfast.Sessions(Studio, store, identity=by_user)
+        prefs = holdfast.Sessions(Prefs, store)
+        writers = holdfast.Companions(Writer, studios)
+        for caller in (mine, bystander):
+            implicit = await studios.find_for(Identity(caller))
+            assert (await studios.find_for(Identity(of("laptop", json.loads(caller)[2])))).handle == implicit.handle
+            writer = await drafted(writers, implicit)
+            await round_of(writer, 1, ["a"])
+            await implicit.once("key", lambda state: "a result")
+            await (await writer.fork()).note("in a fork")
+            for ends in (False, True):
+                own = await prefs.begin(caller)
+                await own.update(lambda state: setattr(state, "theme", "dark"))
+                if ends:
+                    await own.end()
+        assert who in await raw(store, url)
+        await prefs.erase(mine)
+        left = await raw(store, url)
+        assert who not in left
+        assert f"another-{id(store)}" in left
+        assert (await studios.find_for(Identity(bystander))).rev > 1
+        assert await prefs.erase(mine) == 0
+        assert await prefs.erase(Principal("12")) == 0  # JSON, and nobody's token
 
 
 @pytest.mark.promise("state.lists")

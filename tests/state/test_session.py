@@ -184,14 +184,14 @@ async def test_a_slow_write_is_not_given_up_and_never_called_unwritten(monkeypat
     monkeypatch.setattr("holdfast.state.storage.session_record.UPDATE_SECONDS", 0.0)  # over before it began
     async with open_store("memory:") as store:
         session = await Sessions(Basket, store).begin(ALICE)
-        commit = store.commit
+        commit = store.commit_all
 
         async def slow(*args: Any, **kwargs: Any) -> Any:
             done = await commit(*args, **kwargs)
             await asyncio.sleep(0)  # an answer that takes its time
             return done
 
-        store.commit = slow  # type: ignore[method-assign]
+        store.commit_all = slow  # type: ignore[method-assign]
         await session.update(lambda state: setattr(state, "count", 1))
         assert (await session.read()).count == 1
 
@@ -199,7 +199,7 @@ async def test_a_slow_write_is_not_given_up_and_never_called_unwritten(monkeypat
             await asyncio.sleep(0)
             raise holdfast.errors.Conflict("somebody else wrote first")
 
-        store.commit = beaten  # type: ignore[method-assign]
+        store.commit_all = beaten  # type: ignore[method-assign]
         with pytest.raises(holdfast.errors.Busy, match="nothing was written"):
             await session.update(lambda state: setattr(state, "count", 2))
         with pytest.raises(TimeoutError):  # the author's own

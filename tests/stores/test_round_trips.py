@@ -25,10 +25,10 @@ async def test_a_commit_is_one_round_trip_and_an_edit_two(server: str, request: 
         name = "commands" if server == "valkey" else "row"
         ask, trips = getattr(pool, name), 0
 
-        async def counted(*given: object) -> object:
+        async def counted(*given: object, **how: object) -> object:
             nonlocal trips
             trips += 1
-            return await ask(*given)
+            return await ask(*given, **how)
 
         setattr(pool, name, counted)
         record = await store.commit(record.with_data(1), expect=2, entries=["logged"])

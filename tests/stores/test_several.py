@@ -206,10 +206,10 @@ class _losing:  # noqa: N801  # reads as a verb where it is used
         name, lost = ("_ask", PostgresAnswerLost) if hasattr(pool, "_ask") else ("script", RedisAnswerLost)
         ask = getattr(pool, name)
 
-        async def once(*given: object) -> object:
+        async def once(*given: object, **how: object) -> object:
             monkeypatch.undo()
             if sent:
-                await ask(*given)
+                await ask(*given, **how)
                 await self.meanwhile()
             raise lost("the connection broke", "test", None)
 
@@ -288,10 +288,10 @@ async def test_several_records_cost_one_round_trip(running: Postgres | Valkey, k
         name, trips = "commands" if isinstance(running, Valkey) else "_ask", 0
         ask = getattr(pool, name)
 
-        async def counted(*given: object) -> object:
+        async def counted(*given: object, **how: object) -> object:
             nonlocal trips
             trips += 1
-            return await ask(*given)
+            return await ask(*given, **how)
 
         setattr(pool, name, counted)
         assert await _everything(store, [(kind, id) for id in "efgh"], lambda: trips) == [1, 2, 3, 4, 5, 6]

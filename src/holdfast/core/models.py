@@ -5,7 +5,7 @@ All are frozen. Names that a log, a terminal or a database can't represent are r
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NewType, TypeAlias
 
 from holdfast.core.values import JSON
@@ -113,7 +113,18 @@ class Record:
 
     def with_data(self, data: JSON) -> "Record":
         """A copy of the record with other data, for `commit(…, expect=record.rev)`."""
-        return replace(self, data=data)
+        return self._with(data=data)
+
+    def written(self, *, rev: int, created: float, touched: float) -> "Record":
+        """A copy of the record as a commit leaves it."""
+        return self._with(rev=rev, created=created, touched=touched, ended=None)
+
+    def _with(self, **changed: object) -> "Record":
+        """`replace` for fields that need no check, in a third of the time."""
+        made = object.__new__(Record)
+        for name in Record.__slots__:
+            object.__setattr__(made, name, changed[name] if name in changed else getattr(self, name))
+        return made
 
 
 def expiry(created: float, touched: float, idle: float | None, max_age: float | None) -> float | None:

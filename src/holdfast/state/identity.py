@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import UsageError
@@ -114,16 +114,24 @@ class FromPrincipal:
         """The owner of this principal's session; None where the key does not identify one."""
         if principal == ANONYMOUS or self.key == "client":
             return None if principal == ANONYMOUS else principal
-        try:
-            _, issuer, subject = json.loads(principal)
-        except ValueError:  # not of a token
-            return None
-        return Principal(json.dumps([None, issuer, subject], separators=(",", ":"))) if subject else None
+        return user_of(principal)
 
     @property
     def hint(self) -> str:
         """What a caller must do to name a session this way."""
         return "authenticate"
+
+
+def user_of(principal: Principal) -> Principal | None:
+    """The user behind a token's principal, whatever client they use; None where it names none."""
+    try:
+        parts = json.loads(principal)
+    except ValueError:  # not of a token
+        return None
+    if not isinstance(parts, list) or len(cast("list[object]", parts)) != 3:
+        return None
+    _, issuer, subject = cast("list[object]", parts)
+    return Principal(json.dumps([None, issuer, subject], separators=(",", ":"))) if subject else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +161,8 @@ class Chain:
         self.places = tuple(places)
         if not self.places:
             raise UsageError("identity=[] can never find a session", remedy="name at least one place to look")
+        self.arguments = tuple(dict.fromkeys(place.name for place in self.places if isinstance(place, FromArgument)))
+        """The names of all arguments that may name a session."""
         for number, place in enumerate(self.places):
             if not isinstance(place, IdentitySource):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise UsageError(
@@ -180,11 +190,6 @@ class Chain:
             if found is not None:
                 return found
         return None
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """The names of all arguments that may name a session."""
-        return tuple(dict.fromkeys(place.name for place in self.places if isinstance(place, FromArgument)))
 
     @property
     def argument(self) -> str | None:

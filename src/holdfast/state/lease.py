@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.core.models import Claim
 from holdfast.errors import Busy, HoldfastError
 from holdfast.state.calls.session_in_call import SessionInCall
+from holdfast.state.calls.transaction import LEASE
 from holdfast.state.storage.entries import KIND
 from holdfast.state.storage.session_record import SessionRecord
 from holdfast.stores.base import to_the_end
@@ -47,7 +48,7 @@ class Lease:
     async def take(self) -> int:
         """Claim the lease; returns the fence that a write must carry. If cancelled meanwhile, the claim is released."""
         store = await self._record.table.store.open()
-        owner = f"lease-{secrets.token_hex(8)}"
+        owner = f"{LEASE}{secrets.token_hex(8)}"
         claiming = asyncio.ensure_future(store.claim(KIND, self._record.handle, owner=owner, ttl=self._ttl))
         try:
             claim = await asyncio.shield(claiming)

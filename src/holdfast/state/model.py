@@ -16,6 +16,7 @@ from holdfast.state.storage.entries import back, differences
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 F = TypeVar("F", bound=Callable[..., Any])
+M = TypeVar("M", bound="SessionState")
 _FROM = "__holdfast_from_version__"
 FROZEN = "__holdfast_frozen__"
 """In the dictionary of a state that may not be changed."""
@@ -41,6 +42,24 @@ def migrate(*, from_version: int, to_version: int | None = None) -> Callable[[F]
         return cast("F", staticmethod(inner))
 
     return mark
+
+
+_PLAIN = frozenset((str, int, float, bool, type(None)))
+
+
+def _copied(value: Any) -> Any:
+    """A deep copy, without what `copy.deepcopy` needs for values that have no cycles and can't be changed."""
+    kind = cast("type[object]", type(value))
+    if kind in _PLAIN:
+        return value
+    if kind is list:
+        return [each if type(each) in _PLAIN else _copied(each) for each in cast("list[Any]", value)]
+    if kind is dict and all(type(name) in _PLAIN for name in cast("dict[Any, Any]", value)):
+        return {
+            name: each if type(each) in _PLAIN else _copied(each)
+            for name, each in cast("dict[Any, Any]", value).items()
+        }
+    return copy.deepcopy(value)
 
 
 class SessionState(BaseModel):
@@ -213,13 +232,24 @@ def _places(error: ValidationError) -> str:
     return "; ".join(f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in found)[:400]
 
 
+def copy_of_read(state: M) -> M:
+    """A deep copy of a state as it was read: nothing in it is there twice, and nothing points back."""
+    kind = type(state)
+    if kind.__deepcopy__ is not SessionState.__deepcopy__ or state.__pydantic_private__ or state.__pydantic_extra__:
+        return state.model_copy(deep=True)
+    made = kind.__new__(kind)
+    values = cast("dict[str, Any]", state.__dict__)
+    object.__setattr__(made, "__dict__", {name: _copied(value) for name, value in values.items() if name != FROZEN})
+    object.__setattr__(made, "__pydantic_fields_set__", set(state.__pydantic_fields_set__))
+    object.__setattr__(made, "__pydantic_extra__", None)
+    object.__setattr__(made, "__pydantic_private__", None)
+    return made
+
+
 def become(state: SessionState, other: SessionState) -> None:
     """Make a state equal to another of its class, for those who have it at hand; `other` is not used afterwards."""
     for slot in ("__dict__", "__pydantic_fields_set__", "__pydantic_private__"):
         object.__setattr__(state, slot, getattr(other, slot))
-
-
-M = TypeVar("M", bound=SessionState)
 
 
 def checked(draft: M, kind: type[M], label: str, id: str = "") -> tuple[M, dict[str, Any]]:

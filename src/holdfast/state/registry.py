@@ -12,7 +12,7 @@ from holdfast.core.values import JSON
 from holdfast.errors import CorruptRecord, HoldfastError, NotFound, UsageError
 from holdfast.state.calls import results
 from holdfast.state.calls.request import current_transaction
-from holdfast.state.identity import Chain, Found, Identity, Key, Named
+from holdfast.state.identity import Chain, Found, Identity, Key, Named, user_of
 from holdfast.state.model import SessionState
 from holdfast.state.session import Session
 from holdfast.state.storage import ending
@@ -175,13 +175,16 @@ class SessionRegistry(Generic[S]):
     async def erase(self, principal: Principal) -> int:
         """Remove everything that the store has of one caller, and nothing else: sessions of every kind, companions,
         logs, kept results, outlines and tombstones; not what the caller did in a session that all callers share.
+        What is kept for the user whatever client they use (`FromPrincipal(key="subject")`) goes, too.
         Returns how many records that were."""
         if principal == ANONYMOUS:
             raise UsageError(
                 "what anonymous callers have is everybody's, and can't be erased as one caller's",
                 remedy="end their sessions by handle: `await sessions.end(handle)`",
             )
-        return await (await self.open()).erase(principal)
+        store, user = await self.open(), user_of(principal)
+        erased = await store.erase(principal)
+        return erased + (await store.erase(user) if user not in (None, principal) else 0)
 
     async def end(self, handle: str) -> bool:
         """End a session of any owner. Returns True if it was alive."""

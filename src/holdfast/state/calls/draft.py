@@ -20,7 +20,7 @@ class Draft(Generic[S]):
 
     def __init__(self, base: Base[S]) -> None:
         self.base = base
-        self.state = base[1].model_copy(deep=True)
+        self.state = model.copy_of_read(base[1])
         self.notes: list[tuple[str, JSON]] = []
         self.move: Move | None = None
         """The undo, redo or restore of this call."""

@@ -138,7 +138,7 @@ class StagedStore:
         staged = self._staged.get(key)
         expect = write.expect if staged is None else staged.expect
         created = write.record.created if expect else now
-        made = replace(write.record, rev=expect + 1, created=created, touched=now, ended=None)
+        made = write.record.written(rev=expect + 1, created=created, touched=now)
         entries = (*(staged.entries if staged is not None else ()), *write.entries)
         self._staged[key] = Staged(made, expect, entries, write.fence if staged is None else staged.fence)
         return made

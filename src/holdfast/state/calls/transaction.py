@@ -9,15 +9,18 @@ import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Protocol
 
-from holdfast.core.models import Claim, Record
+from holdfast.core.models import Claim, Record, Write
 from holdfast.core.records import Key
-from holdfast.errors import Busy, Conflict, HoldfastError, UsageError
+from holdfast.errors import Busy, Conflict, HoldfastError, UsageError, WriteUnsettled
 from holdfast.state.calls.results import KEPT_SECONDS, Keyed
 from holdfast.state.calls.staged_store import StagedStore
-from holdfast.state.calls.turn_wait import give_way, wait_before_asking
+from holdfast.state.calls.stale_turns import TURN, lasts_too_long, release_stale
+from holdfast.state.calls.turn_line import begin_line, is_shared, line_of
+from holdfast.state.calls.turn_wait import FIRST_WAIT, LISTEN_SECONDS, give_way, wait_before_asking, wait_for_notice
 from holdfast.state.tool_errors import reworded
 from holdfast.state.turns import Turns
 from holdfast.stores.base import to_the_end
@@ -26,10 +29,17 @@ from holdfast.stores.contract import CLOSE_SECONDS, Store
 log = logging.getLogger(__name__)
 
 TURN_SECONDS = 60.0  # that a call waits for its turn
+LEASE = "lease-"
+"""What the owner of a lease's claim begins with."""
 TURN_TTL = 30.0  # after which the turn of a process that died is free; renewed at every third of it
+LOST_ANSWERS = 2  # after which the store is down, and says so
 _TURNS = Turns()
 _REFUSED: dict[Key, float] = {}  # when the store last said that another process was in the way
 _REFUSED_KEPT = 1_000
+
+
+class Leased(Exception):
+    """A lease stands in the way of a turn."""
 
 
 class Opener(Protocol):
@@ -72,7 +82,7 @@ class Transaction:
         self._owner = ""
         self._ttl = TURN_TTL
         self._claims: dict[Key, Claim] = {}
-        self._locks = AsyncExitStack()
+        self._names: list[str] = []
         self._renewing: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._after: list[Callable[[], Awaitable[None]]] = []
 
@@ -98,7 +108,7 @@ class Transaction:
         if self._staged is None:
             self._store = await opener.open_real()
             self._place, self._staged = opener.place, StagedStore(self._store)
-            self._owner = f"turn-{secrets.token_hex(8)}"
+            self._owner = f"{TURN}{secrets.token_hex(8)}"
         elif self._place != opener.place:
             raise UsageError(
                 "the call takes sessions of two stores, which can't be written in one step",
@@ -106,9 +116,16 @@ class Transaction:
             )
 
     async def take(
-        self, opener: Opener, keys: Collection[Key], *, wait: float = TURN_SECONDS, ttl: float = TURN_TTL
+        self,
+        opener: Opener,
+        keys: Collection[Key],
+        *,
+        wait: float = TURN_SECONDS,
+        ttl: float = TURN_TTL,
+        over_leases: bool = False,
     ) -> None:
-        """Take the turns on these names, and read their records, in one round trip. `Busy` after `wait` seconds.
+        """Take the turns on these names, and read their records, in one round trip. `Busy` after `wait` seconds;
+        with `over_leases`, `Leased` at once if a lease stands in the way.
 
         A call that holds turns already waits only for names that sort after them: two calls that wait for each other
         would wait for ever.
@@ -119,39 +136,88 @@ class Transaction:
             return
         self._ttl = min(self._ttl, ttl)
         may_wait = not self._claims or wanted[0] > max(self._claims)
-        deadline = time.monotonic() + (wait if may_wait else 0.0)
-        async with AsyncExitStack() as locks:
-            waited = False
+        since = time.monotonic()
+        deadline = since + (wait if may_wait else 0.0)
+        waited, names = False, list[str]()
+        try:
             for kind, id in wanted:
+                name = f"{kind}/{id}"
                 try:
-                    taking = _TURNS.turn(f"{kind}/{id}", deadline - time.monotonic())
-                    waited = await locks.enter_async_context(taking) or waited
+                    waited = await _TURNS.take(name, deadline - time.monotonic()) or waited
                 except Busy:
                     raise _busy(id, wait, may_wait, None) from None
-            await self._claim(wanted, deadline, waited, wait, may_wait)
-            await self._locks.enter_async_context(locks.pop_all())
+                names.append(name)
+            if waited and self._store is not None and is_shared(self._store):
+                begin_line(self._store)  # who waits here may keep others waiting
+            await self._claim(wanted, since, deadline, waited, wait, may_wait, over_leases)
+        except BaseException:
+            self._say_released(wanted)
+            _give_back(names)
+            raise
+        self._names += names
 
-    async def _claim(self, wanted: list[Key], deadline: float, waited: bool, wait: float, may_wait: bool) -> None:
+    async def _claim(
+        self,
+        wanted: list[Key],
+        since: float,
+        deadline: float,
+        waited: bool,
+        wait: float,
+        may_wait: bool,
+        over_leases: bool,
+    ) -> None:
         assert self._store is not None
-        last = max((_REFUSED[key] for key in wanted if key in _REFUSED), default=None)
-        if pause := give_way(None if last is None else time.monotonic() - last, waited, random.random()):
-            await asyncio.sleep(pause)
-        rounds = 0
+        line = line_of(self._store)
+        if line is None and waited:
+            last = max((_REFUSED[key] for key in wanted if key in _REFUSED), default=None)
+            if pause := give_way(None if last is None else time.monotonic() - last, waited, random.random()):
+                await asyncio.sleep(pause)
+        rounds = news = lost = 0
+        ends = 0.0
+        asked = False
         while True:
+            if line is not None and line.is_listening:
+                await line.let_pass(wanted, since, deadline - time.monotonic())
+                asked, news = line.is_listening, line.news(wanted)
             try:
-                turns = await self._store.begin_turns(wanted, owner=self._owner, ttl=self._ttl, dead=True)
+                turns = await self._store.begin_turns(wanted, owner=self._owner, ttl=self._ttl, dead=True, notify=asked)
                 break
+            except WriteUnsettled:  # its owner may claim it again, if it was claimed
+                lost += 1
+                if lost > LOST_ANSWERS or time.monotonic() > deadline:
+                    raise
+                continue
             except Busy as busy:
                 _note_refused(wanted)
-                pause = wait_before_asking(deadline - time.monotonic(), busy.retry_after, rounds, random.random())
-                if pause is None:
+                if lasts_too_long(busy.retry_after, self._ttl) and await release_stale(self._store, wanted, self._ttl):
+                    continue
+                if over_leases and await self._is_leased(wanted):
+                    raise Leased from busy
+                now = time.monotonic()
+                before, ends = ends, now + (busy.retry_after or 0.0)
+                if 0.0 < before < ends - FIRST_WAIT:
+                    rounds = 0  # another call has it now: turns are short, and this one has its chance soon
+                left = deadline - now
+                if left <= 0:
                     raise _busy(wanted[0][1], wait, may_wait, busy.retry_after) from None
-                await asyncio.sleep(pause)
+                if line is not None and asked and line.is_listening:
+                    line.say(wanted, since)
+                    await line.wait(wanted, news, min(left, wait_for_notice(busy.retry_after, rounds)))
+                else:
+                    line = begin_line(self._store)
+                    if line is None or not await line.listens(min(left, LISTEN_SECONDS)):
+                        chance = random.random()
+                        await asyncio.sleep(wait_before_asking(left, busy.retry_after, rounds, chance) or 0.0)
                 rounds += 1
         self._claims.update({(turn.claim.kind, turn.claim.id): turn.claim for turn in turns})
         self.staged.know(turns)
         if self._renewing is None:
             self._renew_later()
+
+    async def _is_leased(self, keys: Collection[Key]) -> bool:
+        assert self._store is not None
+        holders = [await self._store.holder(*key) for key in keys]
+        return any(holder is not None and holder.owner.startswith(LEASE) for holder in holders)
 
     def _renew_later(self) -> None:
         """A timer costs nothing where the call is over before it rings."""
@@ -247,6 +313,17 @@ class Transaction:
             reworded(error, f"{why}: nothing of this call was kept", "do it again")
             raise
 
+    async def write_alone(self, write: Write) -> Record:
+        """Write one record under the turn on it, which is over then."""
+        assert self._store is not None
+        claim, done = self._claims[write.record.kind, write.record.id], False
+        try:
+            [record] = await self._store.commit_all([replace(write, fence=claim.token)], release=[claim])
+            done = True
+        finally:
+            await self._close(released=done)
+        return record
+
     async def abandon(self) -> None:
         """Write nothing, and give the turns up."""
         for saved in self._saved.values():
@@ -267,7 +344,15 @@ class Transaction:
             if not released and self._claims:
                 await to_the_end(self._release())
         finally:
-            await self._locks.aclose()
+            self._say_released(self._claims)
+            _give_back(self._names)
+
+    def _say_released(self, keys: Collection[Key]) -> None:
+        """Let other processes know that nobody here has these turns any more."""
+        line = line_of(self._store) if self._store is not None and keys else None
+        if line is not None:
+            for kind, id in keys:
+                line.released((kind, id), _TURNS.first_since(f"{kind}/{id}"))
 
     async def _release(self) -> None:
         assert self._store is not None
@@ -277,6 +362,23 @@ class Transaction:
             async with asyncio.timeout(CLOSE_SECONDS):
                 for claim in self._claims.values():
                     await self._store.release(claim)
+
+
+async def write_in_turn(opener: Opener, write: Write, *, wait: float, ttl: float) -> Record:
+    """Commit a write of no call under a turn of its own, so that it never comes between the reading and the writing of
+    a call. A lease is no call: it is meant to lose against other writers, who can't wait for it."""
+    turn = Transaction()
+    try:
+        await turn.take(opener, [(write.record.kind, write.record.id)], wait=wait, ttl=ttl, over_leases=True)
+    except Leased:
+        store = await opener.open_real()
+        return await store.commit(write.record, expect=write.expect, entries=write.entries)
+    return await turn.write_alone(write)
+
+
+def _give_back(names: list[str]) -> None:
+    while names:
+        _TURNS.give_back(names.pop())
 
 
 def _note_refused(keys: Collection[Key]) -> None:

@@ -3,6 +3,8 @@
 FIRST_WAIT = 0.004  # most turns are over by then
 LONGEST_WAIT = 0.25  # a store can take four questions a second from each waiting process
 QUICK_ROUNDS = 8  # asked this often, the turn is a long one, and the wait may grow
+LONGEST_SILENCE = 1.0  # after which a waiter asks although it got no notice: one may have been lost
+LISTEN_SECONDS = 1.0  # that a refused call waits until its process hears of releases
 CROWDED_SECONDS = 1.0  # after a store has said that another process was in the way
 
 
@@ -19,6 +21,12 @@ def wait_before_asking(left: float, retry_after: float | None, rounds: int, chan
     if retry_after is not None:
         wait = min(wait, max(retry_after, FIRST_WAIT))
     return min(wait, left)
+
+
+def wait_for_notice(retry_after: float | None, rounds: int) -> float:
+    """Seconds to wait for the notice of a release, after so many refusals, before asking without one."""
+    wait = min(LONGEST_SILENCE, 0.125 * 2 ** min(rounds, 10))
+    return wait if retry_after is None else min(wait, max(retry_after, FIRST_WAIT))
 
 
 def give_way(since_refused: float | None, waited_here: bool, chance: float) -> float:

@@ -6,6 +6,7 @@ from typing import Any, TypeVar, cast
 
 from holdfast.core.phases import PhaseTable
 from holdfast.errors import Busy, Ended, HoldfastError, NotFound, SessionExpired, WrongPhase
+from holdfast.state.calls.transaction import LEASE
 from holdfast.state.companions.insight import Insight
 from holdfast.state.companions.needs import ToolNeeds
 from holdfast.state.companions.record import CompanionRecord
@@ -45,7 +46,8 @@ class StepGate:
     async def check_free(self) -> None:
         """Raise `Busy` while another caller has a long turn."""
         store = await self._context.sessions.store.open()
-        if await store.holder(KIND, self._session.handle) is not None:
+        holder = await store.holder(KIND, self._session.handle)
+        if holder is not None and holder.owner.startswith(LEASE):  # a short turn is waited for by who writes
             raise self.shown(
                 Busy(
                     f"a long turn of the {self._kind} is under way; it is in phase {self.phase!r}",

@@ -90,12 +90,17 @@ class _Call:
         """The result again."""
         raise NotImplementedError
 
+    async def check(self, keyed: Keyed, name: str) -> None:
+        """Refuse a key that could not be honoured."""
+
     async def run(self, run: Run) -> Any:
         """The call's result, once what it changed is written."""
         transaction = self.transaction
         caller, name, also = self.described()
         with showing(also):
             transaction.keyed = _keyed(caller, name, self.ctx.method)
+            if transaction.keyed is not None:
+                await self.check(transaction.keyed, name)
         try:
             result = await run()
         except Exception:
@@ -149,14 +154,11 @@ class _FastmcpCall(_Call):
     def described(self) -> tuple[Identity, str, type[Exception]]:
         return _fastmcp_call(self.ctx, self.request)
 
-    async def run(self, run: Run) -> Any:
-        caller, name, also = self.described()
-        with showing(also):
-            if _keyed(caller, name, self.ctx.method) is not None and await _runs_in_background(self.ctx, name):
-                raise UsageError(
-                    f"{name!r} runs in the background, where no idempotency key is kept", remedy="leave the key out"
-                )
-        return await super().run(run)
+    async def check(self, keyed: Keyed, name: str) -> None:
+        if await _runs_in_background(self.ctx, name):
+            raise UsageError(
+                f"{name!r} runs in the background, where no idempotency key is kept", remedy="leave the key out"
+            )
 
     def plain(self, result: Any) -> dict[str, Any]:
         whole = _wire(CallToolResult(content=result.content, structured_content=result.structured_content))

@@ -133,15 +133,11 @@ def _filled(original: Callable[..., Any], hints: dict[str, Any], takes: tuple[Ta
     last = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
     parameters[len(parameters) - last : len(parameters) - last] = added.values()
     public = signature.replace(parameters=parameters, return_annotation=hints.get("return", signature.empty))
+    bound = _binder(public)
 
     @functools.wraps(original)
     async def call(*args: Any, **kwargs: Any) -> Any:
-        bound = public.bind(*args, **kwargs)
-        bound.apply_defaults()
-        arguments = dict(bound.arguments)
-        for value in public.parameters.values():
-            if value.kind is inspect.Parameter.VAR_KEYWORD:
-                arguments |= arguments.pop(value.name)
+        arguments = bound(args, kwargs)
         given = {name: value for name, value in arguments.items() if name not in added}
         return await _run(original, takes, arguments, given)
 
@@ -155,6 +151,29 @@ def _filled(original: Callable[..., Any], hints: dict[str, Any], takes: tuple[Ta
         call.__annotations__["return"] = hints["return"]
     setattr(call, _TAKES, (original, takes))
     return call
+
+
+def _binder(public: inspect.Signature) -> Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any]]:
+    """A function that returns all arguments of a call by name, defaults included. Frameworks pass them by name, which
+    needs no work; `Signature.bind` does the rest, and refuses."""
+    named = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+    empty = inspect.Parameter.empty
+    is_plain = all(value.kind in named for value in public.parameters.values())
+    needed = {name for name, value in public.parameters.items() if value.default is empty}
+    defaults = {name: value.default for name, value in public.parameters.items() if value.default is not empty}
+
+    def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        if is_plain and not args and needed <= kwargs.keys() <= public.parameters.keys():
+            return {**defaults, **kwargs}
+        bound = public.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments = dict(bound.arguments)
+        for value in public.parameters.values():
+            if value.kind is inspect.Parameter.VAR_KEYWORD:
+                arguments |= arguments.pop(value.name)
+        return arguments
+
+    return bind
 
 
 def _argument(taken: Taken) -> inspect.Parameter:
@@ -186,36 +205,48 @@ async def _run(
 ) -> Any:
     caller, also, is_prompt = _identity(arguments)
     try:
-        async with AsyncExitStack() as stack:
-            transaction = current_transaction()
-            if transaction is None and any(each.writes for each in takes):
-                transaction = await stack.enter_async_context(_Alone(original.__name__))
-            with showing(also):
-                filled = await _taken(takes, caller, transaction, also)
-            async with AsyncExitStack() as fillings:
-                beside = [
-                    await fillings.enter_async_context(each.around(session))
-                    for each, session in filled.beside
-                    if each.around is not None
-                ]
-                for each in beside:
-                    filled.values |= each.values
-                result = await _called(original, given | filled.values)
-                for each in beside:
-                    each.done(result)
-            for state, was in filled.reading:
-                if state != was:
-                    raise shown(
-                        UsageError(
-                            "this tool only reads its session, and has changed it", remedy="declare it with `writes`"
-                        ),
-                        also,
-                    )
-        return result
+        transaction = current_transaction()
+        if transaction is not None or not any(each.writes for each in takes):
+            return await _filled_and_called(original, takes, caller, transaction, also, given)
+        async with _Alone(original.__name__) as transaction:
+            return await _filled_and_called(original, takes, caller, transaction, also, given)
     except HoldfastError as error:
         if is_prompt:
             raise refused_prompt(error) from error
         raise
+
+
+async def _filled_and_called(
+    original: Callable[..., Any],
+    takes: Sequence[Taken],
+    caller: Identity,
+    transaction: Transaction | None,
+    also: type[Exception],
+    given: dict[str, Any],
+) -> Any:
+    with showing(also):
+        filled = await _taken(takes, caller, transaction, also)
+    if not filled.beside:
+        result = await _called(original, given | filled.values)
+    else:
+        async with AsyncExitStack() as fillings:
+            beside = [
+                await fillings.enter_async_context(each.around(session))
+                for each, session in filled.beside
+                if each.around is not None
+            ]
+            for each in beside:
+                filled.values |= each.values
+            result = await _called(original, given | filled.values)
+            for each in beside:
+                each.done(result)
+    for state, was in filled.reading:
+        if state != was:
+            raise shown(
+                UsageError("this tool only reads its session, and has changed it", remedy="declare it with `writes`"),
+                also,
+            )
+    return result
 
 
 async def _called(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:

@@ -4,15 +4,18 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import Any, Generic, TypeVar, cast
 
-from holdfast.core.models import Handle, LogEntry, Record
+from holdfast.core.models import Handle, LogEntry, Record, Write
 from holdfast.core.values import JSON, members
 from holdfast.errors import Busy, Conflict, NotFound
 from holdfast.state import model
 from holdfast.state.calls.draft import Base
 from holdfast.state.calls.idempotency import kept
+from holdfast.state.calls.request import current_transaction
+from holdfast.state.calls.staged_store import StagedStore
+from holdfast.state.calls.transaction import write_in_turn
 from holdfast.state.model import SessionState
 from holdfast.state.storage import records
 from holdfast.state.storage.entries import differences, same
@@ -131,7 +134,7 @@ class SessionRecord(Generic[S]):
     async def retried(self, attempt: Callable[[], Awaitable[None]]) -> None:
         """Retry a change on the new state after each `Conflict`. Callers in one process take turns."""
         deadline = time.monotonic() + UPDATE_SECONDS
-        async with self.table.turns.turn(self.handle, UPDATE_SECONDS) as waited:
+        async with self._turn() as waited:
             if waited:
                 await self.refresh()
             else:
@@ -148,6 +151,13 @@ class SessionRecord(Generic[S]):
                         ) from error
                     await asyncio.sleep(secrets.randbelow(1000) / 100_000)
                     await self.refresh()
+
+    def _turn(self) -> AbstractAsyncContextManager[bool]:
+        """Not within a call, whose writes are gathered: who holds this may wait for the turn that the call has."""
+        transaction = current_transaction()
+        if transaction is not None and transaction.covers(self.table.store.place):
+            return nullcontext(False)
+        return self.table.turns.turn(self.handle, UPDATE_SECONDS)
 
     async def commit(
         self,
@@ -208,7 +218,11 @@ class SessionRecord(Generic[S]):
         store = await self.table.store.open()
         record = over.with_data(cast("JSON", data))
         try:
-            self._record = await store.commit(record, expect=over.rev, entries=entries, fence=fence)
+            if fence is None and not isinstance(store, StagedStore):
+                write, table = Write(record, expect=over.rev, entries=entries), self.table
+                self._record = await write_in_turn(table.store, write, wait=table.turn_wait, ttl=table.turn_ttl)
+            else:
+                self._record = await store.commit(record, expect=over.rev, entries=entries, fence=fence)
         except Conflict as error:
             if error.actual is not None:
                 what = f"the session is at revision {error.actual}, not {over.rev}: "

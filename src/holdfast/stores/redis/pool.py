@@ -18,6 +18,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from holdfast.errors import ConfigError, CorruptRecord, HoldfastError, StoreDown
+from holdfast.stores.base import to_the_end
 from holdfast.stores.contract import CLOSE_SECONDS
 from holdfast.stores.pool import ConnectionPool
 from holdfast.stores.redis.scripts import SCRIPTS, Script
@@ -38,6 +39,14 @@ class AnswerLost(StoreDown):
     def __init__(self, what: str, store: str, client: tuple[int, str] | None) -> None:
         super().__init__(what, store=store)
         self.client = client
+
+
+class CancelledLate(asyncio.CancelledError):
+    """The caller was cancelled after the commands were sent; these are their answers."""
+
+    def __init__(self, answers: list[Any]) -> None:
+        super().__init__()
+        self.answers = answers
 
 
 class RedisPool:
@@ -93,22 +102,37 @@ class RedisPool:
         for connection in await self._connections.close(CLOSE_SECONDS):
             await self.drop(connection)
 
-    async def command(self, *command: Any) -> Any:
-        return (await self.commands([command]))[0]
+    async def command(self, *command: Any, awaited: bool = False) -> Any:
+        return (await self.commands([command], awaited=awaited))[0]
 
-    async def commands(self, commands: list[tuple[Any, ...]]) -> list[Any]:
-        """The answers to commands that are sent together; the first refusal is raised."""
+    async def commands(self, commands: list[tuple[Any, ...]], *, awaited: bool = False) -> list[Any]:
+        """The answers to commands that are sent together; the first refusal is raised.
+
+        With `awaited`, a caller that is cancelled after they were sent waits for the answers, and gets `CancelledLate`.
+        """
         connection = await self._take()
         self._connections.begin(connection, self._timeout)
-        fine = False
+        fine = late = False
         try:
             packed = _pack(commands[0]) if len(commands) == 1 else b"".join(map(_pack, commands))
             await connection.send_packed_command(packed, check_health=False)
-            answers = [await self._answer(connection) for _ in commands]
+            answers: list[Any] = []
+            try:
+                await self._answers(connection, answers, len(commands))
+            except asyncio.CancelledError:
+                if not awaited:
+                    raise
+                late = True
+                with suppress(asyncio.CancelledError):  # reading goes on where it was cut short
+                    await to_the_end(self._answers(connection, answers, len(commands)))
+                if len(answers) < len(commands):
+                    raise
             fine = True
         except FAILURES as error:
-            late = not self._connections.end(connection)
-            raise self.translate(TimeoutError() if late else error, connection) from error
+            overdue = not self._connections.end(connection)
+            if late:
+                raise asyncio.CancelledError from error
+            raise self.translate(TimeoutError() if overdue else error, connection) from error
         finally:
             self._connections.end(connection)
             if fine and self._open:
@@ -118,16 +142,24 @@ class RedisPool:
                 await self.drop(connection)
         for answer in answers:
             if isinstance(answer, exceptions.RedisError):
+                if late:
+                    raise asyncio.CancelledError
                 raise self.translate(answer, connection) from answer
+        if late:
+            raise CancelledLate(answers)
         return answers
 
-    async def script(self, script: Script, *given: Any) -> Any:
+    async def script(self, script: Script, *given: Any, awaited: bool = False) -> Any:
         """What the script returned. A server that does not have it, as after a restart, is sent it."""
         text, digest = SCRIPTS[script]
         try:
-            return await self.command("EVALSHA", digest, 0, *given)
+            return await self.command("EVALSHA", digest, 0, *given, awaited=awaited)
         except _UnknownScript:
-            return await self.command("EVAL", text, 0, *given)
+            return await self.command("EVAL", text, 0, *given, awaited=awaited)
+
+    async def _answers(self, connection: Connection, answers: list[Any], count: int) -> None:
+        while len(answers) < count:
+            answers.append(await self._answer(connection))
 
     async def _answer(self, connection: Connection) -> Any:
         try:

@@ -4,10 +4,11 @@ Each step is one script, atomic on the server. Clusters and replicas are refused
 about settings that would lose records: eviction, and no append-only file.
 """
 
+import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any
 
@@ -36,15 +37,15 @@ from holdfast.core.records import (
     refuse_commits,
 )
 from holdfast.core.values import JSON
-from holdfast.errors import ConfigError, CorruptRecord
+from holdfast.errors import ConfigError, CorruptRecord, HoldfastError
 from holdfast.events import RecordsReaped, Sink, StoreOpened, StoreWarned
-from holdfast.stores.base import BaseStore, Begun, Look, Rows, written
+from holdfast.stores.base import BaseStore, Begun, Look, Rows, to_the_end, written
 from holdfast.stores.codec import Codec, check_fence, corrupt
 from holdfast.stores.contract import PAGE, TOMBSTONE_SECONDS
 from holdfast.stores.paging import Reading, check_after, check_ages, check_filters, check_limit, cursor, position
 from holdfast.stores.redis.archive import RedisArchive
 from holdfast.stores.redis.notice_listener import RedisNoticeListener
-from holdfast.stores.redis.pool import AnswerLost, RedisPool
+from holdfast.stores.redis.pool import AnswerLost, CancelledLate, RedisPool
 from holdfast.stores.redis.rows import claim_from, log_row_from, refusal_from, row_from, text_of
 from holdfast.stores.redis.scripts import SCRIPTS, SEPARATOR, Script, bounds, key_of_index, matches, name_of
 
@@ -226,9 +227,20 @@ class RedisStore(BaseStore):
             raise self._disagreement("claim", kind, id)
         return Claim(kind, id, owner, found[1], float(found[2]))
 
-    async def _begin_turns(self, keys: Sequence[Key], owner: str, ttl: float, notify: bool) -> Begun:
+    async def _begin_to_the_end(self, keys: Sequence[Key], owner: str, ttl: float, notify: bool) -> Begun:
+        """Without a task of its own, which would take as long as the script: only the answer is waited for."""
         names = [name_of(*key) for key in keys]
-        done, moment, *found = await self._change("begin_turns", "", owner, text_of(ttl), str(int(notify)), *names)
+        given = owner, text_of(ttl), str(int(notify)), *names
+        try:
+            found = await self._change("begin_turns", "", *given, awaited=True)
+        except CancelledLate as late:
+            with suppress(HoldfastError):
+                await to_the_end(self._give_back(self._begun(keys, owner, ttl, late.answers[0]).claims))
+            raise asyncio.CancelledError from None
+        return self._begun(keys, owner, ttl, found)
+
+    def _begun(self, keys: Sequence[Key], owner: str, ttl: float, answer: Sequence[Any]) -> Begun:
+        done, moment, *found = answer
         now = float(moment)
         if not done:
             held = [claim_from(*key, fields) for key, fields in zip(keys, found, strict=True)]
@@ -363,15 +375,15 @@ class RedisStore(BaseStore):
         self._check_open()
         return RedisArchive(self._pool, self._prefix, KEEP_SECONDS if self._injected is None else None, self._run)
 
-    async def _run(self, script: Script, name: str, *given: Any) -> Any:
+    async def _run(self, script: Script, name: str, *given: Any, awaited: bool = False) -> Any:
         self._check_open()
         clock = ("", str(KEEP_SECONDS)) if self._injected is None else (text_of(self._injected.now()), "")
-        return await self._pool.script(script, self._prefix, name, *clock, *given)
+        return await self._pool.script(script, self._prefix, name, *clock, *given, awaited=awaited)
 
-    async def _change(self, script: Script, name: str, *given: Any) -> Any:
+    async def _change(self, script: Script, name: str, *given: Any, awaited: bool = False) -> Any:
         """A write that no nonce can settle: after a lost answer the caller must look."""
         try:
-            return await self._run(script, name, *given)
+            return await self._run(script, name, *given, awaited=awaited)
         except AnswerLost as lost:
             raise self._unsettled(lost) from lost
 

@@ -1,0 +1,47 @@
+"""Turns of dead processes that would last too long because the store's clock was set back.
+
+A claim says when it ends by the store's clock. If that clock is set back by an hour while the holder dies, the claim
+would stand for an hour more. A holder that lives renews its turn. One that does not do so for longer than turns last,
+by this process's own monotonic clock, is dead, and its claim is released.
+"""
+
+import time
+from collections.abc import Collection
+from contextlib import suppress
+
+from holdfast.core.records import Key
+from holdfast.errors import HoldfastError
+from holdfast.stores.contract import Store
+
+TURN = "turn-"
+"""What the owner of a turn's claim begins with. Leases have a time to live of their own each, and are left alone."""
+PATIENCE = 1.5  # of a turn's time to live; a holder renews at a third of it
+_MOST = 1_000
+
+_seen: dict[tuple[str, Key], tuple[int, float, float]] = {}
+"""By store and name: token and end of a claim that lasts too long, and when it was seen first."""
+
+
+def lasts_too_long(retry_after: float | None, ttl: float) -> bool:
+    """Whether a claim ends later than any turn that was renewed just now, if turns last `ttl` seconds."""
+    return retry_after is not None and retry_after > ttl * PATIENCE
+
+
+async def release_stale(store: Store, keys: Collection[Key], ttl: float) -> bool:
+    """Release the turns on these names that nobody has renewed since they were first seen here, long enough ago."""
+    released = False
+    for key in keys:
+        with suppress(HoldfastError):
+            claim = await store.holder(*key)
+            if claim is None or not claim.owner.startswith(TURN):
+                continue
+            place, now = (store.url, key), time.monotonic()
+            token, expires, since = _seen.get(place, (0, 0.0, now))
+            if (token, expires) != (claim.token, claim.expires):
+                if len(_seen) >= _MOST:
+                    _seen.clear()
+                _seen[place] = claim.token, claim.expires, now
+            elif now - since > ttl * PATIENCE:
+                del _seen[place]
+                released |= await store.release(claim)
+    return released
