@@ -194,7 +194,9 @@ class SessionRegistry(Generic[S]):
             case None:
                 raise NotFound(
                     "this call needs a session and names none",
-                    remedy=f"{self.table.begin_hint}, or {self.chain.hint}",
+                    remedy=f"{self.table.begin_hint}, or {self.chain.hint}"
+                    if self.chain.is_named_by_callers
+                    else self.chain.hint,
                 )
             case Named(handle):
                 taken = self.taken(handle, caller.principal)

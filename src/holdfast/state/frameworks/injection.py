@@ -6,12 +6,14 @@ their text.
 """
 
 import functools
+import getpass
 import inspect
 import json
 import logging
 import sys
 import typing
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
 from mcp.server.auth.middleware.auth_context import get_access_token
@@ -114,8 +116,19 @@ def sdk_identity(
     """The caller of an SDK request, and the class of errors whose text it gets."""
     params = members(request.params)
     given = {**members(params.get("arguments")), **arguments}
-    caller = Identity(principal_of(request.request), given, members(params.get("_meta")), _session_2025(request))
+    principal = principal_of(request.request)
+    local = _local_user() if request.request is None and principal == ANONYMOUS else None
+    caller = Identity(principal, given, members(params.get("_meta")), _session_2025(request), local)
     return caller, ResourceError if request.method.startswith("resources/") else ToolError
+
+
+@functools.cache
+def _local_user() -> str:
+    """The login name of the user who runs this process."""
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):  # nameless in this container
+        return "user"
 
 
 def _session_2025(request: ServerRequestContext[Any, Any]) -> str | None:
@@ -153,7 +166,7 @@ def _fastmcp_identity(arguments: Mapping[str, Any]) -> tuple[Identity, type[Exce
     caller, _ = sdk_identity(request, {})
     shown_as = {"resources/read": ResourceError, "prompts/get": PromptError}.get(request.method, ToolError)
     own = {**given, **arguments} if given or arguments else caller.arguments
-    return Identity(caller.principal, own, caller.meta, caller.session_2025), shown_as
+    return replace(caller, arguments=own), shown_as
 
 
 @functools.lru_cache(maxsize=2048)

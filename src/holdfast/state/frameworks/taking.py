@@ -168,8 +168,8 @@ def _argument(taken: Taken) -> inspect.Parameter:
         else f"The id of the {sessions.noun} {taken.name!r}"
     )
     text += f", as {sessions.table.begin_tool or 'the server'} returned it."
-    if not must:
-        text += " Leave it out for your own." if sessions.chain.needs_no_argument else ""
+    if not must and sessions.chain.has_own:
+        text += " Leave it out for your own."
     return inspect.Parameter(
         taken.argument,
         inspect.Parameter.KEYWORD_ONLY,
@@ -304,7 +304,7 @@ async def _place(taken: Taken, caller: Identity) -> Place:
     if found is None:
         raise NotFound(
             "this needs a session, and the call names none",
-            remedy=f"{sessions.table.begin_hint}, or {chain.hint}",
+            remedy=f"{sessions.table.begin_hint}, or {chain.hint}" if chain.is_named_by_callers else chain.hint,
         )
     if isinstance(found, Named):
         return Place(taken, sessions.table.check_handle(found.handle), caller.principal, found)
