@@ -27,7 +27,7 @@ from holdfast.state.log import HistoryEntry
 from holdfast.state.model import SessionState
 from holdfast.state.session import Session
 from holdfast.state.storage import history, records
-from holdfast.state.storage.entries import REDO, RESTORE, UNDO
+from holdfast.state.storage.entries import KIND, REDO, RESTORE, UNDO
 from holdfast.state.storage.history import Move
 from holdfast.state.storage.session_record import SessionRecord
 
@@ -184,6 +184,14 @@ class Companion(Generic[S, O]):
         the process dies in it, the step is given up after `ttl` seconds and nothing of it is written."""
         await self.gate.check_free()
         await self.gate.use_session()
+        transaction, table = current_transaction(), self._context.sessions
+        if transaction is not None and transaction.covers(table.store.place):
+            with self._session.in_call.showing():
+                await transaction.take(table.store, [(KIND, self.handle)], wait=0.0)
+                await self._session.record.refresh()
+            async with self._turn_of(label, to, None) as turn:
+                yield turn
+            return
         async with (
             long_turn(self._session.in_call, ttl, self.gate.use_session) as fence,
             self._turn_of(label, to, fence) as turn,

@@ -29,7 +29,8 @@ from mcp_types import INVALID_PARAMS
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.core.values import members
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.state.calls.request import SCOPE
+from holdfast.state.calls.request import SCOPE, current_transaction
+from holdfast.state.frameworks.places import place_of, take_to_write
 from holdfast.state.identity import Chain, Identity
 from holdfast.state.model import SessionState
 from holdfast.state.registry import SessionRegistry
@@ -65,8 +66,17 @@ class Injectable(SessionRegistry[S]):
         return await self.for_call(caller, also)
 
     async def for_call(self, caller: Identity, also: type[Exception] | None) -> Session[S]:
-        """The session of a call; with what the call has changed, where it has taken the session."""
+        """The session of a call; with what the call has changed, where it has taken the session. A call with an
+        idempotency key takes it here, so that its result is kept with what it writes."""
+        transaction = current_transaction()
         with showing(also):
+            if (
+                transaction is not None
+                and transaction.keyed is not None
+                and (not transaction.has_begun or transaction.covers(self.table.store.place))
+            ):
+                [session] = await take_to_write([await place_of(self, caller)], caller, transaction, also)
+                return session
             session = await self.find_for(caller)
             session.record.just_read()
             session.in_call.show_errors_as(also)
@@ -161,7 +171,9 @@ def _fastmcp_identity(arguments: Mapping[str, Any]) -> tuple[Identity, type[Exce
         given = dict(scope.arguments) if scope is not None and scope.arguments is not None else {}
     bound = fastmcp_request_ctx.get()
     if bound is None:
-        return Identity(arguments={**given, **arguments}), ToolError
+        return Identity(
+            principal_of(None), {**given, **arguments}
+        ), ToolError  # a background task has its caller's token
     request = bound._srctx  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     caller, _ = sdk_identity(request, {})
     shown_as = {"resources/read": ResourceError, "prompts/get": PromptError}.get(request.method, ToolError)
