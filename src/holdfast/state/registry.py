@@ -29,7 +29,7 @@ REAP_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class SessionPage(Generic[S]):
-    """Some of a caller's sessions, and where the next page begins."""
+    """Some of a caller's `sessions`, where the `next` page begins, and the handles of those that are `unreadable`."""
 
     sessions: list[Session[S]]
     next: Handle | None

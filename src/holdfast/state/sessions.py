@@ -10,7 +10,6 @@ from holdfast.errors import UsageError
 from holdfast.state.calls.transaction import TURN_SECONDS, TURN_TTL
 from holdfast.state.frameworks.injection import Injectable
 from holdfast.state.frameworks.install import install
-from holdfast.state.frameworks.middleware import StateMiddleware
 from holdfast.state.frameworks.taking import take
 from holdfast.state.identity import PRESETS, Chain, FromArgument, IdentitySource, Per
 from holdfast.state.model import SessionState
@@ -112,11 +111,6 @@ class Sessions(Injectable[S]):
         everyone, have none.
         """
         install(server, self, create, tools)
-
-    def middleware(self) -> StateMiddleware:
-        """What `install` puts on the server for its calls, for `FastMCP(middleware=[…])` and
-        `MCPServer(middleware=[…])`."""
-        return StateMiddleware()
 
 
 def _snake(name: str) -> str:

@@ -195,39 +195,6 @@ def _keyed(caller: Identity, name: str, method: str) -> Keyed | None:
     return Keyed.of(key, caller.principal, name, dict(caller.arguments))
 
 
-class GuardMiddleware:
-    """Middleware that calls a function before each tool call; an error that it raises is the call's answer."""
-
-    def __init__(self, guard: Callable[[str, Identity, type[Exception]], Awaitable[None]]) -> None:
-        self._guard = guard
-
-    async def __call__(self, ctx: Any, call_next: Next) -> Any:
-        if ctx.method != "tools/call":
-            return await call_next(ctx)
-        if not isinstance(ctx, ServerRequestContext):
-            request = _fastmcp_request()
-            caller, name, also = _fastmcp_call(ctx, request)
-            scope = SCOPE.get() or Scope(request, {})
-            prefix = _prefix(ctx, request) or scope.prefix
-            token = SCOPE.set(Scope(scope.request, scope.values, scope.arguments, prefix, scope.transaction))
-            try:
-                await self._guard(name, caller, also)
-            finally:
-                SCOPE.reset(token)
-            return await call_next(ctx)
-        request = cast("ServerRequestContext[Any, Any]", ctx)
-        caller, also = sdk_identity(request, {})
-        scope = SCOPE.get() or Scope(request, {}, prefix=_prefix(ctx, request))
-        token = SCOPE.set(scope)
-        try:
-            await self._guard(str(members(request.params).get("name")), caller, also)
-        except HoldfastError as error:
-            return _refused(request, error)
-        finally:
-            SCOPE.reset(token)
-        return await call_next(ctx)
-
-
 def _refused(request: ServerRequestContext[Any, Any], error: HoldfastError) -> dict[str, Any]:
     """A tool's answer that is an error, as it goes over the wire."""
     return _complete(request, _wire(CallToolResult(content=[TextContent(type="text", text=str(error))], is_error=True)))
