@@ -17,8 +17,8 @@ from holdfast.state.storage.entries import KIND, PAGE
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One entry: `label` says what was done, `data` what was noted with it, `rev` the revision that it created, `at` the
-    seconds since 1970; `seq` numbers the entries of a log."""
+    """One entry: `label` says what was done, `data` what was noted with it, `rev` the revision that it created, `at`
+    when (seconds since 1970); `seq` numbers the entries of a log."""
 
     seq: int
     rev: int
@@ -63,6 +63,7 @@ class Log:
     async def add(self, label: str, data: JSON = None) -> None:
         """Add an entry with this `label` and `data` that changes no state."""
         session = self._session
+        session.check_writable()
         if session.draft is not None:  # written when the call ends, or not at all
             session.draft.note(label, data)
             return

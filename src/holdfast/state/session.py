@@ -102,6 +102,7 @@ class Session(Generic[S]):
         It is written at the end of the block; if another caller wrote meanwhile, `Conflict` is raised. After an error
         inside the block nothing is written.
         """
+        self.in_call.check_writable()
         draft = self.in_call.draft
         if draft is not None:
             before, changed = draft.copy(), draft.copy()
@@ -124,6 +125,7 @@ class Session(Generic[S]):
         def changed(state: S) -> S:
             return _changed(state, change, self.record.table.kind, label)
 
+        self.in_call.check_writable()
         draft = self.in_call.draft
         if draft is not None:
             before = draft.copy()
@@ -140,6 +142,7 @@ class Session(Generic[S]):
         the result of `work`, plain JSON, is kept in the same write, for a day. A call with the same key and label
         returns that result and writes nothing; the key with another label is refused.
         """
+        self.in_call.check_writable()
         result: list[R] = []
 
         async def attempt() -> None:
@@ -170,6 +173,7 @@ class Session(Generic[S]):
         The lease is renewed during the block; if the process dies, it expires after `ttl` seconds. In a call that has
         its turn on the session already it is an `edit`.
         """
+        self.in_call.check_writable()
         if self.in_call.draft is not None:
             async with self.edit(label) as changed:
                 yield changed
@@ -182,6 +186,7 @@ class Session(Generic[S]):
 
     async def end(self) -> bool:
         """End the session permanently: no later write can restore it."""
+        self.in_call.check_writable()
         with self.in_call.showing():
             return await self.record.table.end(self.handle)
 
@@ -208,6 +213,7 @@ class Session(Generic[S]):
         return await self._move("restore()", lambda entries, record: history.restored(rev))
 
     async def _move(self, what: str, find: Callable[[AsyncGenerator[LogEntry, None], Record], Awaitable[Move]]) -> S:
+        self.in_call.check_writable()
         with self.in_call.showing():
             draft = self.in_call.draft
             if draft is None:

@@ -9,9 +9,10 @@ from holdfast.core.records import Key
 from holdfast.errors import UsageError
 from holdfast.state.calls.draft import Draft
 from holdfast.state.calls.results import Keyed
+from holdfast.state.frozen import READS_ONLY, WRITE_INSTEAD
 from holdfast.state.model import SessionState
 from holdfast.state.storage.session_record import SessionRecord
-from holdfast.state.tool_errors import showing
+from holdfast.state.tool_errors import showing, shown
 
 S = TypeVar("S", bound=SessionState)
 
@@ -25,6 +26,7 @@ class SessionInCall(Generic[S]):
         self.shows_as = also
         """The framework's error class, of which raised errors are also instances."""
         self._shared_with = shared_with
+        self._only_reads = False
 
     @property
     def state(self) -> S:
@@ -40,6 +42,15 @@ class SessionInCall(Generic[S]):
     def showing(self) -> AbstractContextManager[None]:
         """Raise errors inside the block also as that class."""
         return showing(self.shows_as)
+
+    def only_reads(self) -> None:
+        """Refuse every change from here on."""
+        self._only_reads = True
+
+    def check_writable(self) -> None:
+        """Refuse a change in a tool that only reads."""
+        if self._only_reads:
+            raise shown(UsageError(READS_ONLY, remedy=WRITE_INSTEAD), self.shows_as)
 
     def check_unchanged(self, what: str) -> None:
         """Reject reading from the store while this call has unsaved changes."""

@@ -126,6 +126,10 @@ class Companion(Generic[S, O]):
         """Whether the work is done, by its signs. Override it with your own rule, which must accept an empty log."""
         return default_judge(signs)
 
+    def only_reads(self) -> None:
+        """Refuse every step from here on: for a tool that only reads."""
+        self._session.in_call.only_reads()
+
     # What it is
 
     @property

@@ -164,6 +164,11 @@ class Companions(Generic[C]):
         The call takes the turn of its session, and steps are written when it ends."""
         return fill(function, self, None)
 
+    def reads(self, function: F) -> F:
+        """Like `writes`, for a `function` that makes no step: it waits for no other call. In all of them a parameter
+        that is annotated with `Insight` gets the companion's."""
+        return fill(function, self, None, writes=False)
+
     def step(self, label: str, *, to: str | None = None) -> Callable[[F], F]:
         """Like `writes`, for a tool that is one step as a whole, with the `label` and `to` of `Companion.step`. A
         parameter that is annotated with the class of its state gets the state to change, one with

@@ -17,8 +17,8 @@ from holdfast.stores.contract import Store
 
 @dataclass(slots=True)
 class Node:
-    """The revision `rev` of the record `handle`: its `label`, its `phase`, when it was made (`at`) and what followed (its
-    `children`). A new `generation` begins with each undo and each fork."""
+    """The revision `rev` of the record `handle`: its `label`, its `phase`, when it was made (`at`) and what followed
+    (its `children`). A new `generation` begins with each undo and each fork."""
 
     handle: str
     rev: int

@@ -87,12 +87,14 @@ def take(function: F, sessions: Injectable[Any], *, writes: bool) -> F:
     return cast("F", _filled(original, hints, (*taken, *before)))
 
 
-def take_beside(function: F, sessions: Injectable[Any], names: Sequence[str], around: Around) -> F:
+def take_beside(
+    function: F, sessions: Injectable[Any], names: Sequence[str], around: Around, *, writes: bool = True
+) -> F:
     """The function with these parameters filled by something beside the session that the call means."""
     original, before = getattr(function, _TAKES, (function, ()))
     hints = typing.get_type_hints(original, include_extras=True)
     argument = next(iter(sessions.chain.arguments), None)
-    taken = Taken("", sessions, True, argument, True, around, tuple(names))
+    taken = Taken("", sessions, writes, argument, True, around, tuple(names))
     return cast("F", _filled(original, hints, (taken, *before)))
 
 
@@ -271,6 +273,11 @@ async def _taken(
                 filled.values[taken.name] = session if taken.whole else draft.state
     read = await take_to_read([place for _, place in reading], caller, transaction, also)
     for (taken, _), session in zip(reading, read, strict=True):
+        if session.in_call.draft is None:
+            session.in_call.only_reads()
+        if taken.around is not None:
+            filled.beside.append((taken, session))
+            continue
         if taken.whole:
             filled.values[taken.name] = session
             continue
