@@ -7,7 +7,6 @@ client's model if the client offers one, as its era requires, and uses a scripte
 import sys
 
 from fastmcp import Context, FastMCP
-from fastmcp.dependencies import Depends
 from mcp_types import (
     CreateMessageRequest,
     CreateMessageRequestParams,
@@ -16,9 +15,9 @@ from mcp_types import (
     SamplingMessage,
     TextContent,
 )
-from writer import Writer, prompt, scripted, sessions, writers
+from writer import Draft, Studio, Writer, prompt, scripted, sessions, writers
 
-import holdfast
+from holdfast.state import Insight, Step
 
 server = FastMCP("studio")
 sessions.install(server)
@@ -46,58 +45,47 @@ async def ask(ctx: Context, task: str, topic: str, writer: Writer, iteration: in
 
 
 @server.tool
+@sessions.writes  # one transaction over the studio and the step of its writer
+@writers.step("draft", to="drafted")
 @writers.requires("empty", "done")
-async def draft(
-    topic: str,
-    ctx: Context,
-    studio_id: str = "",
-    studio: holdfast.Session = Depends(sessions),
-    writer: Writer = Depends(writers),
-) -> str | Question:
+async def draft(topic: str, ctx: Context, studio: Studio, writer: Writer, step: Step[Draft]) -> str | Question:
     """Write a first draft."""
     text = await ask(ctx, "draft", topic, writer, 0)
-    if not isinstance(text, str):
-        return text
-    await studio.update(lambda state: setattr(state, "topic", topic), "topic")
-    async with writer.step("draft", to="drafted") as turn:
-        turn.note("query", topic)
-        turn.state.text, turn.state.points = text, []
-        turn.record(text)
-    return text
+    if isinstance(text, str):
+        studio.topic = topic
+        step.note("query", topic)
+        step.state.text, step.state.points = text, []
+    return text  # which the step records
 
 
 @server.tool
+@sessions.reads
+@writers.step("critique", to="criticised")
 @writers.requires("drafted", "revised")
-async def critique(
-    ctx: Context, studio_id: str = "", studio: holdfast.Session = Depends(sessions), writer: Writer = Depends(writers)
-) -> list[str] | Question:
+async def critique(ctx: Context, studio: Studio, writer: Writer, step: Step[Draft]) -> list[str] | Question:
     """Name the faults of the text."""
-    said = await ask(ctx, "critique", studio.state.topic, writer, (await writer.insight()).iteration)
+    said = await ask(ctx, "critique", studio.topic, writer, step.insight.iteration)
     if not isinstance(said, str):
         return said
-    async with writer.step("critique", to="criticised") as turn:
-        turn.state.points = said.splitlines()
-        turn.record(said.splitlines())
-    return said.splitlines()
+    step.state.points = said.splitlines()
+    return step.state.points
 
 
 @server.tool
+@sessions.reads
+@writers.step("revision", to="revised")
 @writers.requires("criticised", when=lambda writer: writer.state.text)
-async def revise(
-    ctx: Context, studio_id: str = "", studio: holdfast.Session = Depends(sessions), writer: Writer = Depends(writers)
-) -> str | Question:
+async def revise(ctx: Context, studio: Studio, writer: Writer, step: Step[Draft]) -> str | Question:
     """Rewrite the text without the faults that the critique named."""
-    text = await ask(ctx, "revise", studio.state.topic, writer, (await writer.insight()).iteration)
-    if not isinstance(text, str):
-        return text
-    async with writer.step("revision", to="revised") as turn:
-        turn.state.text = text
-        turn.record(text)
+    text = await ask(ctx, "revise", studio.topic, writer, step.insight.iteration)
+    if isinstance(text, str):
+        step.state.text = text
     return text
 
 
 @server.tool
-async def progress(studio_id: str = "", known: holdfast.state.Insight = Depends(writers.insight)) -> dict[str, object]:
+@writers.reads
+async def progress(known: Insight) -> dict[str, object]:
     """The phase and the progress of the work."""
     return {"phase": known.phase, "iteration": known.iteration, "converged": known.convergence.reached}
 

@@ -10,14 +10,12 @@ from typing import Annotated, Any
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.resolve import Resolve, Sample
 from mcp_types import CreateMessageResult, SamplingMessage, TextContent
-from writer import Studio, Writer, prompt, scripted, sessions, writers
+from writer import Draft, Studio, Writer, prompt, scripted, sessions, writers
 
-import holdfast
+from holdfast.state import Insight, Step
 
 server = MCPServer("studio")
 sessions.install(server)
-CurrentStudio = Annotated[holdfast.Session[Studio], Resolve(sessions)]
-CurrentWriter = Annotated[Writer, Resolve(writers)]
 
 
 async def _ask(ctx: Context[Any, Any], task: str, topic: str, writer: Writer) -> Sample | CreateMessageResult:
@@ -31,72 +29,64 @@ async def _ask(ctx: Context[Any, Any], task: str, topic: str, writer: Writer) ->
     return Sample([message], max_tokens=writer.options.max_tokens)
 
 
-async def drafted(ctx: Context[Any, Any], topic: str, writer: CurrentWriter) -> Sample | CreateMessageResult:
+async def drafted(ctx: Context[Any, Any], topic: str, studio_id: str) -> Sample | CreateMessageResult:
+    writer = await writers(ctx, studio_id=studio_id)
     await writers.check(writer, "draft")  # before the model is asked
     return await _ask(ctx, "draft", topic, writer)
 
 
-async def criticised(
-    ctx: Context[Any, Any], studio: CurrentStudio, writer: CurrentWriter
-) -> Sample | CreateMessageResult:
-    await writers.check(writer, "critique")
-    return await _ask(ctx, "critique", studio.state.topic, writer)
+async def criticised(ctx: Context[Any, Any], studio_id: str) -> Sample | CreateMessageResult:
+    return await _of_topic(ctx, "critique", studio_id)
 
 
-async def revised(ctx: Context[Any, Any], studio: CurrentStudio, writer: CurrentWriter) -> Sample | CreateMessageResult:
-    await writers.check(writer, "revise")
-    return await _ask(ctx, "revise", studio.state.topic, writer)
+async def revised(ctx: Context[Any, Any], studio_id: str) -> Sample | CreateMessageResult:
+    return await _of_topic(ctx, "revise", studio_id)
+
+
+async def _of_topic(ctx: Context[Any, Any], task: str, studio_id: str) -> Sample | CreateMessageResult:
+    studio, writer = await sessions(ctx, studio_id=studio_id), await writers(ctx, studio_id=studio_id)
+    await writers.check(writer, task)
+    return await _ask(ctx, task, studio.state.topic, writer)
+
+
+Drafted = Annotated[CreateMessageResult, Resolve(drafted)]
+Criticised = Annotated[CreateMessageResult, Resolve(criticised)]
+Revised = Annotated[CreateMessageResult, Resolve(revised)]
 
 
 @server.tool()
+@sessions.writes  # one transaction over the studio and the step of its writer
+@writers.step("draft", to="drafted")
 @writers.requires("empty", "done")
-async def draft(
-    topic: str,
-    studio: CurrentStudio,
-    writer: CurrentWriter,
-    said: Annotated[CreateMessageResult, Resolve(drafted)],
-    studio_id: str = "",
-) -> str:
+async def draft(topic: str, studio: Studio, writer: Writer, step: Step[Draft], said: Drafted) -> str:
     """Write a first draft."""
-    text = str(said.content.text)
-    await studio.update(lambda state: setattr(state, "topic", topic), "topic")
-    async with writer.step("draft", to="drafted") as turn:
-        turn.note("query", topic)
-        turn.state.text, turn.state.points = text, []
-        turn.record(text)
-    return text
+    studio.topic = topic
+    step.note("query", topic)
+    step.state.text, step.state.points = str(said.content.text), []
+    return step.state.text  # which the step records
 
 
 @server.tool()
+@writers.step("critique", to="criticised")
 @writers.requires("drafted", "revised")
-async def critique(
-    writer: CurrentWriter, said: Annotated[CreateMessageResult, Resolve(criticised)], studio_id: str = ""
-) -> list[str]:
+async def critique(writer: Writer, draft: Draft, said: Criticised) -> list[str]:
     """Name the faults of the text."""
-    points = str(said.content.text).splitlines()
-    async with writer.step("critique", to="criticised") as turn:
-        turn.state.points = points
-        turn.record(points)
-    return points
+    draft.points = str(said.content.text).splitlines()
+    return draft.points
 
 
 @server.tool()
+@writers.step("revision", to="revised")
 @writers.requires("criticised", when=lambda writer: writer.state.text)
-async def revise(
-    writer: CurrentWriter, said: Annotated[CreateMessageResult, Resolve(revised)], studio_id: str = ""
-) -> str:
+async def revise(writer: Writer, draft: Draft, said: Revised) -> str:
     """Rewrite the text without the faults that the critique named."""
-    text = str(said.content.text)
-    async with writer.step("revision", to="revised") as turn:
-        turn.state.text = text
-        turn.record(text)
-    return text
+    draft.text = str(said.content.text)
+    return draft.text
 
 
 @server.tool()
-async def progress(
-    known: Annotated[holdfast.state.Insight, Resolve(writers.insight)], studio_id: str = ""
-) -> dict[str, object]:
+@writers.reads
+async def progress(known: Insight) -> dict[str, object]:
     """The phase and the progress of the work."""
     return {"phase": known.phase, "iteration": known.iteration, "converged": known.convergence.reached}
 

@@ -1,4 +1,4 @@
-"""Example servers and variants of them in processes of their own, with authentication by two fixed tokens.
+"""Example servers and variants of them in processes of their own, with authentication by fixed tokens.
 
 `python -m tests.state.replicas fastmcp|mcpserver PORT` serves one. BASKETS names its store, TOKENS turns authentication
 on, IDLE is the time in seconds after which a session that nobody uses expires.
@@ -19,19 +19,23 @@ from mcp.server.auth.provider import AccessToken
 from tests.deadlines import patience, until
 
 ROOT = Path(__file__).parent.parent.parent
-TOKENS = {"alice-token": "alice", "bob-token": "bob"}
+TOKENS = {  # the client and the user of each
+    "alice-token": ("app", "alice"),
+    "alice-phone-token": ("phone", "alice"),
+    "bob-token": ("app", "bob"),
+}
 FRAMEWORKS = ("fastmcp", "mcpserver")
 
 
 class Verifier:
-    """Two users of one client."""
+    """Two users of one client, and one of them with another one."""
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        subject = TOKENS.get(token)
-        if subject is None:
+        if token not in TOKENS:
             return None
+        client, subject = TOKENS[token]
         claims = {"iss": "https://issuer.invalid"}
-        return AccessToken(token=token, client_id="app", scopes=[], subject=subject, claims=claims)
+        return AccessToken(token=token, client_id=client, scopes=[], subject=subject, claims=claims)
 
 
 def serve(framework: str, port: int) -> None:
@@ -47,8 +51,8 @@ def serve(framework: str, port: int) -> None:
             from fastmcp.server.auth import StaticTokenVerifier
 
             known = {
-                token: {"client_id": "app", "sub": name, "iss": "https://issuer.invalid", "scopes": []}
-                for token, name in TOKENS.items()
+                token: {"client_id": client, "sub": name, "iss": "https://issuer.invalid", "scopes": []}
+                for token, (client, name) in TOKENS.items()
             }
             server.auth = StaticTokenVerifier(tokens=known)
         if variants is not None:
@@ -77,7 +81,14 @@ class Replica:
             self.port = int(free.getsockname()[1])
         self.url = f"http://127.0.0.1:{self.port}/mcp"
         self.framework = framework
-        self._env = {**os.environ, "BASKETS": store, "STUDIO": store, **({"TOKENS": "1"} if tokens else {}), **env}
+        self._env = {
+            **os.environ,
+            "BASKETS": store,
+            "STUDIO": store,
+            "SHOP": store,
+            **({"TOKENS": "1"} if tokens else {}),
+            **env,
+        }
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:

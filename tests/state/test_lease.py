@@ -48,7 +48,7 @@ async def main(url, handle):
     sessions = holdfast.Sessions(Studio, url)
     session = await sessions.find(handle)
     writer = await holdfast.Companions(Writer, sessions).for_session(session)
-    async with session.lease(ttl=2) as state, writer.turn("draft", to="drafted", ttl=2) as turn:
+    async with session.lease(ttl=2) as state, writer.lease("draft", to="drafted", ttl=2) as turn:
         state.topic = turn.state.text = "half-done"
         print("held", flush=True)
         await asyncio.Event().wait()
@@ -85,7 +85,7 @@ async def test_a_killed_holder_leaves_its_lease_and_its_turn_and_nothing_half_do
                 state.topic = "mine"
 
         async def turn() -> None:
-            async with writer.turn("draft", to="drafted") as draft:
+            async with writer.lease("draft", to="drafted") as draft:
                 assert draft.state.text == ""
 
         async with asyncio.timeout(patience(30)):

@@ -127,7 +127,9 @@ async def test_a_nested_call_sees_a_copy_and_leaves_nothing_on_mcpserver() -> No
             trace.get().steps.append("before")
         return await call_next(ctx)
 
-    server = MCPServer("shop", middleware=[sessions.middleware(), tracing])
+    server = MCPServer("shop")
+    sessions.install(server, tools=False)
+    server.middleware.append(tracing)
 
     @server.tool()
     async def outer(ctx: SdkContext[Any, Any]) -> list[str]:
@@ -147,7 +149,7 @@ async def test_a_nested_call_sees_a_copy_and_leaves_nothing_on_mcpserver() -> No
             assert answer.structured_content == {"result": ["before", "outer"]}
         answer = await asking.call_tool("inner", {})
         assert answer.structured_content == {"result": ["before", "inner"]}
-    with pytest.raises(holdfast.UsageError, match="middleware"):
+    with pytest.raises(holdfast.UsageError, match="no request scope"):
         trace.get()
 
 

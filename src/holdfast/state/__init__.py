@@ -3,37 +3,52 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from holdfast.state.companions.companion import Companion
-from holdfast.state.companions.insight import Insight
-from holdfast.state.companions.needs import Needs
+from holdfast.state.companions.companion import Companion, Step
+from holdfast.state.companions.genealogy import Node
+from holdfast.state.companions.insight import Convergence, Insight
 from holdfast.state.companions.record import CompanionOptions
-from holdfast.state.identity import ForEveryone, From2025Session, FromArgument, FromMeta, FromPrincipal
+from holdfast.state.identity import (
+    ForEveryone,
+    From2025Session,
+    FromArgument,
+    FromMeta,
+    FromPrincipal,
+    IdentitySource,
+    Per,
+)
+from holdfast.state.log import HistoryEntry, Log
 from holdfast.state.model import SessionState, migrate
+from holdfast.state.registry import SessionPage
 from holdfast.state.scopes import RequestScope, ServerScope, nested_scope
 from holdfast.state.session import Session
 
 if TYPE_CHECKING:
     from holdfast.state.companions.companions import Companions
-    from holdfast.state.frameworks.middleware import StateMiddleware
     from holdfast.state.sessions import Sessions
 
 __all__ = [
     "Companion",
     "CompanionOptions",
     "Companions",
+    "Convergence",
     "ForEveryone",
     "From2025Session",
     "FromArgument",
     "FromMeta",
     "FromPrincipal",
+    "HistoryEntry",
+    "IdentitySource",
     "Insight",
-    "Needs",
+    "Log",
+    "Node",
+    "Per",
     "RequestScope",
     "ServerScope",
     "Session",
+    "SessionPage",
     "SessionState",
     "Sessions",
-    "StateMiddleware",
+    "Step",
     "migrate",
     "nested_scope",
 ]
@@ -42,7 +57,6 @@ __all__ = [
 _LAZY = {
     "Companions": "holdfast.state.companions.companions",
     "Sessions": "holdfast.state.sessions",
-    "StateMiddleware": "holdfast.state.frameworks.middleware",
 }
 
 

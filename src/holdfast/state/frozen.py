@@ -11,11 +11,12 @@ from holdfast.state.model import FROZEN, SessionState
 S = TypeVar("S", bound=SessionState)
 
 
+READS_ONLY = "this tool only reads its session, and what it would change is not kept"
+WRITE_INSTEAD = "declare the tool with `writes` instead of `reads`"
+
+
 def _refuse(*_: Any, **__: Any) -> NoReturn:
-    raise UsageError(
-        "this tool only reads its session, and what it would change is not kept",
-        remedy="declare the tool with `writes` instead of `reads`",
-    )
+    raise UsageError(READS_ONLY, remedy=WRITE_INSTEAD)
 
 
 def _without(kind: type, *changing: str) -> Callable[[Any], Any]:

@@ -25,6 +25,9 @@ class Identity:
     """The session id that the server gave a 2025 client and has verified;
     never the header of a stateless or 2026 request.
     """
+    local_user: str | None = None
+    """The operating system's user who started this process, where the call came over no network and without a token:
+    on stdio."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +104,17 @@ class From2025Session:
 @dataclass(frozen=True, slots=True)
 class FromPrincipal:
     """One session for each authenticated caller: with `key="subject"` for each user, by issuer and subject, whatever
-    client they use; without, for each user of each client."""
+    client they use; without, for each user of each client. With `local`, the user who runs a server on stdio counts as
+    authenticated."""
 
     key: Literal["client", "subject"] = "client"
+    local: bool = False
 
     def find(self, caller: Identity, kind: str) -> Found | None:
         """How the call of `caller` names a session of this `kind`; None if it names none."""
         owner = self.owner(caller.principal)
+        if owner is None and self.local and caller.local_user is not None:
+            owner = local_principal(caller.local_user)
         return None if owner is None else Key(_digest("principal", kind, owner), owner)
 
     def owner(self, principal: Principal) -> Principal | None:
@@ -119,7 +126,7 @@ class FromPrincipal:
     @property
     def hint(self) -> str:
         """What a caller must do to name a session this way."""
-        return "authenticate"
+        return "sign in: it is kept for each user" if self.key == "subject" else "authenticate"
 
 
 def user_of(principal: Principal) -> Principal | None:
@@ -151,7 +158,29 @@ class ForEveryone:
 
 
 IdentitySource: TypeAlias = FromArgument | FromMeta | From2025Session | FromPrincipal | ForEveryone
-DEFAULT: tuple[IdentitySource, ...] = (FromArgument(), From2025Session(), FromPrincipal())
+Per: TypeAlias = Literal["conversation", "user", "everyone"]
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """Where a call may name its session, and how many seconds one lasts without use and at all; None is for ever."""
+
+    identity: tuple[IdentitySource, ...]
+    idle: float | None
+    max_age: float | None
+
+
+DAY = 86_400.0
+PRESETS: Mapping[str, Preset] = {
+    "conversation": Preset((FromArgument(), From2025Session()), DAY, 30 * DAY),
+    "user": Preset((FromPrincipal(key="subject", local=True),), 90 * DAY, None),
+    "everyone": Preset((ForEveryone(),), None, None),
+}
+
+
+def local_principal(user: str) -> Principal:
+    """The principal of a user who runs the server on stdio; no token has one of two parts."""
+    return Principal(json.dumps(["local", user], separators=(",", ":")))
 
 
 class Chain:
@@ -198,14 +227,19 @@ class Chain:
         return only.name if len(self.places) == 1 and isinstance(only, FromArgument) else None
 
     @property
-    def needs_no_argument(self) -> bool:
-        """Whether there is another way to name a session than by an argument."""
-        return any(not isinstance(place, FromArgument) for place in self.places)
+    def has_own(self) -> bool:
+        """Whether a caller has a session without naming one, in both eras."""
+        return any(isinstance(place, FromPrincipal | ForEveryone) for place in self.places)
 
     @property
     def needs_authentication(self) -> bool:
         """Whether only authenticated callers can have a session."""
-        return all(isinstance(place, FromPrincipal) for place in self.places)
+        return all(isinstance(place, FromPrincipal) and not place.local for place in self.places)
+
+    @property
+    def is_named_by_callers(self) -> bool:
+        """Whether a caller can name one of several sessions."""
+        return any(isinstance(place, FromArgument | FromMeta) for place in self.places)
 
     @property
     def hint(self) -> str:

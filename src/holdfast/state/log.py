@@ -17,7 +17,8 @@ from holdfast.state.storage.entries import KIND, PAGE
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One entry: `label` says what was done, `data` what was noted with it, `rev` the revision that it created."""
+    """One entry: `label` says what was done, `data` what was noted with it, `rev` the revision that it created, `at`
+    when (seconds since 1970); `seq` numbers the entries of a log."""
 
     seq: int
     rev: int
@@ -31,6 +32,7 @@ class HistoryEntry:
 
     @classmethod
     def of(cls, entry: LogEntry) -> "HistoryEntry":
+        """The `entry` of a store's log."""
         body = members(entry.data)
         back = body.get("undo")
         label = str(body.get("label", ""))
@@ -39,7 +41,8 @@ class HistoryEntry:
 
 
 class Log:
-    """`await session.log.last(5)`, `async for entry in session.log`, `await session.log.add("note", {…})`."""
+    """The log of a `session`: `await session.log.last(5)`, `async for entry in session.log`, `await
+    session.log.add("note", {…})`."""
 
     def __init__(self, session: SessionInCall[Any]) -> None:
         self._session = session
@@ -58,8 +61,9 @@ class Log:
         return found[::-1]
 
     async def add(self, label: str, data: JSON = None) -> None:
-        """Add an entry that changes no state."""
+        """Add an entry with this `label` and `data` that changes no state."""
         session = self._session
+        session.check_writable()
         if session.draft is not None:  # written when the call ends, or not at all
             session.draft.note(label, data)
             return

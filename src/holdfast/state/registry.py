@@ -29,7 +29,7 @@ REAP_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class SessionPage(Generic[S]):
-    """Some of a caller's sessions, and where the next page begins."""
+    """Some of a caller's `sessions`, where the `next` page begins, and the handles of those that are `unreadable`."""
 
     sessions: list[Session[S]]
     next: Handle | None
@@ -197,7 +197,9 @@ class SessionRegistry(Generic[S]):
             case None:
                 raise NotFound(
                     "this call needs a session and names none",
-                    remedy=f"{self.table.begin_hint}, or {self.chain.hint}",
+                    remedy=f"{self.table.begin_hint}, or {self.chain.hint}"
+                    if self.chain.is_named_by_callers
+                    else self.chain.hint,
                 )
             case Named(handle):
                 taken = self.taken(handle, caller.principal)

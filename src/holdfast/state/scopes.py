@@ -37,7 +37,7 @@ SURVIVES: dict[str, dict[str, bool]] = {
 
 class RequestScope(Generic[T]):
     """A typed value for the duration of one request: `trace = RequestScope(Trace)`, then `trace.get()` in middleware
-    and tools. `make` creates the value. Needs `sessions.middleware()` on the server, which begins and ends the scope.
+    and tools. `make` creates the value. `sessions.install(server)` begins and ends the scope.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -119,6 +119,6 @@ def _scope() -> Scope:
     if scope is None:
         raise UsageError(
             "no request scope was begun by middleware here",
-            remedy="add sessions.middleware() to the server, or sessions.install(server)",
+            remedy="call sessions.install(server), with tools=False if it needs no tools",
         )
     return scope

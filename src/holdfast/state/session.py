@@ -12,6 +12,7 @@ from typing import Generic, TypeVar, cast
 from holdfast.core.models import Handle, LogEntry, Principal, Record
 from holdfast.core.values import JSON, members
 from holdfast.errors import UsageError
+from holdfast.state.calls.results import KEPT_SECONDS
 from holdfast.state.calls.session_in_call import SessionInCall
 from holdfast.state.lease import long_turn
 from holdfast.state.log import Log
@@ -101,6 +102,7 @@ class Session(Generic[S]):
         It is written at the end of the block; if another caller wrote meanwhile, `Conflict` is raised. After an error
         inside the block nothing is written.
         """
+        self.in_call.check_writable()
         draft = self.in_call.draft
         if draft is not None:
             before, changed = draft.copy(), draft.copy()
@@ -123,6 +125,7 @@ class Session(Generic[S]):
         def changed(state: S) -> S:
             return _changed(state, change, self.record.table.kind, label)
 
+        self.in_call.check_writable()
         draft = self.in_call.draft
         if draft is not None:
             before = draft.copy()
@@ -136,36 +139,45 @@ class Session(Generic[S]):
 
     async def once(self, key: str, work: Callable[[S], R], label: str = "once") -> R:
         """Like `update`, for a call that may be repeated:
-        the result of `work`, plain JSON, is stored in the same write. A call with the same key returns that result and
-        writes nothing. The last 64 keys of a session are stored.
+        the result of `work`, plain JSON, is kept in the same write, for a day. A call with the same key and label
+        returns that result and writes nothing; the key with another label is refused.
         """
-        if not isinstance(key, str) or not key:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError("an idempotency key must be a str of at least one character")
+        self.in_call.check_writable()
         result: list[R] = []
 
         async def attempt() -> None:
-            answer = self.in_call.kept_answer(key)
+            keyed, place = self.in_call.keyed(key, label)
+            store = await self.record.table.store.open()
+            answer = keyed.answer(await store.get(*place))
             if answer is not None:
                 result[:] = [cast("R", answer["result"])]
                 return
+            draft = self.in_call.draft
             state = self.state
             result[:] = [work(state)]
-            once = {self.in_call.key_name(key): cast("JSON", {"result": result[0]})}
-            await self.record.commit(state, label, once=once)
+            kept = keyed.record(place, {"result": cast("JSON", result[0])}, KEPT_SECONDS)
+            if draft is None:
+                await self.record.commit(state, label, beside=kept)
+            else:
+                await store.commit(kept, expect=0)
+                draft.replace(state, label, over=draft.copy())
 
         with self.in_call.showing():
-            self.in_call.check_not_taken("once()")
-            self.in_call.key_name(key)  # refused before anything is read
-            await self.record.retried(attempt)
+            self.in_call.keyed(key, label)  # refused before anything is read
+            await (attempt() if self.in_call.draft is not None else self.record.retried(attempt))
         return result[0]
 
     @asynccontextmanager
     async def lease(self, label: str = "turn", ttl: float = 120.0) -> AsyncGenerator[S]:
         """A long turn: other callers get `Busy` until it ends, and its write is rejected if the lease has expired.
-        The lease is renewed during the block; if the process dies, it expires after `ttl` seconds.
+        The lease is renewed during the block; if the process dies, it expires after `ttl` seconds. In a call that has
+        its turn on the session already it is an `edit`.
         """
-        with self.in_call.showing():
-            self.in_call.check_not_taken("a lease")
+        self.in_call.check_writable()
+        if self.in_call.draft is not None:
+            async with self.edit(label) as changed:
+                yield changed
+            return
         async with long_turn(self.in_call, ttl) as fence:
             base, changed = self.record.base, self.state
             yield changed
@@ -174,6 +186,7 @@ class Session(Generic[S]):
 
     async def end(self) -> bool:
         """End the session permanently: no later write can restore it."""
+        self.in_call.check_writable()
         with self.in_call.showing():
             return await self.record.table.end(self.handle)
 
@@ -200,6 +213,7 @@ class Session(Generic[S]):
         return await self._move("restore()", lambda entries, record: history.restored(rev))
 
     async def _move(self, what: str, find: Callable[[AsyncGenerator[LogEntry, None], Record], Awaitable[Move]]) -> S:
+        self.in_call.check_writable()
         with self.in_call.showing():
             draft = self.in_call.draft
             if draft is None:

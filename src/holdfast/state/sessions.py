@@ -3,17 +3,16 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import EllipsisType
 from typing import Any, TypeVar
 
 from holdfast.errors import UsageError
 from holdfast.state.calls.transaction import TURN_SECONDS, TURN_TTL
 from holdfast.state.frameworks.injection import Injectable
 from holdfast.state.frameworks.install import install
-from holdfast.state.frameworks.middleware import StateMiddleware
 from holdfast.state.frameworks.taking import take
-from holdfast.state.identity import DEFAULT, Chain, FromArgument, IdentitySource
+from holdfast.state.identity import PRESETS, Chain, FromArgument, IdentitySource, Per
 from holdfast.state.model import SessionState
-from holdfast.state.storage.pointers import DAY
 from holdfast.state.storage.store_handle import StoreHandle
 from holdfast.state.storage.table import HISTORY, SessionTable
 from holdfast.stores.contract import MAX_RECORD_BYTES, Store
@@ -30,9 +29,10 @@ class Sessions(Injectable[S]):
         kind: type[S],
         store: str | Store = "memory:",
         *,
-        identity: Sequence[IdentitySource] = DEFAULT,
-        idle: float | None = DAY,
-        max_age: float | None = 30 * DAY,
+        per: Per | None = None,
+        identity: Sequence[IdentitySource] | None = None,
+        idle: float | EllipsisType | None = ...,
+        max_age: float | EllipsisType | None = ...,
         quota: int | None = None,
         keys: Sequence[bytes | str] | None = None,
         history: int = HISTORY,
@@ -43,17 +43,25 @@ class Sessions(Injectable[S]):
         turn_ttl: float = TURN_TTL,
     ) -> None:
         """
+        `per` says whose a session is: `"conversation"` (the default) is found by the id that the model passes on, or by
+        the connection of 2025, and lasts 30 days, one without use; `"user"` is found by the user that the server
+        authenticated, or that runs it on stdio, and lasts until it was not used for 90 days; `"everyone"` is one for
+        all callers, and lasts for ever. `identity` are other places where a call may name its session, in order. A
+        session ends `idle` seconds after its last use and `max_age` seconds after it began; None means never.
+
         `store` is a store or its URL, which is opened by the first call; `keys` then seal it, and `max_bytes` limits a
-        record. `identity` says where a call may name its session, in order. A session ends `idle` seconds after its
-        last use and `max_age` seconds after it began; None means never. `quota` limits the sessions of one
-        caller, implicit ones included (all anonymous callers together have 10,000 then), `history` the revisions that
-        can be gone back to. `name` distinguishes kinds of state in one store; it is the class's name if left out.
-        `noun` is what a session is called in names of tools and arguments: `create_basket`, `basket_id`; for the class
-        ShoppingBasket it is shopping_basket if left out. A call under `writes` waits `turn_wait` seconds for its turn;
-        the turn of a process that died is free after `turn_ttl`.
+        record. `quota` limits the sessions of one caller, implicit ones included (all anonymous callers together have
+        10,000 then), `history` the revisions that can be gone back to. `name` distinguishes kinds of state in one
+        store; it is the class's name if left out. `noun` is what a session is called in names of tools and arguments:
+        `create_basket`, `basket_id`; for the class ShoppingBasket it is shopping_basket if left out. A call under
+        `writes` waits `turn_wait` seconds for its turn; the turn of a process that died is free after `turn_ttl`.
         """
         if not isinstance(kind, type) or not issubclass(kind, SessionState):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"{kind!r:.80} is not a class of state", remedy="derive it from holdfast.SessionState")
+        if per is not None and identity is not None:
+            raise UsageError("per= and identity= both say whose a session is", remedy="leave one of them out")
+        if (preset := PRESETS.get(per or "conversation")) is None:
+            raise UsageError(f"per={per!r:.60} is unknown", remedy=f"use one of {', '.join(map(repr, PRESETS))}")
         name = name or kind.__name__
         noun = noun if noun is not None else _snake(kind.__name__)
         if not noun.isidentifier():
@@ -63,14 +71,15 @@ class Sessions(Injectable[S]):
             kind,
             name,
             handle,
-            idle=idle,
-            max_age=max_age,
+            idle=preset.idle if idle is ... else idle,
+            max_age=preset.max_age if max_age is ... else max_age,
             history=history,
             quota=quota,
             turn_wait=turn_wait,
             turn_ttl=turn_ttl,
         )
-        named = [replace(each, name=f"{noun}_id") if each == FromArgument() else each for each in identity]
+        places = preset.identity if identity is None else identity
+        named = [replace(each, name=f"{noun}_id") if each == FromArgument() else each for each in places]
         super().__init__(table, Chain(named), noun)
 
     def writes(self, function: F) -> F:
@@ -91,21 +100,17 @@ class Sessions(Injectable[S]):
         server: object,
         *,
         create: Sequence[str] = (),
-        tools: bool | Sequence[str] = True,
+        tools: bool | Sequence[str] | None = None,
     ) -> None:
         """Put the lifecycle tools, the transactions of calls and the closing of the store on a FastMCP or MCPServer
         `server`.
 
         `tools=("create", "list", "end")` are those of the five tools to offer; True for all, and False for none. They
         are create_basket, list_baskets, resume_basket, fork_basket and end_basket, by the sessions' noun; `create` are
-        the fields of the state that create_… takes.
+        the fields of the state that create_… takes. Sessions that callers can't name, as those of users and of
+        everyone, have none.
         """
         install(server, self, create, tools)
-
-    def middleware(self) -> StateMiddleware:
-        """What `install` puts on the server for its calls, for `FastMCP(middleware=[…])` and
-        `MCPServer(middleware=[…])`."""
-        return StateMiddleware()
 
 
 def _snake(name: str) -> str:

@@ -13,12 +13,11 @@ class Other(holdfast.SessionState):
     pass
 
 
-@pytest.mark.parametrize("guarded_by", ["decorator", "middleware"])
 @pytest.mark.parametrize("names", [[], ["shop"], ["shop", "big"], ["shop", "big", "all"]])
 @pytest.mark.parametrize("is_scoped", [False, True], ids=["plain", "scoped"])
 @pytest.mark.promise("companions.phases")
-async def test_advice_names_tools_as_a_mount_does(guarded_by: str, names: list[str], is_scoped: bool) -> None:
-    server, _, sessions = tools_of("fastmcp", guarded_by)
+async def test_advice_names_tools_as_a_mount_does(names: list[str], is_scoped: bool) -> None:
+    server, _, sessions = tools_of("fastmcp")
     for name in names:
         outer = FastMCP(name)
         if is_scoped:  # the servers between have middleware of ours too

@@ -143,19 +143,19 @@ async def test_a_long_turn_whose_holder_dies_is_left_and_nothing_of_it_is_seen()
         entered = asyncio.Event()
 
         async def hangs() -> None:
-            async with first.turn("critique", to="criticised", ttl=30) as turn:
+            async with first.lease("critique", to="criticised", ttl=30) as turn:
                 turn.record(["never"])
                 entered.set()
                 await asyncio.Event().wait()
 
         holder = asyncio.ensure_future(hangs())
         await entered.wait()
-        for other in (second.step("critique", to="criticised"), second.turn("critique", to="criticised")):
+        for other in (second.step("critique", to="criticised"), second.lease("critique", to="criticised")):
             with pytest.raises(holdfast.errors.Busy):
                 async with other:
                     pass
         clock.advance(31)  # as if its process were gone: nobody renewed it
-        async with second.turn("critique", to="criticised") as turn:
+        async with second.lease("critique", to="criticised") as turn:
             turn.record(["mine"])
         holder.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -174,7 +174,7 @@ async def test_during_a_long_turn_nobody_else_writes_and_an_undo_loses_nothing()
     other = await writers.for_session(session)
     third, early = await writers.for_session(session), other.step("critique", to="criticised")
     await early.__aenter__()  # begun before the turn
-    async with writer.turn("critique", to="criticised") as turn:
+    async with writer.lease("critique", to="criticised") as turn:
         turn.record(["mine"])
         await writer.note("thought", "goes with the turn")
         for write in (third.undo(), third.note("x"), early.__aexit__(None, None, None)):

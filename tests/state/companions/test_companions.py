@@ -273,29 +273,25 @@ async def test_a_helper_ends_with_its_session_also_by_expiry_and_its_use_keeps_t
 
     sessions = holdfast.Sessions(Studio, idle=1.0)
     session = await sessions.begin(ALICE)
-    async with (await holdfast.Companions(Writer, sessions).for_session(session)).turn("draft", to="drafted", ttl=0.9):
+    async with (await holdfast.Companions(Writer, sessions).for_session(session)).lease("draft", to="drafted", ttl=0.9):
         await lasts(sessions)
     await session.read()
 
 
-def tools_of(framework: str, guarded_by: str) -> tuple[Any, "holdfast.Companions[Writer]", "holdfast.Sessions[Studio]"]:
+def tools_of(framework: str) -> tuple[Any, "holdfast.Companions[Writer]", "holdfast.Sessions[Studio]"]:
     sessions = holdfast.Sessions(Studio)
     writers = holdfast.Companions(Writer, sessions)
-    needs = {
-        "draft": holdfast.state.Needs(("empty",)),
-        "critique": holdfast.state.Needs(("drafted", "revised")),
-        "finish": holdfast.state.Needs((), lambda writer: writer.state.points[0], "There is no critique yet."),
+    needs: dict[str, Any] = {
+        "draft": writers.requires("empty"),
+        "critique": writers.requires("drafted", "revised"),
+        "finish": writers.requires(when=lambda writer: writer.state.points[0], say="There is no critique yet."),
     }
 
     def guard(function: Any) -> Any:
-        if guarded_by == "middleware":
-            return function
-        need = needs[function.__name__]
-        return writers.requires(*need.phases, when=need.when, say=need.say)(function)
+        return needs[function.__name__](function)
 
-    around = [writers.middleware(needs)] if guarded_by == "middleware" else []
     if framework == "fastmcp":
-        fast = FastMCP("studio", middleware=around)
+        fast = FastMCP("studio")
         sessions.install(fast)
 
         @fast.tool
@@ -321,7 +317,7 @@ def tools_of(framework: str, guarded_by: str) -> tuple[Any, "holdfast.Companions
             return f"{insight.phase} {insight.iteration}"
 
         return fast, writers, sessions
-    official: MCPServer[Any] = MCPServer("studio", middleware=around)
+    official: MCPServer[Any] = MCPServer("studio")
     sessions.install(official)
     current = Annotated[Writer, Resolve(writers)]
 
@@ -352,9 +348,8 @@ def tools_of(framework: str, guarded_by: str) -> tuple[Any, "holdfast.Companions
 
 @pytest.mark.promise("companions.guards")
 @pytest.mark.parametrize("framework", ["fastmcp", "mcpserver"])
-@pytest.mark.parametrize("guarded_by", ["decorator", "middleware"])
-async def test_a_tool_in_the_wrong_phase_is_refused_with_the_next_step(framework: str, guarded_by: str) -> None:
-    server, writers, sessions = tools_of(framework, guarded_by)
+async def test_a_tool_in_the_wrong_phase_is_refused_with_the_next_step(framework: str) -> None:
+    server, writers, sessions = tools_of(framework)
     client: Any = Client(server) if framework == "fastmcp" else mcp.Client(server)
     extra = {"raise_on_error": False} if framework == "fastmcp" else {}
     session = (await sessions.begin()).handle

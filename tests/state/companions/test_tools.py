@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.state.companions.companion import Turn
+from holdfast.state import Step
 from holdfast.state.storage.entries import KIND
 from tests.deadlines import patience
 from tests.state.companions.writing import Draft, Studio, Writer
@@ -35,8 +35,8 @@ async def test_a_tool_is_one_step_and_what_it_returns_is_recorded(framework: str
     @shop.tool
     @writers.step("critique", to="criticised")
     @writers.requires("drafted", "revised")
-    async def critique(writer: Writer, turn: Turn[Draft]) -> list[str]:
-        turn.note("seen", writer.state.text)
+    async def critique(writer: Writer, step: Step[Draft]) -> list[str]:
+        step.note("seen", writer.state.text)
         return ["too short"]
 
     async with shop.running() as call:

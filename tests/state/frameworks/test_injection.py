@@ -24,7 +24,8 @@ class Basket(holdfast.SessionState):
 @pytest.mark.promise("state.injection")
 async def test_a_nested_call_means_its_own_session() -> None:
     sessions = holdfast.Sessions(Basket)
-    official: MCPServer[Any] = MCPServer("shop", middleware=[sessions.middleware()])
+    official: MCPServer[Any] = MCPServer("shop")
+    sessions.install(official, tools=False)
 
     @official.tool(name="add")
     async def put(item: str, b: Annotated[holdfast.Session[Basket], Resolve(sessions)], basket_id: str = "") -> str:
@@ -38,7 +39,8 @@ async def test_a_nested_call_means_its_own_session() -> None:
         return "ok"
 
     @official.tool()
-    async def whose(b: Annotated[holdfast.Session[Basket], Resolve(sessions.unnamed)]) -> str:
+    @sessions.reads
+    async def whose(b: holdfast.Session[Basket]) -> str:
         return b.handle
 
     fast = FastMCP("shop")
@@ -68,21 +70,21 @@ async def test_a_nested_call_means_its_own_session() -> None:
 
 
 @pytest.mark.promise("state.injection")
-async def test_inject_takes_functions_as_people_write_them() -> None:
+async def test_reads_takes_resources_and_prompts_as_people_write_them() -> None:
     sessions = holdfast.Sessions(Basket)
-    current = Annotated[holdfast.Session[Basket], Resolve(sessions)]
     server: MCPServer[Any] = MCPServer("shop")
+    sessions.install(server, tools=False)
 
-    @server.resource("one://{basket_id}/{ctx}")
-    @sessions.inject
-    async def one(basket_id: str, ctx: str, b: current) -> str:  # type: ignore[valid-type]
-        return f"{ctx} {b.handle}"  # type: ignore[attr-defined]
+    @server.resource("one://{basket_id}/{place}")
+    @sessions.reads
+    async def one(place: str, b: holdfast.Session[Basket]) -> str:
+        return f"{place} {b.handle}"
 
     @server.prompt()
-    @sessions.inject
-    def two(basket_id: str, b: current, ctx: SdkContext[Any, Any] | None = None) -> str:  # type: ignore[valid-type]
+    @sessions.reads
+    def two(b: holdfast.Session[Basket], ctx: SdkContext[Any, Any] | None = None) -> str:
         assert ctx is not None
-        return str(b.handle)  # type: ignore[attr-defined]
+        return str(b.handle)
 
     begun = await sessions.begin()
     async with mcp.Client(server) as client:
@@ -90,8 +92,8 @@ async def test_inject_takes_functions_as_people_write_them() -> None:
         assert read.contents[0].text == f"here {begun.handle}"  # type: ignore[union-attr]
         prompt = await client.get_prompt("two", {"basket_id": begun.handle})
         assert prompt.messages[0].content.text == begun.handle  # type: ignore[union-attr]
-    with pytest.raises(holdfast.UsageError, match="no parameter to fill"):
-        sessions.inject(lambda: None)
+    with pytest.raises(holdfast.UsageError, match="no parameter for reads to fill"):
+        sessions.reads(lambda: None)
 
 
 @pytest.mark.promise("state.owners")

@@ -89,7 +89,7 @@ async def test_writes_fills_the_state_describes_the_argument_and_keeps_what_chan
         schema = await shop.schema("add")
         assert set(schema["properties"]) == {"article", "basket_id"}
         assert schema["properties"]["basket_id"]["description"] == (
-            "The id of the basket, as create_basket returned it. Leave it out for your own."
+            "The id of the basket, as create_basket returned it."
         )
         begun = await baskets.begin()
         assert (await call("add", article="pear", basket_id=begun.handle))[0] is False

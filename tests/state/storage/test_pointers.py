@@ -108,7 +108,8 @@ async def test_a_model_reads_that_its_implicit_session_expired(framework: str) -
 async def test_a_quota_holds_across_replicas_and_counts_implicit_sessions(url: str) -> None:
     async with holdfast.open_store(url) as one, holdfast.open_store(url) as two:
         alice = Principal(f"alice-{id(one)}")
-        places = [holdfast.Sessions(Basket, store, quota=5) for store in (one, two)]
+        chain = [holdfast.state.FromArgument(), holdfast.state.FromPrincipal()]
+        places = [holdfast.Sessions(Basket, store, quota=5, identity=chain) for store in (one, two)]
         implicit = await asyncio.gather(*(places[n % 2].find_for(Identity(alice)) for n in range(6)))
         assert len({each.handle for each in implicit}) == 1
         begun = await asyncio.gather(*(places[n % 2].begin(alice) for n in range(20)), return_exceptions=True)
@@ -122,7 +123,7 @@ async def test_a_quota_holds_across_replicas_and_counts_implicit_sessions(url: s
         with pytest.raises(holdfast.errors.LimitReached):
             await made[1].fork()
         other = Identity(Principal(f"bob-{id(one)}"))
-        full = [holdfast.Sessions(Basket, store, quota=1) for store in (one, two)]
+        full = [holdfast.Sessions(Basket, store, quota=1, identity=chain) for store in (one, two)]
         found = await asyncio.gather(*(full[n % 2].find_for(other) for n in range(10)))
         assert len({each.handle for each in found}) == 1  # the last place is taken once, by all of them
 

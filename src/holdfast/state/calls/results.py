@@ -53,6 +53,17 @@ class Keyed:
         first, *others = sorted(handles)
         return RESULTS, f"{first}.{_digest(self.key, self.principal, others)}"
 
+    def place_of_caller(self, connection: str | None) -> Key:
+        """Where the result of a call is kept that takes no session: beside the caller, or an anonymous one's
+        `connection`."""
+        if self.principal == ANONYMOUS and connection is None:
+            raise UsageError(
+                "an idempotency key needs an authenticated caller here: nothing tells this caller from others, and "
+                "another one's answer under the same key would be given",
+                remedy="call it without a key, or authenticate",
+            )
+        return RESULTS, f"{_digest(self.principal, connection)}.{_digest(self.key)}"
+
     def answer(self, record: Record | None) -> dict[str, Any] | None:
         """The result that is kept there, if this very call was made before."""
         if record is None or record.ended is not None:

@@ -2,16 +2,17 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from holdfast.core.models import Principal
-from holdfast.core.values import members
+from holdfast.core.records import Key
 from holdfast.errors import UsageError
 from holdfast.state.calls.draft import Draft
-from holdfast.state.calls.idempotency import key_name
+from holdfast.state.calls.results import Keyed
+from holdfast.state.frozen import READS_ONLY, WRITE_INSTEAD
 from holdfast.state.model import SessionState
 from holdfast.state.storage.session_record import SessionRecord
-from holdfast.state.tool_errors import showing
+from holdfast.state.tool_errors import showing, shown
 
 S = TypeVar("S", bound=SessionState)
 
@@ -25,6 +26,7 @@ class SessionInCall(Generic[S]):
         self.shows_as = also
         """The framework's error class, of which raised errors are also instances."""
         self._shared_with = shared_with
+        self._only_reads = False
 
     @property
     def state(self) -> S:
@@ -41,13 +43,14 @@ class SessionInCall(Generic[S]):
         """Raise errors inside the block also as that class."""
         return showing(self.shows_as)
 
-    def check_not_taken(self, what: str) -> None:
-        """Refuse what makes no sense where the call under way has its turn on the session."""
-        if self.draft is not None:
-            raise UsageError(
-                f"{what} can't be used on a session that the call has taken",
-                remedy="change its state in place: it is written when the call ends",
-            )
+    def only_reads(self) -> None:
+        """Refuse every change from here on."""
+        self._only_reads = True
+
+    def check_writable(self) -> None:
+        """Refuse a change in a tool that only reads."""
+        if self._only_reads:
+            raise shown(UsageError(READS_ONLY, remedy=WRITE_INSTEAD), self.shows_as)
 
     def check_unchanged(self, what: str) -> None:
         """Reject reading from the store while this call has unsaved changes."""
@@ -87,15 +90,13 @@ class SessionInCall(Generic[S]):
 
     # Repeated calls
 
-    def key_name(self, key: str) -> str:
-        """The name under which the answer to a call with this key is stored."""
-        return key_name(key, self._shared_with)
-
-    def kept_answer(self, key: str) -> dict[str, Any] | None:
-        """The earlier answer to a call with this key."""
-        answers = members(self.record.data.get("once"))
-        name = self.key_name(key)
-        return members(answers[name]) if name in answers else None
+    def keyed(self, key: str, label: str) -> tuple[Keyed, Key]:
+        """The change with this label as a call that may be repeated, and where its result is kept. In a session that
+        callers share, each has keys of its own."""
+        shared = self._shared_with is not None
+        principal = self._shared_with if self._shared_with is not None else self.record.base[0].principal
+        keyed = Keyed.of(key, principal, label, {})
+        return keyed, keyed.place([self.record.handle], shared=shared)
 
 
 def _nothing() -> None:

@@ -8,7 +8,7 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
@@ -313,16 +313,16 @@ class Transaction:
             reworded(error, f"{why}: nothing of this call was kept", "do it again")
             raise
 
-    async def write_alone(self, write: Write) -> Record:
-        """Write one record under the turn on it, which is over then."""
+    async def write_alone(self, write: Write, beside: Sequence[Write] = ()) -> Record:
+        """Write one record under the turn on it, which is over then, and with it new ones that need no turn."""
         assert self._store is not None
         claim, done = self._claims[write.record.kind, write.record.id], False
         try:
-            [record] = await self._store.commit_all([replace(write, fence=claim.token)], release=[claim])
+            written = await self._store.commit_all([replace(write, fence=claim.token), *beside], release=[claim])
             done = True
         finally:
             await self._close(released=done)
-        return record
+        return written[0]
 
     async def abandon(self) -> None:
         """Write nothing, and give the turns up."""
@@ -364,7 +364,9 @@ class Transaction:
                     await self._store.release(claim)
 
 
-async def write_in_turn(opener: Opener, write: Write, *, wait: float, ttl: float) -> Record:
+async def write_in_turn(
+    opener: Opener, write: Write, beside: Sequence[Write] = (), *, wait: float, ttl: float
+) -> Record:
     """Commit a write of no call under a turn of its own, so that it never comes between the reading and the writing of
     a call. A lease is no call: it is meant to lose against other writers, who can't wait for it."""
     turn = Transaction()
@@ -372,8 +374,8 @@ async def write_in_turn(opener: Opener, write: Write, *, wait: float, ttl: float
         await turn.take(opener, [(write.record.kind, write.record.id)], wait=wait, ttl=ttl, over_leases=True)
     except Leased:
         store = await opener.open_real()
-        return await store.commit(write.record, expect=write.expect, entries=write.entries)
-    return await turn.write_alone(write)
+        return (await store.commit_all([write, *beside]))[0]
+    return await turn.write_alone(write, beside)
 
 
 def _give_back(names: list[str]) -> None:

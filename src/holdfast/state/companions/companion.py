@@ -27,7 +27,7 @@ from holdfast.state.log import HistoryEntry
 from holdfast.state.model import SessionState
 from holdfast.state.session import Session
 from holdfast.state.storage import history, records
-from holdfast.state.storage.entries import REDO, RESTORE, UNDO
+from holdfast.state.storage.entries import KIND, REDO, RESTORE, UNDO
 from holdfast.state.storage.history import Move
 from holdfast.state.storage.session_record import SessionRecord
 
@@ -35,25 +35,28 @@ S = TypeVar("S", bound=SessionState)
 O = TypeVar("O", bound="CompanionOptions")  # noqa: E741
 
 
-class Turn(Generic[S]):
-    """A step in progress: change `state`, record the result, add notes. All of it is one write."""
+class Step(Generic[S]):
+    """A step in progress: change `state`, record the result, add notes. All of it is one write.
 
-    def __init__(self, state: S, knows: Insight) -> None:
+    `insight` is what was known when it began.
+    """
+
+    def __init__(self, state: S, insight: Insight) -> None:
         self.state = state
-        self.insight = knows
+        self.insight = insight
         self.notes: list[tuple[str, JSON]] = []
         self.made: JSON = None
 
-    def record(self, made: JSON) -> None:
-        """Set the result of this step: the text of a draft, the points of a critique."""
-        self.made = made
+    def record(self, result: JSON) -> None:
+        """Set the `result` of this step: the text of a draft, the points of a critique."""
+        self.made = result
 
     def note(self, label: str, data: JSON = None) -> None:
-        """Add another entry of the log."""
+        """Add another entry to the log, with this `label` and `data`."""
         self.notes.append((label, data))
 
     def message(self, role: str, content: JSON) -> None:
-        """Add a message of the conversation."""
+        """Add a message of the conversation, with its `role` and `content`."""
         self.notes.append(("message", {"role": role, "content": content}))
 
 
@@ -109,7 +112,7 @@ class Companion(Generic[S, O]):
         self.gate = StepGate(session, context, self.kind, self.table)
         """The checks before a step; for `Companions`."""
         self._progress = Progress(session, context, self.begins, self.converged)
-        self._turn: Turn[S] | None = None
+        self._under_way: Step[S] | None = None
         self.log = session.log
 
     def belongs_to(self, context: CompanionContext) -> bool:
@@ -122,6 +125,10 @@ class Companion(Generic[S, O]):
     def converged(self, signs: Convergence) -> bool:
         """Whether the work is done, by its signs. Override it with your own rule, which must accept an empty log."""
         return default_judge(signs)
+
+    def only_reads(self) -> None:
+        """Refuse every step from here on: for a tool that only reads."""
+        self._session.in_call.only_reads()
 
     # What it is
 
@@ -167,56 +174,64 @@ class Companion(Generic[S, O]):
     # Steps
 
     @asynccontextmanager
-    async def step(self, label: str, *, to: str | None = None) -> AsyncGenerator[Turn[S]]:
+    async def step(self, label: str, *, to: str | None = None) -> AsyncGenerator[Step[S]]:
         """One step and, with `to`, a change of phase: written whole at the end of the block, or not at all. `label`
         names it in the log."""
         with self._session.in_call.showing():
             await self._session.record.current()
         await self.gate.check_free()
         await self.gate.use_session()
-        async with self._turn_of(label, to, None) as turn:
-            yield turn
+        async with self._step_of(label, to, None) as step:
+            yield step
             await self.gate.check_free()
 
     @asynccontextmanager
-    async def turn(self, label: str, *, to: str | None = None, ttl: float = 120.0) -> AsyncGenerator[Turn[S]]:
+    async def lease(self, label: str, *, to: str | None = None, ttl: float = 120.0) -> AsyncGenerator[Step[S]]:
         """A long step, with the `label` and `to` of `step`: other callers' steps are refused (`Busy`) until it ends. If
         the process dies in it, the step is given up after `ttl` seconds and nothing of it is written."""
         await self.gate.check_free()
         await self.gate.use_session()
+        transaction, table = current_transaction(), self._context.sessions
+        if transaction is not None and transaction.covers(table.store.place):
+            with self._session.in_call.showing():
+                await transaction.take(table.store, [(KIND, self.handle)], wait=0.0)
+                await self._session.record.refresh()
+            async with self._step_of(label, to, None) as step:
+                yield step
+            return
         async with (
             long_turn(self._session.in_call, ttl, self.gate.use_session) as fence,
-            self._turn_of(label, to, fence) as turn,
+            self._step_of(label, to, fence) as step,
         ):
-            yield turn
+            yield step
 
     @asynccontextmanager
-    async def _turn_of(self, label: str, to: str | None, fence: int | None) -> AsyncGenerator[Turn[S]]:
-        """Read the companion, yield a turn, and write it after the block."""
+    async def _step_of(self, label: str, to: str | None, fence: int | None) -> AsyncGenerator[Step[S]]:
+        """Read the companion, yield a step, and write it after the block."""
         base = self._session.record.base
         if to is not None:
             await self.gate.check_step(label, to)
-        turn = self._turn = Turn(self.state, await self.insight())
+        step = self._under_way = Step(self.state, await self.insight())
         try:
-            yield turn
+            yield step
         finally:
-            self._turn = None
-        await self._write(turn, label, to, base, fence)
+            self._under_way = None
+        await self._write(step, label, to, base, fence)
 
     async def _write(
-        self, turn: Turn[S], label: str, to: str | None, base: tuple[Record, Any], fence: int | None
+        self, step: Step[S], label: str, to: str | None, base: tuple[Record, Any], fence: int | None
     ) -> None:
         now, before = time.time(), cast("CompanionRecord", base[1])
-        steps = [(label, turn.made), *turn.notes]
+        steps = [(label, step.made), *step.notes]
         labels = [each for each, _ in steps]
-        after = before.after_step(turn.state, labels, to, now, begins=self.begins, iterates=self.iterates)
+        after = before.after_step(step.state, labels, to, now, begins=self.begins, iterates=self.iterates)
         new = [HistoryEntry(0, base[0].rev + 1, now, each, data) for each, data in steps]
         judged = await self._progress.judged(after, new)
         after.converged = judged.convergence.reached
         try:
             with self._session.in_call.showing():
                 await self._session.record.commit(
-                    after, label, base=base, fence=fence, notes=turn.notes, data=turn.made
+                    after, label, base=base, fence=fence, notes=step.notes, data=step.made
                 )
         except Conflict as error:
             await self._session.read()
@@ -246,8 +261,8 @@ class Companion(Generic[S, O]):
         """
         if label in (*self.iterates, *self.begins):
             raise UsageError(f"{label!r} counts iterations", remedy=f"write `async with companion.step({label!r})`")
-        if self._turn is not None:  # written with the step in progress
-            self._turn.note(label, data)
+        if self._under_way is not None:  # written with the step in progress
+            self._under_way.note(label, data)
             return
         await self.gate.check_free()
         await self.gate.use_session()

@@ -24,7 +24,6 @@ from holdfast.state.companions.record import CompanionOptions, CompanionRecord, 
 from holdfast.state.companions.reporter import CompanionReporter
 from holdfast.state.companions.tools import fill
 from holdfast.state.frameworks.injection import Context, current_identity
-from holdfast.state.frameworks.middleware import GuardMiddleware
 from holdfast.state.identity import Identity
 from holdfast.state.scopes import RequestScope
 from holdfast.state.session import Session
@@ -165,10 +164,15 @@ class Companions(Generic[C]):
         The call takes the turn of its session, and steps are written when it ends."""
         return fill(function, self, None)
 
+    def reads(self, function: F) -> F:
+        """Like `writes`, for a `function` that makes no step: it waits for no other call. In all of them a parameter
+        that is annotated with `Insight` gets the companion's."""
+        return fill(function, self, None, writes=False)
+
     def step(self, label: str, *, to: str | None = None) -> Callable[[F], F]:
         """Like `writes`, for a tool that is one step as a whole, with the `label` and `to` of `Companion.step`. A
-        parameter that is annotated with the class of its state gets the state to change, one with `Turn` the step; what
-        the tool returns is recorded, unless it records something itself."""
+        parameter that is annotated with the class of its state gets the state to change, one with
+        `holdfast.state.Step` the step; what the tool returns is recorded, unless it records something itself."""
         return lambda function: fill(function, self, (label, to))
 
     # What tools need
@@ -207,20 +211,6 @@ class Companions(Generic[C]):
             if isinstance(value, Companion) and cast("Companion[Any, Any]", value).belongs_to(self._context):
                 return cast("C", value)
         return None
-
-    def middleware(self, needs: Mapping[str, Needs]) -> GuardMiddleware:
-        """The same for either framework, with `needs` by the names of tools:
-        `middleware=[writers.middleware({"critique": …})]`."""
-        for tool, each in needs.items():
-            self._needs.add(tool, each)
-        return GuardMiddleware(self.guard)
-
-    async def guard(self, tool: str, caller: Identity, also: type[Exception]) -> None:
-        """Reject a call of `tool` if the companion of `caller` does not meet its needs;
-        the error is also of the framework's class `also`.
-        """
-        if self._needs.get(tool) is not None:
-            await self.check(await self.for_call(caller, also), tool)
 
     async def check(self, companion: C, tool: str) -> None:
         """Reject a call of `tool` if `companion` does not meet its needs."""

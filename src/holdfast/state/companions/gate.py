@@ -57,7 +57,8 @@ class StepGate:
             )
 
     async def use_session(self) -> None:
-        """Count the step as use of the session; rejected once the session has ended."""
+        """Count the step as use of the session; rejected once the session has ended, and in a tool that only reads."""
+        self._session.in_call.check_writable()
         try:
             store = await self._context.sessions.store.open()
             await store.touch(KIND, self._session.handle.rpartition(".")[0])

@@ -17,7 +17,8 @@ from holdfast.stores.contract import Store
 
 @dataclass(slots=True)
 class Node:
-    """One revision. A new generation begins with each undo and each fork."""
+    """The revision `rev` of the record `handle`: its `label`, its `phase`, when it was made (`at`) and what followed
+    (its `children`). A new `generation` begins with each undo and each fork."""
 
     handle: str
     rev: int
@@ -31,6 +32,7 @@ class Node:
 
     @property
     def text(self) -> str:
+        """One line that says what it is."""
         phase = f" → {self.phase}" if self.phase else ""
         ended = ", ended" if self.ended is not None else ""
         return f"{self.rev} {self.label}{phase}{ended}"

@@ -30,6 +30,7 @@ class Convergence:
     falling: bool
     """Each critique had fewer points than the one before."""
     reached: bool
+    """The work is done, by the companion's own rule."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,18 @@ from holdfast.state.registry import SessionRegistry
 _NOUNS = "_holdfast_nouns"
 
 
-def install(server: object, sessions: SessionRegistry[Any], create: Sequence[str], tools: bool | Sequence[str]) -> None:
+def install(
+    server: object, sessions: SessionRegistry[Any], create: Sequence[str], tools: bool | Sequence[str] | None
+) -> None:
     """Tools, the request's scope, and the end of the store, on either framework's server."""
+    can_be_named = sessions.chain.is_named_by_callers
+    if tools is None:
+        tools = can_be_named
+    elif tools and not can_be_named:
+        raise UsageError(
+            f"{sessions!r} begin by themselves, and callers can't name one: lifecycle tools would do nothing",
+            remedy="leave tools= out, or use per='conversation'",
+        )
     chosen = VERBS if tools is True else tuple(tools or ())
     if unknown := [verb for verb in chosen if verb not in VERBS]:
         raise UsageError(f"there is no lifecycle tool {unknown[0]!r}", remedy=f"choose of {', '.join(VERBS)}")

@@ -17,7 +17,9 @@ from pydantic.fields import FieldInfo
 from holdfast.core.models import ANONYMOUS
 from holdfast.core.values import JSON
 from holdfast.errors import Forbidden, UsageError
+from holdfast.state.calls.request import current_transaction, outside_transaction
 from holdfast.state.frameworks.injection import current_identity
+from holdfast.state.frameworks.places import take_with_result
 from holdfast.state.identity import FromArgument, Identity
 from holdfast.state.registry import SessionRegistry
 from holdfast.state.session import Session
@@ -35,6 +37,8 @@ class LifecycleTool:
     description: str
     parameters: Mapping[str, tuple[Any, Any]]
     run: Callable[[Identity, dict[str, Any]], Awaitable[dict[str, Any]]]
+    take_result: Callable[[Identity, dict[str, Any]], Awaitable[None]]
+    """Makes a call with an idempotency key one that is executed once."""
     reads_only: bool = False
     destroys: bool = False
 
@@ -44,6 +48,8 @@ class LifecycleTool:
         async def call(**given: Any) -> dict[str, Any]:
             caller, also = current_identity(given.pop("ctx", None), given)
             with showing_ours(also):
+                if not self.reads_only:
+                    await self.take_result(caller, given)
                 return await self.run(caller, given)
 
         kinds = dict(self.parameters)
@@ -91,6 +97,18 @@ def lifecycle_tools(sessions: SessionRegistry[Any], noun: str, create: Sequence[
             about["forked_from"] = {argument: session.parent[0], "rev": session.parent[1]}
         return about
 
+    async def take_result(caller: Identity, arguments: dict[str, Any]) -> None:
+        transaction = current_transaction()
+        if transaction is None or transaction.keyed is None or transaction.has_begun:
+            return
+        handle = arguments.get(argument)
+        if handle is None:
+            connection = caller.session_2025 if caller.session_2025 is not None else caller.local_user
+            place = transaction.keyed.place_of_caller(connection)
+        else:
+            place = transaction.keyed.place([sessions.table.check_handle(handle)], shared=False)
+        await take_with_result(transaction, sessions.table, [], place)
+
     async def begin(caller: Identity, arguments: dict[str, Any]) -> dict[str, Any]:
         chosen = {name: arguments[name] for name in create if arguments[name] is not None}
         try:
@@ -128,7 +146,8 @@ def lifecycle_tools(sessions: SessionRegistry[Any], noun: str, create: Sequence[
 
     async def end(caller: Identity, arguments: dict[str, Any]) -> dict[str, Any]:
         session = await sessions.find(arguments[argument], caller.principal)
-        return {argument: session.handle, "ended": await session.end()}
+        with outside_transaction():  # before a result is kept that says so
+            return {argument: session.handle, "ended": await session.end()}
 
     after = (Annotated[str, Field(description="Where the next page begins: `next` of the one before")], "")
     rev = (Annotated[int | None, Field(description="The revision to go back to; the newest if left out")], None)
@@ -138,12 +157,14 @@ def lifecycle_tools(sessions: SessionRegistry[Any], noun: str, create: Sequence[
             f"Begin a new {noun} and return its {argument}. Pass it to the other tools. {lasts}",
             given,
             begin,
+            take_result,
         ),
         LifecycleTool(
             f"list_{noun}s",
             f"Your own {noun}s that are still alive, with their ids, 100 at once. {lasts}",
             {"after": after},
             list_all,
+            take_result,
             True,
         ),
         LifecycleTool(
@@ -151,6 +172,7 @@ def lifecycle_tools(sessions: SessionRegistry[Any], noun: str, create: Sequence[
             f"Look up a {noun} by its {argument}: its content and its last steps. This restarts its idle time. {lasts}",
             {argument: handle},
             resume,
+            take_result,
             True,
         ),
         LifecycleTool(
@@ -159,12 +181,14 @@ def lifecycle_tools(sessions: SessionRegistry[Any], noun: str, create: Sequence[
             f"{lasts}",
             {argument: handle, "rev": rev, "title": title},
             fork,
+            take_result,
         ),
         LifecycleTool(
             f"end_{noun}",
             f"End a {noun} permanently. Its content is deleted and can't be restored.",
             {argument: handle},
             end,
+            take_result,
             destroys=True,
         ),
     ]

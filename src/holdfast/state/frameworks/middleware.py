@@ -15,15 +15,17 @@ from pydantic import BaseModel
 
 from holdfast.core.naming import CALLED_AS, prefix_of
 from holdfast.core.values import JSON, members
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.errors import HoldfastError
 from holdfast.state.calls.request import SCOPE, Scope, current_transaction
 from holdfast.state.calls.results import Keyed
 from holdfast.state.calls.transaction import Transaction
+from holdfast.state.frameworks.background import take_task
 from holdfast.state.frameworks.injection import Y2026, sdk_identity
 from holdfast.state.identity import Identity
 from holdfast.state.tool_errors import showing
 
 IDEMPOTENCY_KEY = "dev.holdfast/idempotency-key"
+_TASK = "task"
 _CALLS = ("tools/call", "resources/read", "prompts/get")
 Next = Callable[[Any], Awaitable[Any]]
 Run = Callable[[], Awaitable[Any]]
@@ -90,8 +92,8 @@ class _Call:
         """The result again."""
         raise NotImplementedError
 
-    async def check(self, keyed: Keyed, name: str) -> None:
-        """Refuse a key that could not be honoured."""
+    async def prepare(self, caller: Identity, name: str, also: type[Exception]) -> None:
+        """Take what the call needs before it runs."""
 
     async def run(self, run: Run) -> Any:
         """The call's result, once what it changed is written."""
@@ -99,9 +101,8 @@ class _Call:
         caller, name, also = self.described()
         with showing(also):
             transaction.keyed = _keyed(caller, name, self.ctx.method)
-            if transaction.keyed is not None:
-                await self.check(transaction.keyed, name)
         try:
+            await self.prepare(caller, name, also)
             result = await run()
         except Exception:
             await transaction.abandon()
@@ -154,27 +155,35 @@ class _FastmcpCall(_Call):
     def described(self) -> tuple[Identity, str, type[Exception]]:
         return _fastmcp_call(self.ctx, self.request)
 
-    async def check(self, keyed: Keyed, name: str) -> None:
-        if await _runs_in_background(self.ctx, name):
-            raise UsageError(
-                f"{name!r} runs in the background, where no idempotency key is kept", remedy="leave the key out"
-            )
+    async def prepare(self, caller: Identity, name: str, also: type[Exception]) -> None:
+        if self.transaction.keyed is None or self.ctx.method != "tools/call":
+            return
+        tool = await self.ctx.fastmcp_context.fastmcp.get_tool(name)
+        if tool is not None and _starts_task(tool, self.ctx, self.request):
+            await take_task(getattr(tool, "fn", None), caller, self.transaction, also)
 
     def plain(self, result: Any) -> dict[str, Any]:
+        if getattr(result, "task_id", None) is not None:  # an answer of the extension for tasks
+            return {_TASK: _wire(result)}
         whole = _wire(CallToolResult(content=result.content, structured_content=result.structured_content))
         return {**whole, "_meta": result.meta} if result.meta else whole
 
     def rebuilt(self, kept: dict[str, Any]) -> Any:
         from fastmcp.tools.base import ToolResult
 
+        if _TASK in kept:
+            return members(kept[_TASK])
         content = CallToolResult.model_validate({"content": kept.get("content", [])}).content
         return ToolResult(content=content, structured_content=kept.get("structuredContent"), meta=kept.get("_meta"))
 
 
-async def _runs_in_background(context: Any, name: str) -> bool:
-    """Declared with `task=True`: the tool's work is done elsewhere, after this call was answered."""
-    tool = await context.fastmcp_context.fastmcp.get_tool(name)
-    return tool is not None and tool.task_config.supports_tasks()
+def _starts_task(tool: Any, context: Any, request: Request | None) -> bool:
+    """Whether a call of FastMCP's is answered with a task: the tool allows it, and the client wants it."""
+    if request is None or request.protocol_version < Y2026 or not tool.task_config.supports_tasks():
+        return False
+    from fastmcp.utilities.tasks import TASKS_EXTENSION_ID
+
+    return context.fastmcp_context.client_extension_settings(TASKS_EXTENSION_ID) is not None
 
 
 def _keyed(caller: Identity, name: str, method: str) -> Keyed | None:
@@ -184,39 +193,6 @@ def _keyed(caller: Identity, name: str, method: str) -> Keyed | None:
     if key is None or method != "tools/call":
         return None
     return Keyed.of(key, caller.principal, name, dict(caller.arguments))
-
-
-class GuardMiddleware:
-    """Middleware that calls a function before each tool call; an error that it raises is the call's answer."""
-
-    def __init__(self, guard: Callable[[str, Identity, type[Exception]], Awaitable[None]]) -> None:
-        self._guard = guard
-
-    async def __call__(self, ctx: Any, call_next: Next) -> Any:
-        if ctx.method != "tools/call":
-            return await call_next(ctx)
-        if not isinstance(ctx, ServerRequestContext):
-            request = _fastmcp_request()
-            caller, name, also = _fastmcp_call(ctx, request)
-            scope = SCOPE.get() or Scope(request, {})
-            prefix = _prefix(ctx, request) or scope.prefix
-            token = SCOPE.set(Scope(scope.request, scope.values, scope.arguments, prefix, scope.transaction))
-            try:
-                await self._guard(name, caller, also)
-            finally:
-                SCOPE.reset(token)
-            return await call_next(ctx)
-        request = cast("ServerRequestContext[Any, Any]", ctx)
-        caller, also = sdk_identity(request, {})
-        scope = SCOPE.get() or Scope(request, {}, prefix=_prefix(ctx, request))
-        token = SCOPE.set(scope)
-        try:
-            await self._guard(str(members(request.params).get("name")), caller, also)
-        except HoldfastError as error:
-            return _refused(request, error)
-        finally:
-            SCOPE.reset(token)
-        return await call_next(ctx)
 
 
 def _refused(request: ServerRequestContext[Any, Any], error: HoldfastError) -> dict[str, Any]:

@@ -10,23 +10,20 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, TypeAlias, TypeVar, cast, get_args, get_origin
 
 from pydantic import Field
 
-from holdfast.core.models import Principal
-from holdfast.core.records import Key as StoreKey
-from holdfast.errors import HoldfastError, NotFound, UsageError
+from holdfast.errors import HoldfastError, UsageError
 from holdfast.state.calls.request import SCOPE, Scope, current_transaction
 from holdfast.state.calls.transaction import Transaction
 from holdfast.state.frameworks.injection import Injectable, current_identity, refused_prompt, sdk_identity
+from holdfast.state.frameworks.places import place_of, take_to_read, take_to_write
 from holdfast.state.frozen import frozen
-from holdfast.state.identity import FromArgument, Identity, Key, Named
+from holdfast.state.identity import Identity
 from holdfast.state.model import SessionState
 from holdfast.state.session import Session
-from holdfast.state.storage.entries import KIND
-from holdfast.state.storage.session_record import SessionRecord
 from holdfast.state.tool_errors import showing, shown
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -63,24 +60,6 @@ class Taken:
     """These parameters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The session that a call means for one parameter."""
-
-    taken: Taken
-    handle: str
-    principal: Principal
-    found: Named | Key
-
-    @property
-    def key(self) -> StoreKey:
-        return KIND, self.handle
-
-    @property
-    def shared(self) -> bool:
-        return isinstance(self.found, Key) and self.found.shared
-
-
 def take(function: F, sessions: Injectable[Any], *, writes: bool) -> F:
     """The function with its parameters for these sessions filled."""
     original, before = getattr(function, _TAKES, (function, ()))
@@ -108,13 +87,20 @@ def take(function: F, sessions: Injectable[Any], *, writes: bool) -> F:
     return cast("F", _filled(original, hints, (*taken, *before)))
 
 
-def take_beside(function: F, sessions: Injectable[Any], names: Sequence[str], around: Around) -> F:
+def take_beside(
+    function: F, sessions: Injectable[Any], names: Sequence[str], around: Around, *, writes: bool = True
+) -> F:
     """The function with these parameters filled by something beside the session that the call means."""
     original, before = getattr(function, _TAKES, (function, ()))
     hints = typing.get_type_hints(original, include_extras=True)
     argument = next(iter(sessions.chain.arguments), None)
-    taken = Taken("", sessions, True, argument, True, around, tuple(names))
+    taken = Taken("", sessions, writes, argument, True, around, tuple(names))
     return cast("F", _filled(original, hints, (taken, *before)))
+
+
+def takes_of(function: object) -> Sequence[Taken]:
+    """What a tool's function takes, if it is one of ours."""
+    return cast("Sequence[Taken]", getattr(function, _TAKES, (None, ()))[1])
 
 
 def _is_of(hint: object, kind: type[SessionState]) -> bool:
@@ -187,8 +173,8 @@ def _argument(taken: Taken) -> inspect.Parameter:
         else f"The id of the {sessions.noun} {taken.name!r}"
     )
     text += f", as {sessions.table.begin_tool or 'the server'} returned it."
-    if not must:
-        text += " Leave it out for your own." if sessions.chain.needs_no_argument else ""
+    if not must and sessions.chain.has_own:
+        text += " Leave it out for your own."
     return inspect.Parameter(
         taken.argument,
         inspect.Parameter.KEYWORD_ONLY,
@@ -303,117 +289,31 @@ class _Alone:
 async def _taken(
     takes: Sequence[Taken], caller: Identity, transaction: Transaction | None, also: type[Exception]
 ) -> "Filled":
-    places = [await _place(each, caller) for each in takes]
+    places = [await place_of(each.sessions, caller, each.argument) for each in takes]
     filled = Filled({}, [], [])
-    if transaction is not None and (writing := [each for each in places if each.taken.writes]):
-        for place, session in zip(writing, await _written(writing, caller, transaction, also), strict=True):
+    writing = [(each, place) for each, place in zip(takes, places, strict=True) if each.writes]
+    reading = [(each, place) for each, place in zip(takes, places, strict=True) if not each.writes]
+    if transaction is not None and writing:
+        written = await take_to_write([place for _, place in writing], caller, transaction, also)
+        for (taken, _), session in zip(writing, written, strict=True):
             draft = session.in_call.draft
             assert draft is not None
-            if place.taken.around is not None:
-                filled.beside.append((place.taken, session))
+            if taken.around is not None:
+                filled.beside.append((taken, session))
             else:
-                filled.values[place.taken.name] = session if place.taken.whole else draft.state
-    for place, session in await _read([each for each in places if not each.taken.writes], caller, transaction, also):
-        if place.taken.whole:
-            filled.values[place.taken.name] = session
+                filled.values[taken.name] = session if taken.whole else draft.state
+    read = await take_to_read([place for _, place in reading], caller, transaction, also)
+    for (taken, _), session in zip(reading, read, strict=True):
+        if session.in_call.draft is None:
+            session.in_call.only_reads()
+        if taken.around is not None:
+            filled.beside.append((taken, session))
+            continue
+        if taken.whole:
+            filled.values[taken.name] = session
             continue
         was = session.state
         state = frozen(was)
-        filled.values[place.taken.name] = state
+        filled.values[taken.name] = state
         filled.reading.append((state, was))
     return filled
-
-
-async def _place(taken: Taken, caller: Identity) -> Place:
-    """The session that the caller means, not read yet."""
-    sessions, chain = taken.sessions, taken.sessions.chain
-    if taken.argument is not None and taken.argument not in chain.arguments:
-        handle = caller.arguments.get(taken.argument)
-        found = FromArgument(taken.argument).find(caller, sessions.table.name) if handle else None
-    else:
-        found = chain.find(caller, sessions.table.name)
-    if found is None:
-        raise NotFound(
-            "this needs a session, and the call names none",
-            remedy=f"{sessions.table.begin_hint}, or {chain.hint}",
-        )
-    if isinstance(found, Named):
-        return Place(taken, sessions.table.check_handle(found.handle), caller.principal, found)
-    return Place(taken, await sessions.pointers.handle(found), found.principal, found)
-
-
-async def _current(place: Place) -> Place:
-    """The session that stands for a caller now that the one before has ended."""
-    assert isinstance(place.found, Key)
-    place.taken.sessions.pointers.forget(place.found)
-    return replace(place, handle=await place.taken.sessions.pointers.handle(place.found))
-
-
-async def _written(
-    places: list[Place], caller: Identity, transaction: Transaction, also: type[Exception]
-) -> list[Session[Any]]:
-    """The sessions under the call's turn, with a draft each."""
-    keyed = transaction.keyed if not transaction.has_begun else None
-    result = (
-        keyed.place((each.handle for each in places), shared=any(each.shared for each in places)) if keyed else None
-    )
-    for place in places:
-        await transaction.begin(place.taken.sessions.table.store)
-    first = places[0].taken.sessions.table
-    names = {each.key for each in places if each.handle not in transaction.sessions}
-    if result is not None:
-        names.add(result)
-    await transaction.take(first.store, names, wait=first.turn_wait, ttl=first.turn_ttl)
-    if keyed is not None and result is not None:
-        transaction.answer = keyed.answer(transaction.record(result))
-        transaction.result_place = result
-        if transaction.answer is not None:
-            raise shown(HoldfastError("the call was made before, and its result is known"), also)
-    return [await _draft(place, caller, transaction, also) for place in places]
-
-
-async def _draft(place: Place, caller: Identity, transaction: Transaction, also: type[Exception]) -> Session[Any]:
-    table = place.taken.sessions.table
-    known = transaction.sessions.get(place.handle)
-    if known is not None and known.record.table is table and known.principal == place.principal:
-        return cast("Session[Any]", known)
-    record = transaction.record(place.key)
-    if isinstance(place.found, Key) and (record is None or record.ended is not None):
-        place = await _current(place)
-        await transaction.take(table.store, [place.key], wait=table.turn_wait, ttl=table.turn_ttl)
-        record = transaction.record(place.key)
-    session = Session(
-        SessionRecord(table, *table.check(record, place.handle, place.principal)),
-        shared_with=caller.principal if place.shared else None,
-        also=also,
-    )
-    session.in_call.open_draft()
-    transaction.adopt(place.handle, session, session.in_call)
-    return session
-
-
-async def _read(
-    places: list[Place], caller: Identity, transaction: Transaction | None, also: type[Exception]
-) -> list[tuple[Place, Session[Any]]]:
-    """The sessions as they are at one moment, with what the call itself has changed."""
-    found: list[tuple[Place, Session[Any]]] = []
-    groups: dict[object, list[Place]] = {}
-    for place in places:
-        known = transaction.sessions.get(place.handle) if transaction is not None else None
-        if known is not None and known.record.table is place.taken.sessions.table:
-            found.append((place, known))
-        else:
-            groups.setdefault(place.taken.sessions.table.store.place, []).append(place)
-    for group in groups.values():
-        store = await group[0].taken.sessions.table.store.open()
-        for place, record in zip(group, await store.get_all([each.key for each in group], dead=True), strict=True):
-            table = place.taken.sessions.table
-            if isinstance(place.found, Key) and (record is None or record.ended is not None):
-                now = await _current(place)
-                loaded = await table.load(now.handle, now.principal)
-            else:
-                loaded = table.check(record, place.handle, place.principal)
-            await table.slide(loaded[0])
-            shared = caller.principal if place.shared else None
-            found.append((place, Session(SessionRecord(table, *loaded), shared_with=shared, also=also)))
-    return found

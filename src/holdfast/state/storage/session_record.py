@@ -12,7 +12,6 @@ from holdfast.core.values import JSON, members
 from holdfast.errors import Busy, Conflict, NotFound
 from holdfast.state import model
 from holdfast.state.calls.draft import Base
-from holdfast.state.calls.idempotency import kept
 from holdfast.state.calls.request import current_transaction
 from holdfast.state.calls.staged_store import StagedStore
 from holdfast.state.calls.transaction import write_in_turn
@@ -166,12 +165,12 @@ class SessionRecord(Generic[S]):
         *,
         base: Base[S] | None = None,
         fence: int | None = None,
-        once: dict[str, JSON] | None = None,
+        beside: Record | None = None,
         notes: Sequence[tuple[str, JSON]] = (),
         data: JSON = None,
         move: Move | None = None,
     ) -> None:
-        """Write a state over the record that it is based on, with its log entries.
+        """Write a state over the record that it is based on, with its log entries, and the new record `beside` it.
         An unchanged state is not written.
         """
         record, state = base or self.base
@@ -179,7 +178,7 @@ class SessionRecord(Generic[S]):
         checked, after = model.checked(draft, self.table.kind, label, self.handle)
         before, stored = state.to_data(), members(record.data)
         older = stored.get("v") != draft.version
-        noted = bool(once or notes) or data is not None or move is not None
+        noted = bool(beside or notes) or data is not None or move is not None
         if not older and not noted and same(before, after):
             await self.table.slide(record)
             return
@@ -195,9 +194,7 @@ class SessionRecord(Generic[S]):
                 entry["redo"] = list(move.redo)
         body = {name: value for name, value in stored.items() if name not in ("min_reader", "older")}
         body |= self.table.kind.to_record(after, self.handle)
-        if once:
-            body["once"] = kept(members(stored.get("once")), once, label, self.handle)
-        await self._write(body, [entry, *(_note(*note) for note in notes)], fence, record)
+        await self._write(body, [entry, *(_note(*note) for note in notes)], fence, record, beside)
         self._state = checked
 
     async def note(self, label: str, data: JSON) -> None:
@@ -214,15 +211,24 @@ class SessionRecord(Generic[S]):
                 remedy="do it again in a moment: the upgrade is under way",
             )
 
-    async def _write(self, data: dict[str, Any], entries: list[JSON], fence: int | None, over: Record) -> None:
+    async def _write(
+        self,
+        data: dict[str, Any],
+        entries: list[JSON],
+        fence: int | None,
+        over: Record,
+        beside: Record | None = None,
+    ) -> None:
         store = await self.table.store.open()
-        record = over.with_data(cast("JSON", data))
+        write = Write(over.with_data(cast("JSON", data)), expect=over.rev, entries=entries, fence=fence)
         try:
             if fence is None and not isinstance(store, StagedStore):
-                write, table = Write(record, expect=over.rev, entries=entries), self.table
-                self._record = await write_in_turn(table.store, write, wait=table.turn_wait, ttl=table.turn_ttl)
+                table, others = self.table, () if beside is None else (Write(beside, expect=0),)
+                self._record = await write_in_turn(table.store, write, others, wait=table.turn_wait, ttl=table.turn_ttl)
+            elif beside is None:
+                self._record = await store.commit(write.record, expect=over.rev, entries=entries, fence=fence)
             else:
-                self._record = await store.commit(record, expect=over.rev, entries=entries, fence=fence)
+                self._record = (await store.commit_all([write, Write(beside, expect=0)]))[0]
         except Conflict as error:
             if error.actual is not None:
                 what = f"the session is at revision {error.actual}, not {over.rev}: "
