@@ -4,24 +4,19 @@ The calls of a batch run at once. Where something has to be sent before the last
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.core.disclosure import INTERNAL_ERROR
 from holdfast.core.eras import Era
-from holdfast.errors import HoldfastError
 from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.fronts.http.post_reply import PostReplyChannel
 from holdfast.gateway.fronts.http.request import Request
 from holdfast.gateway.fronts.messages import Message, checked
 from holdfast.gateway.fronts.pipeline import Pipeline
-from holdfast.gateway.fronts.refusals import INVALID_REQUEST, UNAVAILABLE, Malformed, Refused
+from holdfast.gateway.fronts.refusals import INVALID_REQUEST, UNAVAILABLE, Malformed
 from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.links.codec import weight
-
-log = logging.getLogger("holdfast.gateway")
 
 VERSION = "2025-03-26"
 """The only revision that has batches."""
@@ -166,22 +161,15 @@ class Batch:
         context = RequestContext(session.principal, Era.Y2025, session, session.client, self._request, channel)
         session.begin_call(id, channel)
         try:
-            answer = await self._pipeline.answer(channel, id, self._answer(context, message))
+            answer = await self._pipeline.answer(
+                channel, id, self._pipeline.methods.answer(context, str(message.method), message.params)
+            )
         finally:
             session.end_call(id, channel)
         if answer is not None:
             if context.reporting is not None:
                 self._contexts.append(context)
             await channel.finish(answer.message)
-
-    async def _answer(self, context: RequestContext, message: Message) -> dict[str, Any]:
-        try:
-            return await self._pipeline.methods.answer(context, str(message.method), message.params)
-        except (Refused, HoldfastError):
-            raise
-        except Exception:
-            log.exception("a request could not be answered")
-            raise Refused(500, "Internal error", code=INTERNAL_ERROR) from None
 
 
 def _refused(id: str | int | None, error: dict[str, Any]) -> dict[str, Any]:

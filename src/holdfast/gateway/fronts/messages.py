@@ -23,6 +23,11 @@ class Message:
     def is_request(self) -> bool:
         return self.method is not None and self.id is not None
 
+    @property
+    def is_answer(self) -> bool:
+        """It has the form of an answer to a request."""
+        return self.method is None and "id" in self.body and ("result" in self.body) != ("error" in self.body)
+
 
 def decoded(data: bytes, what: str) -> Any:
     """The JSON that a client sent, or `Malformed`. `what` is what the client calls the data."""

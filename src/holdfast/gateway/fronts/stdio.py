@@ -14,10 +14,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.core.disclosure import INTERNAL_ERROR, rpc_error
+from holdfast.core.disclosure import rpc_error
 from holdfast.core.eras import Era
 from holdfast.core.models import Principal
-from holdfast.errors import ConfigError, HoldfastError, Unavailable
+from holdfast.errors import ConfigError, Unavailable
 from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.config.file import Config
 from holdfast.gateway.fronts.http.streams import Streams
@@ -181,11 +181,6 @@ class StdioFront:
             if message.has_2026_envelope:
                 return await self._answer_2026(context, id, message)
             return await self._answer_2025(context, message)
-        except (Refused, HoldfastError):
-            raise
-        except Exception:
-            log.exception("a request could not be answered")
-            raise Refused(500, "Internal error", code=INTERNAL_ERROR) from None
         finally:
             if session is not None:
                 session.end_call(id, self)

@@ -86,6 +86,11 @@ class HttpFront:
         except Exception:
             log.exception("a request could not be answered")
             refused = Refused(500, "Internal error", code=INTERNAL_ERROR)
+        if (
+            request is not None and request.begun
+        ):  # another answer in the middle of this one would be read as part of it
+            request.hang_up()
+            return
         await (request or Request({**scope, "headers": []}, receive, send)).refuse(refused)
 
     def _refused(self, error: Refused | HoldfastError) -> Refused:
@@ -175,6 +180,8 @@ class HttpFront:
             try:
                 await front.post(request, principal, message, accepts)
             except (Refused, HoldfastError) as error:
+                if request.begun:
+                    raise
                 await request.refuse(self._refused(error), message.id)
 
     def _is_2026(self, request: Request, message: Message) -> bool:
