@@ -31,6 +31,7 @@ class StdioClient(Client):
         self._stdout = asyncio.StreamReader(limit=10_000_000)
         self._calls: dict[Any, tuple[asyncio.Future[Reply], int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._batches: asyncio.Queue[list[Json]] = asyncio.Queue()
 
     async def open(self) -> None:
         folder = Path(self._stack.enter_context(TemporaryDirectory()))
@@ -78,6 +79,11 @@ class StdioClient(Client):
     async def notify(self, method: str, params: Json | None = None) -> None:
         self._send({"method": method, **({"params": params} if params is not None else {})})
 
+    async def send_batch(self, batch: list[Json]) -> list[Json]:
+        """The answers to several messages in one line."""
+        self._stdin.feed_data(json.dumps(batch).encode() + b"\n")
+        return await self._batches.get()
+
     @asynccontextmanager
     async def _notices_2025(self) -> AsyncGenerator[None]:
         yield
@@ -93,7 +99,9 @@ class StdioClient(Client):
     async def _read(self) -> None:
         while line := await self._stdout.readline():
             message = json.loads(line)
-            if "method" not in message:
+            if isinstance(message, list):
+                self._batches.put_nowait(message)
+            elif "method" not in message:
                 answer, before = self._calls.pop(message["id"], (None, 0))
                 if answer is not None and not answer.done():
                     answer.set_result(Reply(message, self.notices[before:]))

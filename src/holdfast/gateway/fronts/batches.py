@@ -14,7 +14,7 @@ from holdfast.gateway.fronts.http.post_reply import PostReplyChannel
 from holdfast.gateway.fronts.http.request import Request
 from holdfast.gateway.fronts.messages import Message, checked
 from holdfast.gateway.fronts.pipeline import Pipeline
-from holdfast.gateway.fronts.refusals import INVALID_REQUEST, UNAVAILABLE, Malformed
+from holdfast.gateway.fronts.refusals import INVALID_REQUEST, UNAVAILABLE, Malformed, refusal
 from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.links.codec import weight
 
@@ -39,7 +39,15 @@ def _part(found: object) -> Message | Malformed:
         return malformed
     if message.method == "initialize":
         return Malformed("initialize is sent alone, not in a batch", message.body)
+    if message.has_2026_envelope:
+        return Malformed("2026 has no batches", message.body)
     return message
+
+
+def answers_to(parts: list[Message | Malformed]) -> int:
+    """How many of these get an answer."""
+    refused = sum(isinstance(part, Malformed) and not part.is_answer for part in parts)
+    return refused + sum(isinstance(part, Message) and part.is_request for part in parts)
 
 
 class BatchReply:
@@ -125,15 +133,14 @@ class Batch:
 
     async def answer(self, parts: list[Message | Malformed], handle: Callable[[Message], None]) -> None:
         """Answer all requests; `handle` takes each notification and each answer of the client's."""
-        expected = sum(isinstance(part, Malformed) and not part.is_answer for part in parts)
-        expected += sum(isinstance(part, Message) and part.is_request for part in parts)
+        expected = answers_to(parts)
         reply = BatchReply(self._channel, expected, self._held)
         try:
             async with asyncio.TaskGroup() as calls:
                 for part in parts:
                     if isinstance(part, Malformed):
                         if not part.is_answer:
-                            await reply.add(_refused(part.id, part.error))
+                            await reply.add(refusal(part.id, part.error))
                     elif part.is_request:
                         calls.create_task(self._call(part, reply))
                         await asyncio.sleep(0)  # a later notification may cancel it
@@ -155,7 +162,7 @@ class Batch:
         assert id is not None
         if id in session.calls:
             what = f"a request with the id {id!r:.80} is under way already"
-            await reply.add(_refused(id, {"code": INVALID_REQUEST, "message": what}))
+            await reply.add(refusal(id, {"code": INVALID_REQUEST, "message": what}))
             return
         channel = BatchedCall(reply)
         context = RequestContext(session.principal, Era.Y2025, session, session.client, self._request, channel)
@@ -170,7 +177,3 @@ class Batch:
             if context.reporting is not None:
                 self._contexts.append(context)
             await channel.finish(answer.message)
-
-
-def _refused(id: str | int | None, error: dict[str, Any]) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": id, "error": error}

@@ -40,7 +40,7 @@ def decoded(data: bytes, what: str) -> Any:
 def checked(value: Any) -> Message:
     """One message, or `Malformed`."""
     if not isinstance(value, dict):
-        raise Malformed("batches are not served here" if isinstance(value, list) else "a message is an object")
+        raise Malformed("a message is an object")
     body = cast("dict[str, Any]", value)
     if body.get("jsonrpc") != "2.0":
         raise Malformed('a message has "jsonrpc": "2.0"', body)
