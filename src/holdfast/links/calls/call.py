@@ -234,10 +234,13 @@ class Call:
         refused = verdict in (Verdict.ANSWER, Verdict.REJECTED) and 400 <= (seen.status or 0) < 500
         if generation.assumed and refused and seen.code in _NOT_2026:
             verdict = Verdict.SESSION_LOST  # the server may be of 2025 after all: a handshake decides
-        elif verdict is Verdict.SESSION_LOST and may_be_unknown(self._method, seen):
+        elif (
+            verdict is Verdict.SESSION_LOST
+            and may_be_unknown(self._method, seen)
             # A session that began for this call is not what is unknown, and needs no ping.
-            if self._replaced or await still_has_session(context.exchanger, generation, self._until):
-                verdict, seen = Verdict.ANSWER, as_unknown(seen)
+            and (self._replaced or await still_has_session(context.exchanger, generation, self._until))
+        ):
+            verdict, seen = Verdict.ANSWER, as_unknown(seen)
         self._account(verdict, seen, generation)
         if context.lifecycle.phase.closings != self._closings:
             raise closed(context.name, self._method, verdict is not Verdict.NOT_SENT)

@@ -1,4 +1,4 @@
-"""Unknown methods of extensions and vendors, told apart from lost sessions where a 2025 server answers both with 404."""
+"""Unknown methods of extensions and vendors, and lost sessions, where a 2025 server answers both with 404."""
 
 import asyncio
 import re
