@@ -132,6 +132,7 @@ async def test_a_caller_that_gives_up_while_the_server_is_asked_leaves_the_sessi
         assert text_of(await link.request("tools/call", tool("t"))) == "session-0"
 
 
+@pytest.mark.promise("link.unknown-method")
 def test_which_404_is_in_doubt() -> None:
     empty = Seen(Era.Y2025, session_sent=True, status=404)
     assert may_be_unknown(VENDOR, empty)
