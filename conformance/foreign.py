@@ -22,8 +22,6 @@ from pathlib import Path
 REVISIONS = ("2025-11-25", "2026-07-28")
 OPTIONAL = {"server-sse-multiple-streams", "server-sse-polling"}
 """Scenarios with checks that are made only of servers which answer by event streams, or which close them in mid-call."""
-UNANNOUNCED = {"suite": {"server-stateless"}}
-"""Servers of which the gateway learns no changes of lists in 2026 (two checks, which only warn). Not looked into."""
 
 
 @dataclass(frozen=True)
@@ -108,15 +106,14 @@ def outcome(output: str) -> dict[str, tuple[int, int]]:
     return {name: (int(passed), int(failed)) for name, passed, failed in lines}
 
 
-def worse(server: str, direct: Mapping[str, tuple[int, int]], through: Mapping[str, tuple[int, int]]) -> list[str]:
+def worse(direct: Mapping[str, tuple[int, int]], through: Mapping[str, tuple[int, int]]) -> list[str]:
     """The scenarios with more failed checks through the gateway, or with fewer passed ones that are not optional."""
-    optional = OPTIONAL | UNANNOUNCED.get(server, set())
     found: list[str] = []
     for name, (passed, failed) in direct.items():
         own = through.get(name)
         if own is None:
             found.append(f"{name}: not run")
-        elif own[1] > failed or (own[0] < passed and name not in optional):
+        elif own[1] > failed or (own[0] < passed and name not in OPTIONAL):
             found.append(f"{name}: {own[0]} passed, {own[1]} failed; directly {passed} and {failed}")
     return found
 

@@ -151,7 +151,7 @@ def foreign_servers() -> bool:
                     config = foreign.configuration(url, revision)
                     with serving_gateway(Path(folder), config) as gateway:
                         through = foreign.outcome(_output(gateway, revision))
-                lost = foreign.worse(server.name, direct, through)
+                lost = foreign.worse(direct, through)
                 counts = [
                     f"{sum(each[0] for each in one.values())} of {sum(map(sum, one.values()))}"
                     for one in (direct, through)

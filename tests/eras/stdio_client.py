@@ -28,6 +28,7 @@ class StdioClient(MessageClient):
         self._stack = AsyncExitStack()
         self._stdin = asyncio.StreamReader()
         self._stdout = asyncio.StreamReader(limit=10_000_000)
+        self._batches: asyncio.Queue[list[Json]] = asyncio.Queue()
 
     async def open(self) -> None:
         folder = Path(self._stack.enter_context(TemporaryDirectory()))
@@ -60,6 +61,15 @@ class StdioClient(MessageClient):
     async def send(self, message: Json, **headers: str) -> None:
         self._stdin.feed_data(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
+    async def send_batch(self, batch: list[Json]) -> list[Json]:
+        """The answers to several messages in one line."""
+        self._stdin.feed_data(json.dumps(batch).encode() + b"\n")
+        return await self._batches.get()
+
     async def _read(self) -> None:
         while line := await self._stdout.readline():
-            self.take(json.loads(line))
+            message = json.loads(line)
+            if isinstance(message, list):
+                self._batches.put_nowait(message)
+            else:
+                self.take(message)

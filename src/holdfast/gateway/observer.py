@@ -46,8 +46,8 @@ class ServedRequest:
         self._at = time.time()
         self._began = time.perf_counter()
 
-    def answered(self, message: Mapping[str, Any] | None) -> None:
-        """The answer is there; None if its client is gone."""
+    def answered(self, message: Mapping[str, Any] | None, *, is_ours: bool = False) -> None:
+        """The answer is there; None if its client is gone. `is_ours`: a mistake of ours prevented a better one."""
         context, code = self._context, None
         if message is None:
             outcome = Outcome.CANCELLED
@@ -56,6 +56,8 @@ class ServedRequest:
         else:
             code = cast("int | None", message["error"].get("code"))
             outcome = Outcome.CANCELLED if code == CANCELLED else Outcome.REFUSED
+            if is_ours:
+                outcome = Outcome.FAILED
         if context.failure is not None and outcome is not Outcome.OK:
             outcome = outcome_of_error(context.failure)
             if outcome is Outcome.ERROR and context.backend is None:

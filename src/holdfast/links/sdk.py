@@ -6,6 +6,8 @@ SDK's session. `tests/links/test_sdk_assumptions.py` lists what this relies on.
 """
 
 import asyncio
+import itertools
+import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from contextvars import Context
@@ -56,10 +58,12 @@ from holdfast.errors import (
     BadAnswer,
     ErrorAnswer,
     HoldfastError,
+    LimitReached,
     OutcomeUnknown,
     Unavailable,
     UsageError,
 )
+from holdfast.links.backlog import DROPPABLE, Backlog
 from holdfast.links.calls.call import LISTEN
 from holdfast.links.calls.handlers import OnProgress, OnResumeToken, Params, RawProgress
 from holdfast.links.crossing.crossing import Crossing
@@ -69,6 +73,8 @@ from holdfast.links.link import Link
 
 CANCELLED = "notifications/cancelled"
 BACKLOG = 256  # messages for the session that it has not read yet
+_keys = itertools.count()
+log = logging.getLogger("holdfast.links")
 _OURS = frozenset({"mcp-protocol-version", "mcp-method", "mcp-session-id"})
 
 
@@ -319,21 +325,76 @@ class LinkDispatcher:
                 except MCPError as error:
                     raise ErrorAnswer(error.message, message=error.message, data=error.data, code=error.code) from error
 
+            backlog, ended = Backlog(self._link.name), asyncio.get_running_loop().create_future()
+
+            async def pass_on(key: int, method: str, params: Params) -> None:
+                try:
+                    await on_notify(_Context(self, None), method, params)
+                finally:
+                    backlog.release(key)
+
             def deliver(method: str, params: Params) -> None:
-                if not run_notify_intercept(on_notify_intercept, method, params):
-                    tasks.start_soon(_pass_on, on_notify, _Context(self, None), method, params)
+                if ended.done() or run_notify_intercept(on_notify_intercept, method, params):
+                    return
+                try:
+                    size = backlog.admit(method, params)
+                except LimitReached as error:
+                    log.warning("a session has ended: %s", error.what)
+                    ended.set_result(error)
+                    return
+                if size is not None:
+                    key = next(_keys)
+                    backlog.hold(key, size)
+                    tasks.start_soon(pass_on, key, method, params)
 
             self._bridge.crossing.attach(deliver, answer)
             try:
                 task_status.started()
-                await anyio.sleep_forever()
+                error = await ended
+                raise as_mcp_error(error) from error
             finally:
                 with anyio.CancelScope(shield=True):
                     await self._bridge.crossing.detach()
 
 
-async def _pass_on(on_notify: OnNotify, context: "_Context", method: str, params: Params) -> None:
-    await on_notify(context, method, params)
+class _Counted:
+    """What a session reads, with a report of each message that it takes."""
+
+    def __init__(
+        self,
+        stream: MemoryObjectReceiveStream[SessionMessage | Exception],
+        taken: Callable[[SessionMessage | Exception], None],
+    ) -> None:
+        self._stream = stream
+        self._taken = taken
+
+    async def receive(self) -> SessionMessage | Exception:
+        item = await self._stream.receive()
+        self._taken(item)
+        return item
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def __aiter__(self) -> "_Counted":
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> "_Counted":
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class _Context:
@@ -375,17 +436,17 @@ class LinkTransport:
         self._to_session: MemoryObjectSendStream[SessionMessage | Exception] | None = None
         self._streams: tuple[Any, ...] = ()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._backlog = Backlog(link.name)
+        self._failure: LimitReached | None = None
 
-    async def __aenter__(
-        self,
-    ) -> tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]:
+    async def __aenter__(self) -> tuple[_Counted, MemoryObjectSendStream[SessionMessage]]:
         to_session, for_session = anyio.create_memory_object_stream[SessionMessage | Exception](BACKLOG)
         from_session, written = anyio.create_memory_object_stream[SessionMessage](BACKLOG)
         self._to_session = to_session
         self._streams = (to_session, for_session, from_session, written)
         self._bridge.crossing.attach(self._on_notification, self._on_question)
         self._start(self._read(written))
-        return for_session, from_session
+        return _Counted(for_session, lambda item: self._backlog.release(id(item))), from_session
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
@@ -400,6 +461,8 @@ class LinkTransport:
             await asyncio.wait(tasks, timeout=5)
         if self._close:
             await self._link.close()
+        if self._failure is not None and exc is None:
+            raise as_mcp_error(self._failure) from self._failure
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Not a task of the link: if the link is closed, calls under way must still be answered."""
@@ -463,19 +526,38 @@ class LinkTransport:
         return RawProgress(report)
 
     async def _send(self, message: JSONRPCRequest | JSONRPCNotification | JSONRPCResponse | JSONRPCError) -> None:
+        await self._send_wrapped(SessionMessage(message))
+
+    async def _send_wrapped(self, message: SessionMessage) -> None:
         assert self._to_session is not None
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-            await self._to_session.send(SessionMessage(message))
+            await self._to_session.send(message)
 
     def _on_notification(self, method: str, params: Params) -> None:
-        message = JSONRPCNotification(jsonrpc="2.0", method=method, params=dict(params) if params else None)
         assert self._to_session is not None
+        if self._failure is not None:
+            return
         try:
-            self._to_session.send_nowait(SessionMessage(message))
-        except anyio.WouldBlock:
-            self._start(self._send(message))  # a slow session gets it late, never out of the link
+            size = self._backlog.admit(method, params)
+        except LimitReached as error:
+            log.warning("a session has ended: %s", error.what)
+            self._failure = error
+            self._to_session.close()
+            return
+        if size is None:
+            return
+        message = SessionMessage(
+            JSONRPCNotification(jsonrpc="2.0", method=method, params=dict(params) if params else None)
+        )
+        drop: Callable[[], object] | None = None
+        try:
+            self._to_session.send_nowait(message)
+        except anyio.WouldBlock:  # a slow session gets it late
+            late = self._start(self._send_wrapped(message))
+            drop = late.cancel if method in DROPPABLE else None
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-            pass
+            return
+        self._backlog.hold(id(message), size, drop)
 
     async def _on_question(self, method: str, params: Params, id: str | int) -> dict[str, Any]:
         waiting = self._asked[id] = asyncio.get_running_loop().create_future()

@@ -49,7 +49,7 @@ class Client:
     def send(self, id: int, method: str, params: Any) -> None:
         self.stdin.feed_data(line(id, method, params))
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self) -> list[Any]:
         """All that has come so far."""
         os.set_blocking(self.stdout, False)
         try:
@@ -59,18 +59,27 @@ class Client:
             pass
         return [json.loads(each) for each in self._buffer.split(b"\n")[:-1]]
 
+    def write(self, *messages: Any) -> None:
+        """Send each as a line, all at once."""
+        self.stdin.feed_data(b"".join(json.dumps(message).encode() + b"\n" for message in messages))
+
     @property
     def backlog(self) -> int:
         """Bytes that the front keeps for us."""
         return self.serving.backlog
 
-    def has(self, id: int) -> bool:
-        return any(message.get("id") == id for message in self.read())
+    def has(self, id: int | str) -> bool:
+        return any(message.get("id") == id for message in self.read() if isinstance(message, dict))
 
 
 @asynccontextmanager
 async def served(
-    folder: Path, servers: dict[str, Any], sessions: dict[str, Any] | None = None, **clients: Any
+    folder: Path,
+    servers: dict[str, Any],
+    sessions: dict[str, Any] | None = None,
+    *,
+    hello: dict[str, Any] | None = HELLO,
+    **clients: Any,
 ) -> AsyncGenerator[Client]:
     async with open_store("memory:") as store:
         gateway = Gateway(config_of(folder, servers, clients=clients, sessions=sessions or {}), store)
@@ -81,8 +90,9 @@ async def served(
                 serving = StdioFront(gateway, outside)
                 front = asyncio.create_task(serving.run(reader))
                 client = Client(serving, front, reader, inside)
-                client.send(0, "initialize", HELLO)
-                await until(lambda: client.has(0))
+                if hello is not None:
+                    client.send(0, "initialize", hello)
+                    await until(lambda: client.has(0))
                 yield client
                 if not front.done():
                     reader.feed_eof()
@@ -370,3 +380,15 @@ async def test_a_listen_ends_with_stdin_and_is_waited_for_by_nobody(tmp_path: Pa
             await client.front
         (answer,) = [message["result"] for message in client.read() if message.get("id") == 1]
         assert answer["resultType"] == "complete"
+
+
+@pytest.mark.promise("gateway.stdio")
+async def test_an_id_whose_request_was_cancelled_at_once_can_be_used_again(tmp_path: Path) -> None:
+    async with served(tmp_path, {}) as client:
+        cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
+        client.write({"jsonrpc": "2.0", "id": 1, "method": "ping"}, cancel)
+        client.send(2, "ping", {})
+        await until(lambda: client.has(2))
+        client.send(1, "ping", {})
+        await until(lambda: client.has(1))
+        assert [each["result"] for each in client.read() if each["id"] == 1] == [{}]

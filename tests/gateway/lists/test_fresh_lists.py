@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.gateway.backends.lists.list_members import OTHERS
+from holdfast.gateway.backends.lists.looks import FRESH_SECONDS
 from holdfast.testing import Fault, FaultServer
 from tests.deadlines import patience, until
 from tests.gateway.backends.lists.test_caller_lists import TenantServer
@@ -19,6 +20,7 @@ from tests.gateway.test_whole_messages import CELLS, ask
 
 SELDOM: dict[str, Any] = {"health": {"every": 600, "lists": 600}}
 """The gateway looks by itself too seldom for a test to see."""
+KEYED: dict[str, Any] = {**SELDOM, "sessions": {"header": "X-Key"}}
 LIST_CHANGED = "notifications/tools/list_changed"
 
 
@@ -215,6 +217,38 @@ async def test_the_time_and_members_of_lists_are_merged(tmp_path: Path) -> None:
         old = (await client.ask("tools/list")).result
         assert not {"ttlMs", "cacheScope", "resultType"} & old.keys()
         assert old["_meta"]["own"] == 3
+
+
+@pytest.mark.promise("gateway.true-lists")
+async def test_a_list_without_a_time_of_its_server_may_be_kept_for_as_long_as_we_keep_it(tmp_path: Path) -> None:
+    long = {"tools": [tool("b")], "ttlMs": 60_000, "cacheScope": "public", "resultType": "complete"}
+    old, new, zero = Scripted("2025"), Scripted("2026", tools__list=long), Scripted("2026")
+    zero.results["tools/list"] = {**long, "ttlMs": 0}
+    async with old.serving(), new.serving(), zero.serving():
+        servers = {"old": old.entry, "new": new.entry}
+        async with gateway(tmp_path, servers, **SELDOM) as program, RawClient(program.url) as client:
+            listed = (await client.ask_2026("tools/list")).result
+            assert 0 < listed["ttlMs"] <= 1000 * FRESH_SECONDS  # the shorter of two
+            assert listed["cacheScope"] == "private"
+            gate = old.gates["tools/list"] = asyncio.Event()
+            await client.call_2026("old__t")
+            late = (await client.ask_2026("tools/list")).result  # what the call may have changed is not known yet
+            assert late["ttlMs"] == 0
+            gate.set()
+        async with gateway(tmp_path, {**servers, "zero": zero.entry}, **SELDOM) as program:
+            async with RawClient(program.url) as client:
+                assert (await client.ask_2026("tools/list")).result["ttlMs"] == 0
+
+
+@pytest.mark.promise("gateway.true-lists")
+async def test_a_list_of_a_session_of_its_own_may_be_kept_as_long(tmp_path: Path) -> None:
+    old = Scripted("2025")
+    async with old.serving(), gateway(tmp_path, {"old": old.entry}, **KEYED) as program:
+        async with RawClient(program.url) as client:
+            await client.call_2026("old__t", x_key="k")
+            listed = (await client.ask_2026("tools/list", x_key="k")).result
+            assert 0 < listed["ttlMs"] <= 1000 * FRESH_SECONDS
+            assert listed["cacheScope"] == "private"
 
 
 @pytest.mark.promise("gateway.true-lists")

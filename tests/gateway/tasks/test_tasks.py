@@ -438,3 +438,35 @@ async def test_what_the_2026_extension_does_not_have_is_not_found(tmp_path: Path
     async with Scripted("2026").serving() as server, gateway(tmp_path, {"b": server.entry}) as program:
         async with RawClient(program.url) as client:
             assert (await client.ask_2026(method, {"taskId": "x"})).error["code"] == -32601
+
+
+@pytest.mark.promise("gateway.tasks")
+async def test_a_client_that_wants_a_task_of_a_server_of_the_other_era_gets_the_result(tmp_path: Path) -> None:
+    done = {"content": [{"type": "text", "text": "done"}]}
+    old, new = Scripted("2025", tools__call=done), Scripted("2026", tools__call={**done, "resultType": "complete"})
+    old.capabilities["tasks"] = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
+    new.capabilities["extensions"] = {"io.modelcontextprotocol/tasks": {}}
+    async with old.serving(), new.serving():
+        async with gateway(tmp_path, {"s": new.entry}) as program, RawClient(program.url) as client:
+            await until(lambda: program.gateway is not None and program.gateway.table.tools)
+            shown = (await client.initialize({"tasks": {}})).result["capabilities"]
+            assert "tasks" not in shown
+            assert "extensions" not in shown
+            asked = await client.ask("tools/call", {"name": "s__t", "arguments": {}, "task": {"ttl": 1000}})
+            assert asked.result == done
+            for method in ("tasks/list", "tasks/result", "tasks/get", "tasks/cancel"):
+                answer = await client.ask(method, {"taskId": "t"})
+                assert answer.error["code"] == -32601, method
+            [params] = new.params_of("tools/call")
+            said = params["_meta"][CLIENT_CAPABILITIES]
+            assert "io.modelcontextprotocol/tasks" not in said.get("extensions", {})
+        async with gateway(tmp_path, {"s": old.entry}) as program, RawClient(program.url) as client:
+            await until(lambda: program.gateway is not None and program.gateway.table.tools)
+            wants = {CLIENT_CAPABILITIES: {"extensions": {"io.modelcontextprotocol/tasks": {}}}}
+            called = await client.ask_2026("tools/call", {"name": "s__t", "arguments": {}, "_meta": wants})
+            assert (called.result["resultType"], called.text) == ("complete", "done")
+            assert all("task" not in params for params in old.params_of("tools/call"))
+            for method in ("tasks/get", "tasks/update", "tasks/cancel"):
+                answer = await client.ask_2026(method, {"taskId": "t"})
+                assert answer.error["code"] == -32601, method
+        assert not [method for method, _ in (*old.requests, *new.requests) if method.startswith("tasks/")]

@@ -1,4 +1,4 @@
-"""Log messages of a server for one call of a 2026 client, which names the level that it wants with each call."""
+"""Log messages of a server for one call: a 2026 client names a level with each, a 2025 client one for its session."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -8,6 +8,8 @@ from holdfast.core.values import members
 MESSAGE = "notifications/message"
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """From the least severe."""
+USUAL = "info"
+"""The level of a 2025 client that has set none, where its server sends what others want."""
 
 
 class Channel(Protocol):

@@ -11,6 +11,7 @@ from holdfast.core.disclosure import CALL_AGAIN
 from holdfast.core.eras import (
     HEADER_MISMATCH,
     INPUT_METHODS,
+    LOG_LEVEL,
     MISSING_CAPABILITY,
     UNSUPPORTED_VERSION,
     Era,
@@ -224,8 +225,14 @@ def _params_for(context: RequestContext, era: Era | None, request: BackendReques
     if era is Era.Y2025 and request.method in INPUT_METHODS and not _OF_A_RETRY.isdisjoint(params):
         return _without_answers(params)
     if era is Era.Y2026 and context.era is Era.Y2025:
-        return with_client(params, context.client)
+        return _with_level(with_client(params, context.client), context.session)
     return params
+
+
+def _with_level(params: dict[str, Any], session: GatewaySession | None) -> dict[str, Any]:
+    """With the log level of a 2025 client's session, which 2026 servers are told with each request."""
+    level = session.record.log_level if session is not None else None
+    return params if level is None else {**params, "_meta": {**members(params.get("_meta")), LOG_LEVEL: level}}
 
 
 def _without_answers(params: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from holdfast.core.eras import LOG_LEVEL, Era
 from holdfast.core.values import members
 from holdfast.errors import HoldfastError
 from holdfast.gateway.backends.backend import Backend
-from holdfast.gateway.backends.call_logs import MESSAGE, CallLog
+from holdfast.gateway.backends.call_logs import MESSAGE, USUAL, CallLog
 from holdfast.gateway.backends.links.link import BackendLink
 from holdfast.gateway.backends.lists.looks import LISTS
 from holdfast.gateway.backends.refused_questions import RefusedQuestions
@@ -50,7 +50,7 @@ class OutgoingCall:
         self.method = request.method
         self.refused = RefusedQuestions(backend.name)
         self.log: CallLog | None = None
-        """The log messages that a 2026 client wants with this call."""
+        """The log messages that the client wants with this call; None if the level of its link is its own."""
         self._safe = request.safe
         self._handlers: CallHandlers | None = None
         self._on_progress: RawProgress | None = None
@@ -59,6 +59,8 @@ class OutgoingCall:
             meta = members(params.get("_meta"))
             if context.era is Era.Y2026 and LOG_LEVEL in meta:
                 self.log = CallLog(reply_channel, meta[LOG_LEVEL])
+            elif (level := _level_of_session(context, backend_link)) is not None:
+                self.log = CallLog(reply_channel, level)
             self._handlers = self._make_handlers(reply_channel)
             token = meta.get("progressToken")
             if token is not None:
@@ -112,7 +114,7 @@ class OutgoingCall:
                 else:
                     backend.on_notification(method, params, backend_link.caller)
                 return
-            if method == MESSAGE and era is Era.Y2026:
+            if method == MESSAGE and (era is Era.Y2026 or call_log is not None):
                 if call_log is not None:
                     call_log.take(params)
                 return
@@ -128,6 +130,13 @@ class OutgoingCall:
         return CallHandlers(
             lambda method, params, _: session.questions.ask(method, params, reply_channel, asker), on_notice, keep_up
         )
+
+
+def _level_of_session(context: RequestContext, backend_link: BackendLink) -> str | None:
+    """The level of a 2025 client over a link that is not its session's own, where other callers may want another."""
+    if context.session is None or context.era is Era.Y2026 or backend_link.session is not None:
+        return None
+    return context.session.record.log_level or (USUAL if backend_link.link.log_level is not None else None)
 
 
 def _progress(reply_channel: ReplyChannel, token: Any) -> RawProgress:

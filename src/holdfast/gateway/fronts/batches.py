@@ -4,24 +4,19 @@ The calls of a batch run at once. Where something has to be sent before the last
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.core.disclosure import INTERNAL_ERROR
 from holdfast.core.eras import Era
-from holdfast.errors import HoldfastError
 from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.fronts.http.post_reply import PostReplyChannel
 from holdfast.gateway.fronts.http.request import Request
 from holdfast.gateway.fronts.messages import Message, checked
 from holdfast.gateway.fronts.pipeline import Pipeline
-from holdfast.gateway.fronts.refusals import INVALID_REQUEST, UNAVAILABLE, Malformed, Refused
+from holdfast.gateway.fronts.refusals import INVALID_REQUEST, UNAVAILABLE, Malformed, refusal
 from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.links.codec import weight
-
-log = logging.getLogger("holdfast.gateway")
 
 VERSION = "2025-03-26"
 """The only revision that has batches."""
@@ -44,7 +39,15 @@ def _part(found: object) -> Message | Malformed:
         return malformed
     if message.method == "initialize":
         return Malformed("initialize is sent alone, not in a batch", message.body)
+    if message.has_2026_envelope:
+        return Malformed("2026 has no batches", message.body)
     return message
+
+
+def answers_to(parts: list[Message | Malformed]) -> int:
+    """How many of these get an answer."""
+    refused = sum(isinstance(part, Malformed) and not part.is_answer for part in parts)
+    return refused + sum(isinstance(part, Message) and part.is_request for part in parts)
 
 
 class BatchReply:
@@ -130,15 +133,14 @@ class Batch:
 
     async def answer(self, parts: list[Message | Malformed], handle: Callable[[Message], None]) -> None:
         """Answer all requests; `handle` takes each notification and each answer of the client's."""
-        expected = sum(isinstance(part, Malformed) and not part.is_answer for part in parts)
-        expected += sum(isinstance(part, Message) and part.is_request for part in parts)
+        expected = answers_to(parts)
         reply = BatchReply(self._channel, expected, self._held)
         try:
             async with asyncio.TaskGroup() as calls:
                 for part in parts:
                     if isinstance(part, Malformed):
                         if not part.is_answer:
-                            await reply.add(_refused(part.id, part.error))
+                            await reply.add(refusal(part.id, part.error))
                     elif part.is_request:
                         calls.create_task(self._call(part, reply))
                         await asyncio.sleep(0)  # a later notification may cancel it
@@ -160,29 +162,17 @@ class Batch:
         assert id is not None
         if id in session.calls:
             what = f"a request with the id {id!r:.80} is under way already"
-            await reply.add(_refused(id, {"code": INVALID_REQUEST, "message": what}))
+            await reply.add(refusal(id, {"code": INVALID_REQUEST, "message": what}))
             return
         channel = BatchedCall(reply)
         context = RequestContext(session.principal, Era.Y2025, session, session.client, self._request, channel)
         session.begin_call(id, channel)
         try:
-            answer = await self._pipeline.answer(context, channel, message, self._answer(context, message))
+            work = self._pipeline.methods.answer(context, str(message.method), message.params)
+            answer = await self._pipeline.answer(context, channel, message, work)
         finally:
             session.end_call(id, channel)
         if answer is not None:
             if context.reporting is not None:
                 self._contexts.append(context)
             await channel.finish(answer.message)
-
-    async def _answer(self, context: RequestContext, message: Message) -> dict[str, Any]:
-        try:
-            return await self._pipeline.methods.answer(context, str(message.method), message.params)
-        except (Refused, HoldfastError):
-            raise
-        except Exception:
-            log.exception("a request could not be answered")
-            raise Refused(500, "Internal error", code=INTERNAL_ERROR) from None
-
-
-def _refused(id: str | int | None, error: dict[str, Any]) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": id, "error": error}

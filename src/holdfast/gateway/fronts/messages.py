@@ -23,6 +23,11 @@ class Message:
     def is_request(self) -> bool:
         return self.method is not None and self.id is not None
 
+    @property
+    def is_answer(self) -> bool:
+        """It has the form of an answer to a request."""
+        return self.method is None and "id" in self.body and ("result" in self.body) != ("error" in self.body)
+
 
 def decoded(data: bytes, what: str) -> Any:
     """The JSON that a client sent, or `Malformed`. `what` is what the client calls the data."""
@@ -35,7 +40,7 @@ def decoded(data: bytes, what: str) -> Any:
 def checked(value: Any) -> Message:
     """One message, or `Malformed`."""
     if not isinstance(value, dict):
-        raise Malformed("batches are not served here" if isinstance(value, list) else "a message is an object")
+        raise Malformed("a message is an object")
     body = cast("dict[str, Any]", value)
     if body.get("jsonrpc") != "2.0":
         raise Malformed('a message has "jsonrpc": "2.0"', body)

@@ -4,12 +4,13 @@ A front owns how messages arrive and leave. What one era does differently is in 
 """
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, InboundLadderRejection, classify_inbound_request
 
-from holdfast.core.disclosure import rpc_error
+from holdfast.core.disclosure import INTERNAL_ERROR, rpc_error
 from holdfast.core.eras import INVALID_PARAMS, UNSUPPORTED_VERSION
 from holdfast.errors import HoldfastError
 from holdfast.gateway.backends.links.passed_headers import HasHeaders
@@ -24,6 +25,8 @@ from holdfast.gateway.observer import RequestObserver
 from holdfast.gateway.sessions.questions import ReplyChannel
 from holdfast.gateway.sessions.record import Client
 from holdfast.gateway.sessions.session import GatewaySession
+
+log = logging.getLogger("holdfast.gateway")
 
 REQUEST_CANCELLED: Mapping[str, Any] = {"code": CANCELLED, "message": "Request cancelled"}
 
@@ -51,6 +54,18 @@ class Answer(NamedTuple):
     message: dict[str, Any]
     error: HoldfastError | None = None
     """What the answer's error was made from."""
+    status: int = 200
+    """Of the answer over HTTP, as long as nothing of it is sent."""
+
+
+def error_of(error: Exception) -> dict[str, Any]:
+    """The JSON-RPC error for what a request raised. What is not meant for callers is logged, and not disclosed."""
+    if isinstance(error, Refused):
+        return error.error
+    if isinstance(error, HoldfastError):
+        return rpc_error(error)
+    log.error("a request could not be answered", exc_info=error)
+    return {"code": INTERNAL_ERROR, "message": "Internal error"}
 
 
 class Pipeline:
@@ -134,14 +149,11 @@ class Pipeline:
         if served is None:
             return await self._answer(context, channel, id, work)
         try:
-            if self._gateway.audit_room is not None:
-                await self._gateway.audit_room()
             answer = await self._answer(context, channel, id, work)
         except BaseException as error:
-            work.close()  # it may not have begun
             served.failed(error)
             raise
-        served.answered(None if answer is None else answer.message)
+        served.answered(None if answer is None else answer.message, is_ours=answer is not None and answer.status == 500)
         return answer
 
     async def _answer(
@@ -153,18 +165,24 @@ class Pipeline:
     ) -> Answer | None:
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": id}
         try:
+            if self._gateway.audit_room is not None:
+                await self._gateway.audit_room()
             message["result"] = await work
         except Refused as refused:
-            message["error"] = refused.error
+            message["error"] = error_of(refused)
         except HoldfastError as error:
             context.failed_with(error)
-            message["error"] = rpc_error(error)
+            message["error"] = error_of(error)
             return Answer(message, error)
         except asyncio.CancelledError:
+            work.close()  # it may not have begun
             cancelled = channel.cancelled()
             if cancelled is None:
                 return None
             message["error"] = cancelled
+        except Exception as error:
+            message["error"] = error_of(error)
+            return Answer(message, status=500)
         return Answer(message)
 
     async def deliver(

@@ -53,3 +53,8 @@ class Malformed(Refused):
         """The id of the request, as far as it can be read."""
         self.is_answer = body is not None and body.get("method") is None
         """It was meant as an answer, which is not answered in turn."""
+
+
+def refusal(id: str | int | None, error: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a request that is refused."""
+    return {"jsonrpc": "2.0", "id": id, "error": error}

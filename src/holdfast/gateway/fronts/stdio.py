@@ -11,20 +11,29 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, cast
 
-from holdfast.core.disclosure import INTERNAL_ERROR, rpc_error
+from holdfast.core.disclosure import rpc_error
 from holdfast.core.eras import Era
 from holdfast.core.models import Principal
-from holdfast.errors import ConfigError, HoldfastError, Unavailable
+from holdfast.errors import ConfigError, Unavailable
 from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.config.file import Config
+from holdfast.gateway.fronts.batches import answers_to, parts_of
 from holdfast.gateway.fronts.http.streams import Streams
 from holdfast.gateway.fronts.listens import Subscription
 from holdfast.gateway.fronts.messages import Message, checked, decoded
-from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Pipeline
-from holdfast.gateway.fronts.refusals import INVALID_REQUEST, PARSE_ERROR, SESSION_NOT_FOUND, Malformed, Refused
+from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, AnswerChannel, Pipeline
+from holdfast.gateway.fronts.refusals import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    SESSION_NOT_FOUND,
+    Malformed,
+    Refused,
+    refusal,
+)
+from holdfast.gateway.fronts.stdio_batches import BatchedLine, BatchedLines
 from holdfast.gateway.fronts.stdio_output import OutPipe
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.identity import with_info
@@ -66,6 +75,9 @@ class StdioFront:
 
     def send(self, message: Mapping[str, Any]) -> None:
         self._out.put(encode_known(dict(message)) + b"\n")
+
+    def send_batch(self, messages: list[dict[str, Any]]) -> None:
+        self._out.put(b"[%s]\n" % b",".join(encode_known(each) for each in messages))
 
     async def keep_up(self) -> None:
         await self._out.keep_up()
@@ -122,7 +134,7 @@ class StdioFront:
                     self._refuse_long((*ids_in(line[-ID_WITHIN:]), *(skipped or ids_in(line[:ID_WITHIN]))), cap)
                     skipped = None
                 elif line:
-                    self._take(line)
+                    await self._take(line)
             if len(buffer) > cap:
                 skipped = skipped or ids_in(buffer[:ID_WITHIN])
                 del buffer[:-ID_WITHIN]
@@ -132,64 +144,88 @@ class StdioFront:
         id = next((id for id in ids if id not in self._calls), None)
         self._refuse(id, INVALID_REQUEST, f"a message has at most {cap} bytes")
 
-    def _take(self, line: bytes) -> None:
+    async def _take(self, line: bytes) -> None:
         try:
-            message = checked(decoded(line, "this line"))
+            found = decoded(line, "this line")
+            if isinstance(found, list):
+                await self._take_batch(cast("list[Any]", found))
+                return
+            self._handle(checked(found), self)
         except Malformed as malformed:
             if malformed.is_answer:
                 log.info("the client sent an answer that can't be read: %s", malformed)
             else:
                 code = malformed.error["code"]
                 self._refuse(malformed.id, code if code == PARSE_ERROR else INVALID_REQUEST, str(malformed))
-            return
+
+    async def _take_batch(self, found: list[Any]) -> None:
+        """Several messages in one line, whose answers are in one."""
+        if self._session is None and self._initializing is not None:
+            await asyncio.wait((self._initializing,))
+        if self._session is None:
+            raise Malformed("initialize first, in a line of its own")
+        parts = parts_of(found, self._session.client.version)
+        answers = BatchedLines(self, answers_to(parts), self._gateway.settings.clients.stream_bytes)
+        for part in parts:
+            if isinstance(part, Message):
+                self._handle(part, BatchedLine(answers))
+                await asyncio.sleep(0)  # a call that is cancelled before it began would have no answer
+            elif not part.is_answer:
+                answers.add(refusal(part.id, part.error))
+
+    def _handle(self, message: Message, channel: AnswerChannel) -> None:
         id = message.id
         if message.method is None:
             if self._session is None or not self._session.questions.answer(message.body):
-                log.info("the client answered a question that is not open")
+                log.debug("dropped an answer to a question that is not open: %r", id)
         elif id is None:
             self._pipeline.notify(self._session, self._calls, message)
         elif id in self._calls:
-            self._refuse(None, INVALID_REQUEST, f"a request with the id {id!r:.80} is under way already")
+            # Without the id: the client would take it for the answer to the request that is under way.
+            error = {"code": INVALID_REQUEST, "message": f"a request with the id {id!r:.80} is under way already"}
+            self._start(channel.finish(refusal(None, error)))
         else:
-            task = asyncio.get_running_loop().create_task(self._call(id, message))
-            self._calls[id] = task
-            self._tasks.add(task)
+            task = self._calls[id] = self._start(self._call(id, message, channel))
             if message.method == "initialize":
                 self._initializing = task
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda _: self._calls.pop(id, None) if self._calls.get(id) is task else None)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def _refuse(self, id: str | int | None, code: int, message: str) -> None:
-        self.send({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
+        self.send(refusal(id, {"code": code, "message": message}))
 
-    async def _call(self, id: str | int, message: Message) -> None:
+    async def _call(self, id: str | int, message: Message, channel: AnswerChannel) -> None:
         era = Era.Y2026 if message.has_2026_envelope else Era.Y2025
-        context = RequestContext(LOCAL, era, reply_channel=self)
+        context = RequestContext(LOCAL, era, reply_channel=channel)
         try:
-            answer = await self._pipeline.answer(context, self, message, self._answer(context, id, message))
+            work = self._answer(context, id, message, channel)
+            answer = await self._pipeline.answer(context, channel, message, work)
         finally:
             self._calls.pop(id, None)
         if answer is not None:
-            await self._pipeline.deliver(context, self, answer.message)
+            await self._pipeline.deliver(context, channel, answer.message)
 
-    async def _answer(self, context: RequestContext, id: str | int, message: Message) -> dict[str, Any]:
+    async def _answer(
+        self, context: RequestContext, id: str | int, message: Message, channel: AnswerChannel
+    ) -> dict[str, Any]:
         """The result of a request, while its session, if there is one, has this way to its client."""
         if message.method != "initialize" and self._session is None and self._initializing is not None:
             await asyncio.wait((self._initializing,))  # a script sends all its lines at once
         session = self._session
         if session is not None:
-            session.begin_call(id, self)
+            session.begin_call(id, channel)
         try:
             if message.has_2026_envelope:
                 return await self._answer_2026(context, id, message)
             return await self._answer_2025(context, message)
-        except (Refused, HoldfastError):
-            raise
-        except Exception:
-            log.exception("a request could not be answered")
-            raise Refused(500, "Internal error", code=INTERNAL_ERROR) from None
         finally:
             if session is not None:
-                session.end_call(id, self)
+                session.end_call(id, channel)
 
     async def _answer_2025(self, context: RequestContext, message: Message) -> dict[str, Any]:
         if message.method == "initialize":

@@ -12,6 +12,7 @@ from holdfast.core.eras import Era
 from holdfast.errors import HoldfastError
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.lists.list_members import ListMembers, merged
+from holdfast.gateway.backends.lists.looks import FRESH_SECONDS
 from holdfast.gateway.calls.request_context import RequestContext
 from holdfast.gateway.gateway import Gateway
 
@@ -76,17 +77,20 @@ class FreshLists:
         be kept."""
         lists: list[tuple[str, ListMembers]] = []
         ttl, public = float("inf"), self._gateway.settings.auth == "none"
-        own = context.session.lists.catalogues if context.session is not None else {}
+        own = context.session.lists if context.session is not None else None
         for backend in self._gateway.backends.values():
-            catalogue = None if backend.is_per_caller else own.get(backend.name, backend.catalogue)
-            about = catalogue.about.get(name) if catalogue is not None else None
-            if about is not None:
-                lists.append((backend.name, about))
-            if catalogue is None or (about is not None and (about.ttl_ms is None or backend.name in own)):
+            catalogue, looks = backend.catalogue, backend.lists.looks
+            if own is not None and own.looks_over_own_link(backend.name):
+                catalogue, looks = own.catalogues.get(backend.name, catalogue), own.looks_at(backend.name)
+            if catalogue is None or backend.is_per_caller:
                 ttl = 0.0  # it may offer something at any time
-            elif about is not None and about.ttl_ms is not None:
-                ttl = min(ttl, about.ttl_ms - 1000 * backend.lists.looks.age(name))
-                public = public and about.public
+                continue
+            if (about := catalogue.about.get(name)) is None:
+                continue
+            lists.append((backend.name, about))
+            lasts = 1000 * FRESH_SECONDS if about.ttl_ms is None else about.ttl_ms
+            ttl = min(ttl, lasts - 1000 * looks.age(name))
+            public = public and about.public and looks is backend.lists.looks
         about_all = merged(lists)
         if context.era is Era.Y2026 and 0 < ttl < float("inf"):
             about_all |= {"ttlMs": int(ttl), "cacheScope": "public" if public else "private"}

@@ -44,9 +44,8 @@ class TaskMethods:
 
     def _unknown(self, context: RequestContext, method: str) -> ErrorAnswer:
         known = catalogues_of(self._gateway, context)
-        if len(known) == len(self._gateway.backends) and not any(
-            each.identity.declares("tasks") or each.identity.declares(TASKS) for _, each in known
-        ):
+        own = "tasks" if context.era is Era.Y2025 else TASKS
+        if len(known) == len(self._gateway.backends) and not any(each.identity.declares(own) for _, each in known):
             return ErrorAnswer(f"{method}: no server has tasks", message="Method not found", code=METHOD_NOT_FOUND)
         return ErrorAnswer(f"{method}: no such task", message="Task not found", code=INVALID_PARAMS)
 

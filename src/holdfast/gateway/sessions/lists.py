@@ -44,7 +44,7 @@ class SessionLists:
         if backend_link is None:
             return
         known = self.catalogues.get(name) or backend_link.backend.catalogue
-        looks = self._looks_at(name)
+        looks = self.looks_at(name)
         began = looks.began()
         fetched = await fetch(backend_link.link, timeout=FETCH_SECONDS, known=known)
         backend_link.backend.note_left_out(fetched, known.left_out if known is not None else ())
@@ -60,9 +60,10 @@ class SessionLists:
 
     def may_have_changed(self, backend: str) -> None:
         """A call of this session may have changed what the backend offers to it."""
-        self._looks_at(backend).mark_changed()
+        self.looks_at(backend).mark_changed()
 
-    def _looks_at(self, backend: str) -> Looks:
+    def looks_at(self, backend: str) -> Looks:
+        """The readings of a backend's lists over the session's own link."""
         known = self._looks.get(backend)
         if known is None:
             known = self._looks[backend] = Looks(backend, lambda name: self._look(backend, name), lambda _: 0.0)
@@ -80,7 +81,7 @@ class SessionLists:
 
     async def freshen(self, backend: str, name: str, seconds: float, since: float | None = None) -> None:
         """Wait, at most these seconds, until a list is as the server shows it to this session now."""
-        await self._looks_at(backend).freshen(name, seconds, since)
+        await self.looks_at(backend).freshen(name, seconds, since)
 
     async def _look(self, backend: str, name: str) -> None:
         backend_link = self._links.get(backend)

@@ -17,6 +17,7 @@ from holdfast.events import CallReplayed, CircuitChanged
 from holdfast.links.calls.errors import TimeSpent, answered, closed, error_for, replaced
 from holdfast.links.calls.exchange import Exchanger
 from holdfast.links.calls.handlers import CallHandlers, OnProgress, Params
+from holdfast.links.calls.unknown_method import as_unknown, may_be_unknown, still_has_session
 from holdfast.links.lifecycle.credentials import Credentials
 from holdfast.links.lifecycle.lifecycle import LinkLifecycle
 from holdfast.links.lifecycle.peer import Peer
@@ -99,6 +100,7 @@ class Call:
         "_on_progress",
         "_params",
         "_renewed_for",
+        "_replaced",
         "_resumption",
         "_safe",
         "_sharer",
@@ -137,6 +139,7 @@ class Call:
         self._answers = 0
         self._attempts = 0
         self._began = asyncio.get_running_loop().time()
+        self._replaced = False
         self._renewed_for: tuple[int | None, ...] = ()
         self._closings = context.lifecycle.phase.closings
         self._started = 0.0
@@ -236,6 +239,13 @@ class Call:
         refused = verdict in (Verdict.ANSWER, Verdict.REJECTED) and 400 <= (seen.status or 0) < 500
         if generation.assumed and refused and seen.code in _NOT_2026:
             verdict = Verdict.SESSION_LOST  # the server may be of 2025 after all: a handshake decides
+        elif (
+            verdict is Verdict.SESSION_LOST
+            and may_be_unknown(self._method, seen)
+            # A session that began for this call is not what is unknown, and needs no ping.
+            and (self._replaced or await still_has_session(context.exchanger, generation, self._until))
+        ):
+            verdict, seen = Verdict.ANSWER, as_unknown(seen)
         self._account(verdict, seen, generation)
         if context.lifecycle.phase.closings != self._closings:
             raise closed(context.name, self._method, verdict is not Verdict.NOT_SENT)
@@ -318,6 +328,7 @@ class Call:
         context = self._context
         context.lifecycle.lose(generation, LinkEvent.SESSION_LOST)
         new = await context.lifecycle.ready(self._method, self._until)
+        self._replaced = True
         decision = decide_replacement(
             safe=self._safe,
             kept_state=generation.held_state,

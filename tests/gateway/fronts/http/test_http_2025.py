@@ -77,7 +77,6 @@ async def test_wrong_requests_get_the_status_that_the_specification_names(tmp_pa
                 (400, {**ping, "params": {"_meta": 3}}, good),
                 (413, {**ping, "params": {"x": "x" * 4000}}, good),
                 (400, ping, good | {"mcp-protocol-version": "2099-01-01"}),
-                (400, {"jsonrpc": "2.0", "id": "x", "result": {}}, good),  # an answer to no question
                 (400, {"jsonrpc": "2.0", "id": "x"}, good),
             ):
                 answer = await client.send(body, headers=headers)
@@ -95,6 +94,24 @@ async def test_wrong_requests_get_the_status_that_the_specification_names(tmp_pa
             assert (await client.ask("tools/list", {"cursor": "bm9uZQ=="})).error["code"] == -32602
             assert (await client.ask("resources/read", {"uri": "nowhere://x"})).error["code"] == -32002
             assert (await client.call("counter__count")).text == "1"  # and it lives
+
+
+@pytest.mark.promise("gateway.front-2025")
+async def test_an_answer_that_comes_too_late_is_taken_and_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "holdfast.gateway")
+    async with gateway(tmp_path, {}) as program, RawClient(program.url) as client, RawClient(program.url) as other:
+        await client.initialize()
+        await other.initialize()
+        for late in ({"result": {"action": "accept"}}, {"error": {"code": -1, "message": "no"}}):
+            answer = await client.send({"jsonrpc": "2.0", "id": "hf-1-over", **late})
+            assert (answer.status, answer.raw) == (202, b"")
+        dropped = [record for record in caplog.records if "hf-1-over" in record.getMessage()]
+        assert [record.levelname for record in dropped] == ["DEBUG", "DEBUG"]
+        for odd in ({"result": {}, "error": {"code": 1, "message": ""}}, {}):
+            assert (await client.send({"jsonrpc": "2.0", "id": "x", **odd})).status == 400
+        assert (await client.ask("ping")).result == {}
 
 
 @pytest.mark.promise("gateway.front-2025")
@@ -160,7 +177,7 @@ async def test_a_backend_asks_the_client_on_the_calls_own_stream(tmp_path: Path,
                     "result": {"action": "accept", "content": {"a": "moss"}},
                 }
                 assert (await client.send(answer)).status == 202
-                assert (await client.send(answer)).status == 400  # two answers for one id
+                assert (await client.send(answer)).status == 202  # the second is dropped
                 result = await events.next(20)
                 assert "moss" in str(result["result"])
         if kind == "http":

@@ -19,7 +19,7 @@ class CallsUnderWay:
         self._parkable: list[ParkableCall] = []
         """Of calls that can wait while their client is asked."""
         self._logs: list[CallLog] = []
-        """Of calls whose 2026 clients want log messages."""
+        """Of calls whose clients want log messages from a level of their own on."""
 
     def begin(self, refused: RefusedQuestions, call_log: CallLog | None, parkable: ParkableCall | None) -> None:
         """A call begins."""
@@ -48,9 +48,10 @@ class CallsUnderWay:
         refused = self._refused[0] if len(self._refused) == 1 else RefusedQuestions(server)
         return await refused.refuse(method, params, id)
 
-    def take_log(self, params: Params) -> bool:
-        """Give a log message to the latest call that wants one. Returns whether there is one."""
-        if not self._logs:
+    def take_log(self, params: Params, *, has_one_caller: bool) -> bool:
+        """Give a log message to the latest call that wants one; of several callers, only where no other call can be
+        meant. Returns whether there is one."""
+        if not self._logs or not (has_one_caller or len(self._refused) == 1):
             return False
         self._logs[-1].take(params)
         return True

@@ -70,6 +70,7 @@ class BackendLink:
 
     __slots__ = (
         "_for_first_look",
+        "_setting_level",
         "_starting",
         "backend",
         "begun",
@@ -102,6 +103,7 @@ class BackendLink:
         self.is_spare = False
         self._starting = 0
         self._for_first_look = False
+        self._setting_level = asyncio.Lock()
         self.owns: Ownership | None = None
         self.passed: Mapping[str, str] = passed or {}
         """Headers of the caller's latest request, for servers that want them on every request."""
@@ -131,20 +133,31 @@ class BackendLink:
         return await self.calls.on_question(method, params, id, self.server, has_one_caller=self.caller is not None)
 
     def take_log(self, method: str, params: Params) -> bool:
-        """A log message that came on no call's own stream: it goes to the latest call of the link's one caller."""
-        return method == MESSAGE and self.caller is not None and self.calls.take_log(params)
+        """A log message that came on no call's own stream: it goes to the latest call of the link's one caller, or to
+        the only call under way."""
+        return method == MESSAGE and self.calls.take_log(params, has_one_caller=self.caller is not None)
 
     async def want_logs(self, wanted: CallLog) -> None:
         """Let a 2025 server send what this call wants: the level of its session is the lowest that a call has named,
         and each call gets its own part."""
         level = wanted.level
-        if level is None or self.caller is None or self.link.era is not Era.Y2025:
+        if level is None or self.link.era is not Era.Y2025:
             return
-        if self.link.log_level is None or is_lower(level, self.link.log_level):
-            try:
-                await self.set_log_level(level)
-            except HoldfastError as error:  # the call is made all the same
-                log.info("%s: a log level was not set: %s", self.server, error.what)
+        if not self._setting_level.locked() and not self._is_too_quiet(level):
+            return
+        async with self._setting_level:  # else a lower level could reach the server before a higher one
+            if self._is_too_quiet(level):
+                before = self.link.log_level
+                try:
+                    await self.set_log_level(level)
+                except HoldfastError as error:  # the call is made all the same
+                    log.info("%s: a log level was not set: %s", self.server, error.what)
+                except asyncio.CancelledError:
+                    self.link.log_level = before  # the server may not have it
+                    raise
+
+    def _is_too_quiet(self, level: str) -> bool:
+        return self.link.log_level is None or is_lower(level, self.link.log_level)
 
     async def set_log_level(self, level: str | None) -> None:
         """The level for this server: now, if the server is there and takes one, else with its next handshake."""

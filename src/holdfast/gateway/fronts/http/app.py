@@ -90,6 +90,9 @@ class HttpFront:
             log.exception("a request could not be answered")
             refused = Refused(500, "Internal error", code=INTERNAL_ERROR)
         request = request or Request({**scope, "headers": []}, receive, send)
+        if request.begun:  # another answer in the middle of this one would be read as part of it
+            request.hang_up()
+            return
         self._report_refused(request, refused)
         await request.refuse(refused)
 
@@ -186,6 +189,8 @@ class HttpFront:
             try:
                 await front.post(request, principal, message, accepts)
             except (Refused, HoldfastError) as error:
+                if request.begun:
+                    raise
                 refused = self._refused(error)
                 self._report_refused(request, refused)
                 await request.refuse(refused, message.id)

@@ -35,10 +35,9 @@ class Front2025:
         if message.is_request:
             await self._call(request, session, message, accepts)
             return
-        if message.method is None:
-            self._answered(session, message.body)
-        else:
-            self._pipeline.notify(session, session.calls, message, request)
+        if message.method is None and not message.is_answer:
+            raise Refused(400, "a message has a method, or an id with a result or an error")
+        self._take(session, message, request)
         await request.reply(202)
 
     async def post_batch(self, request: Request, principal: Principal, found: list[Any], accepts: Accepts) -> None:
@@ -53,12 +52,13 @@ class Front2025:
         finally:
             self._alive.remove(channel)
 
-    def _take(self, session: GatewaySession, message: Message) -> None:
-        """A notification, or an answer to a question, of a batch."""
+    def _take(self, session: GatewaySession, message: Message, request: Request | None = None) -> None:
+        """A notification, or an answer to a question. A question that is over needs no answer any more, and its client
+        can't know."""
         if message.method is not None:
-            self._pipeline.notify(session, session.calls, message)
+            self._pipeline.notify(session, session.calls, message, request)
         elif not session.questions.answer(message.body):
-            log.info("a client answered a question that is not open")
+            log.debug("dropped an answer to a question that is not open: %r", message.id)
 
     async def _initialize(self, request: Request, principal: Principal, message: Message, accepts: Accepts) -> None:
         self._pipeline.refuse_if_draining()
@@ -86,12 +86,6 @@ class Front2025:
             raise Refused(404, "Session not found", code=SESSION_NOT_FOUND)
         return session
 
-    def _answered(self, session: GatewaySession, body: dict[str, Any]) -> None:
-        if ("result" in body) == ("error" in body) or "id" not in body:
-            raise Refused(400, "a message has a method, or an id with a result or an error")
-        if not session.questions.answer(body):
-            raise Refused(400, "no question with this id is open")
-
     async def _call(self, request: Request, session: GatewaySession, message: Message, accepts: Accepts) -> None:
         id, method = message.id, message.method
         assert id is not None
@@ -110,7 +104,7 @@ class Front2025:
             self._alive.remove(channel)
             session.end_call(id, channel)
         if answer is not None:
-            await self._pipeline.deliver(context, channel, answer.message)
+            await self._pipeline.deliver(context, channel, answer.message, answer.status)
 
     # GET and DELETE
 

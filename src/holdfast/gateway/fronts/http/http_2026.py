@@ -23,7 +23,7 @@ from holdfast.gateway.fronts.http.post_reply import Accepts, PostReplyChannel, e
 from holdfast.gateway.fronts.http.request import Request
 from holdfast.gateway.fronts.listens import Subscription
 from holdfast.gateway.fronts.messages import Message
-from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Answer, Pipeline
+from holdfast.gateway.fronts.pipeline import REQUEST_CANCELLED, Answer, Pipeline, error_of
 from holdfast.gateway.fronts.refusals import Refused
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.identity import with_info
@@ -131,13 +131,17 @@ class Front2026:
 
     async def _listen(self, request: Request, context: RequestContext, id: str | int, params: dict[str, Any]) -> None:
         subscription = Subscription(self._gateway, self._pipeline.methods.uris, context, id, params)
-        await request.stream(_events(subscription.messages()))
+        await request.stream(_events(id, subscription.messages()))
 
 
-async def _events(messages: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[bytes]:
+async def _events(id: str | int, messages: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[bytes]:
+    """The messages of a listen as events. Its stream has begun, so an error is the last of them."""
     async with contextlib.aclosing(messages):
-        async for message in messages:
-            yield event_of(message)
+        try:
+            async for message in messages:
+                yield event_of(message)
+        except Exception as error:
+            yield event_of({"jsonrpc": "2.0", "id": id, "error": error_of(error)})
 
 
 def _check_task_header(params: dict[str, Any], headers: Mapping[str, str]) -> None:
@@ -156,7 +160,7 @@ async def _cancel_when_gone(request: Request, task: "asyncio.Task[Any]") -> None
 def _status_of(answer: Answer) -> int:
     """404 for a method that the gateway itself does not have, else what the SDK maps the code to."""
     if answer.error is None:
-        return 200
+        return answer.status
     code = answer.message["error"]["code"]
     if code == METHOD_NOT_FOUND and answer.error.status is None:
         return 404

@@ -101,14 +101,14 @@ class PostReplyChannel:
         if self._pump is None and self._json:
             await self._request.reply_json(status, message)
             return
-        stream = self._begun()
-        for each in message if isinstance(message, list) else [message]:
-            stream.add(each)
-        stream.finish()
-        assert self._pump is not None
         try:
+            stream = self._begun()
+            for each in message if isinstance(message, list) else [message]:
+                stream.add(each)
+            stream.finish()
+            assert self._pump is not None
             await asyncio.shield(self._pump)
-        except asyncio.CancelledError:
+        except BaseException:
             self.drop()
             raise
 

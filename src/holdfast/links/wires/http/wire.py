@@ -160,6 +160,8 @@ class _Call:
                     if response.status == 204 or (response.status == 202 and response.content_length == 0):
                         return self._broken(Broke.NOT_AN_ANSWER, f"HTTP {response.status} without an answer")
                     if kind == "application/json":
+                        if generation.era is Era.Y2026 and response.content_length is None:
+                            return await self._read_lines(response, timer)
                         return await self._read_json(response)
                     if kind == "text/event-stream":
                         return await self._read_stream(response, timer)
@@ -204,6 +206,9 @@ class _Call:
             self._answering = False
             return self._too_large()
         self._answering = False
+        return await self._read_document(raw, response)
+
+    async def _read_document(self, raw: bytes | bytearray, response: Response) -> Reply:
         try:
             message = self._wire.endpoint.decode(raw)
         except ValueError as error:
@@ -212,6 +217,41 @@ class _Call:
         if answer is None:
             return self._broken(Broke.NOT_AN_ANSWER, "the answer is not a JSON-RPC answer to this request")
         return self._answered(answer, response)
+
+    async def _read_lines(self, response: Response, timer: asyncio.Timeout) -> Reply:
+        """Read a body of unknown length: one JSON document, or one message a line.
+
+        The specification wants an event stream for several messages. The everything server of the official suite sends
+        them in this way instead, so its changes of lists would not arrive.
+        """
+        self._answering = True
+        rest, scanned, lines = bytearray(), 0, 0
+        async for chunk in response.iter_any():
+            timer.reschedule(self._patience.next(asyncio.get_running_loop().time()))
+            rest += chunk
+            while scanned >= 0 and (end := rest.find(b"\n", scanned)) >= 0:
+                try:
+                    message = self._wire.endpoint.decode(rest[:end]) if rest[:end].strip() else None
+                except ValueError:
+                    if lines:
+                        return self._broken(Broke.NOT_AN_ANSWER, "a line of the answer is not valid JSON")
+                    scanned = -1  # one document on several lines
+                    break
+                del rest[: end + 1]
+                scanned, lines = 0, lines + (message is not None)
+                if message is None:
+                    continue
+                answer = _error_without_id(message) if lines == 1 else None
+                if (answer := answer or await self._sort_untimed(message, timer)) is not None:
+                    return self._answered(answer, response)
+            scanned = len(rest) if scanned >= 0 else scanned
+            if len(rest) > self._wire.endpoint.limits.message_bytes:
+                self._answering = False
+                return self._too_large()
+        if rest.strip() or not lines:
+            self._answering = False
+            return await self._read_document(rest, response)
+        return self._broken(Broke.IN_ANSWER, "the answer ended before its last message")
 
     def _too_large(self) -> Reply:
         return self._broken(
@@ -322,9 +362,12 @@ class _Call:
         return _error_without_id(self._wire.endpoint.decode(event.data)) if b'"error"' in event.data else None
 
     async def _take(self, event: ServerSentEvent, timer: asyncio.Timeout) -> Message | None:
+        return await self._sort_untimed(self._wire.endpoint.decode(event.data), timer)
+
+    async def _sort_untimed(self, message: Any, timer: asyncio.Timeout) -> Message | None:
         # While a progress callback of the caller runs, the server's silence does not count.
         timer.reschedule(self._patience.until)
-        answer = await self._sort(self._wire.endpoint.decode(event.data))
+        answer = await self._sort(message)
         timer.reschedule(self._patience.next(asyncio.get_running_loop().time()))
         return answer
 
