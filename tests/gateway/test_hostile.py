@@ -89,7 +89,7 @@ _HEADERS = st.fixed_dictionaries(
     },
 )
 _MINE = st.fixed_dictionaries({"mcp-session-id": st.just("MINE")})
-CASES = 2_000
+CASES = 20 * settings().max_examples
 
 
 @pytest.mark.promise("gateway.hostile")
