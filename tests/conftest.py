@@ -1,4 +1,4 @@
-"""What every test stands on: no leaked thread, task, child or file descriptor; asyncio as the event loop."""
+"""What every test stands on: no leaked thread, task, child or file descriptor; asyncio as the event loop; servers."""
 
 import gc
 import os
@@ -10,7 +10,8 @@ from hypothesis import settings
 
 from holdfast.links.lifecycle import peer
 from holdfast.links.wires.stdio.warden import warden
-from tests import servers
+from tests import preloaded, servers
+from tests.servers import Postgres, Valkey
 
 # Loaded here, so that `--hypothesis-profile=thorough`, which is read later, has the last word.
 settings.register_profile("quick", max_examples=25, deadline=None)
@@ -28,7 +29,7 @@ def pytest_collection_finish() -> None:
 
 def _open_files() -> dict[str, str]:
     """What is open, but for the pipes to servers that stay for the whole run."""
-    kept = {*servers.pipes(), warden.pipe()}
+    kept = {*servers.pipes(), *preloaded.pipes(), warden.pipe()}
     found: dict[str, str] = {}
     for fd in os.listdir(_FDS) if os.path.isdir(_FDS) else ():  # noqa: PTH112, PTH208  # twice a test: paths cost more
         try:
@@ -37,6 +38,21 @@ def _open_files() -> dict[str, str]:
         except OSError:
             continue  # the descriptor of the listing itself
     return found
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """One for all tests of a process; a test that stops or kills its server starts its own."""
+    server = Postgres()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[Valkey]:
+    server = Valkey()
+    yield server
+    server.close()
 
 
 @pytest.fixture
