@@ -18,7 +18,10 @@ context.set_forkserver_preload(
         "holdfast.stores.sqlite.store",
         "holdfast.stores.postgres.store",
         "holdfast.stores.redis.store",
-        "fastmcp",
+        "fastmcp.server.context",
+        "fastmcp.server.event_store",  # what a server imports at the first use of its session's state
+        "fastmcp.server.http",
+        "fastmcp.server.server",
         "mcp.server.mcpserver",
         "uvicorn.lifespan.on",
         "uvicorn.loops.auto",

@@ -86,7 +86,7 @@ class Server:
         while not self._ready():
             if time.monotonic() > deadline:
                 raise TimeoutError((self.folder / "server.log").read_text()[-2000:])
-            time.sleep(0.02)  # no test waits here for anything but a server's start
+            time.sleep(0.1)  # no test waits here for anything but a server's start; each look is a process
 
     def kill(self) -> None:
         """Gone at once, as after a crash."""
