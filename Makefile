@@ -28,8 +28,9 @@ $(VENV)/.dev: $(VENV)/.run
 run: $(VENV)/.run   ## a gateway in front of three servers (ARGS=--check: kill one, see the session hold)
 	@$(BIN)/holdfast demo $(ARGS)
 
-test: $(VENV)/.dev  ## the test suite (ARGS= goes to pytest)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+# Bytecode is kept even where the environment says otherwise: the tests start hundreds of interpreters.
+test: $(VENV)/.dev  ## the test suite (ARGS= goes to pytest; --hypothesis-profile=thorough for more examples)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.dev  ## format check, lint, types, layers
 	@$(BIN)/ruff format --check .

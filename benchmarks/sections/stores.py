@@ -164,7 +164,7 @@ async def run(scale: float) -> str:
             rows += await compare(Contest("sqlite", await subject_of(sqlite), raw, int(640 * scale)), progress)
         sizes = await get_cost_by_size(folder, scale)
         async with AsyncExitStack() as stack:
-            postgres, valkey = Postgres(), Valkey("--appendfsync", "everysec")
+            postgres, valkey = Postgres(synced=True), Valkey("--appendfsync", "everysec")
             stack.callback(postgres.close)
             stack.callback(valkey.close)
             store = await stack.enter_async_context(holdfast.open_store(postgres.url))

@@ -82,7 +82,8 @@ def test_a_commit_is_taken_exactly_if_nothing_stands_against_it(
     else:
         assert wanted
         assert fenced
-        assert (after.rev, after.touched, after.nonce, after.ended) == (write.expect + 1, now, "new", None)
+        touched = now if write.expect == 0 or row is None else max(now, row.touched)
+        assert (after.rev, after.touched, after.nonce, after.ended) == (write.expect + 1, touched, "new", None)
         begins = write.expect == 0
         assert after.created == (now if begins or row is None else row.created)
         assert after.last == (0 if begins or row is None else row.last) + write.added

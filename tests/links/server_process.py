@@ -2,12 +2,12 @@
 
 import asyncio
 import socket
-import sys
-from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
 from tests.deadlines import until
+from tests.links import server_program
+from tests.preloaded import Child
 
 
 class RealServer:
@@ -16,11 +16,11 @@ class RealServer:
     def __init__(
         self, kind: Literal["sdk", "fastmcp", "ledger"], *, json: bool = False, keep_alive: int = 5, file: str = ""
     ) -> None:
-        self._arguments = [kind, "json" if json else "sse", str(keep_alive), *([file] if file else [])]
+        self._arguments = (kind, "json" if json else "sse", keep_alive, file)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Child | None = None
 
     @property
     def url(self) -> str:
@@ -36,13 +36,12 @@ class RealServer:
         await self.kill()
 
     async def start(self) -> None:
-        script = str(Path(__file__).parent / "server_program.py")
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, script, str(self.port), *self._arguments, stdin=asyncio.subprocess.PIPE
-        )
+        self._process = Child(server_program.main, self.port, *self._arguments)
         await until(self._listens, 30)
 
     def _listens(self) -> bool:
+        assert self._process is not None
+        assert self._process.exitcode is None, "the server ended"
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
@@ -50,9 +49,6 @@ class RealServer:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            await process.wait()
-            assert process.stdin is not None
-            process.stdin.close()
             await asyncio.sleep(0)
 
     async def restart(self) -> None:

@@ -1,12 +1,9 @@
-"""`real_server.py PORT sdk|fastmcp|ledger json|sse KEEP_ALIVE [FILE]`: a server that ends with whoever started it.
+"""A server of the SDK or of FastMCP over HTTP, with a few tools, which `server_process.py` runs.
 
 `ledger` keeps one SQLite transaction per session, and rolls it back when the session ends. `book` asks its caller.
 """
 
-import os
 import sqlite3
-import sys
-import threading
 from typing import Annotated, Any
 
 import uvicorn
@@ -56,7 +53,6 @@ def ledger(server: Any, file: str) -> None:
 
 
 def main(port: int, kind: str, form: str, keep_alive: int, file: str = "") -> None:
-    threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0)), daemon=True).start()
     counts: dict[str, int] = {}
     if kind != "fastmcp":
         from mcp.server.mcpserver import Context, MCPServer, Resolve
@@ -149,7 +145,3 @@ def main(port: int, kind: str, form: str, keep_alive: int, file: str = "") -> No
         else server.http_app(json_response=form == "json")
     )
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", timeout_keep_alive=keep_alive)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), *sys.argv[5:])

@@ -1,5 +1,5 @@
-"""The same real stores as the stores' own tests."""
+"""The same stores as the stores' own tests."""
 
-from tests.stores.conftest import forking, postgres, url, valkey
+from tests.stores.conftest import url
 
-__all__ = ["forking", "postgres", "url", "valkey"]
+__all__ = ["url"]

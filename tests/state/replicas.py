@@ -11,14 +11,13 @@ import socket
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from mcp.server.auth.provider import AccessToken
 
-from tests.deadlines import patience, until
+from tests.deadlines import until
+from tests.preloaded import ROOT, Child
 
-ROOT = Path(__file__).parent.parent.parent
 TOKENS = {  # the client and the user of each
     "alice-token": ("app", "alice"),
     "alice-phone-token": ("phone", "alice"),
@@ -72,6 +71,13 @@ def serve(framework: str, port: int) -> None:
         server.run("streamable-http", port=port)
 
 
+def _serve_quietly(framework: str, port: int) -> None:
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    os.dup2(nothing, 2)
+    serve(framework, port)
+
+
 class Replica:
     """One process of a basket server; may be killed and started again on its port."""
 
@@ -81,42 +87,33 @@ class Replica:
             self.port = int(free.getsockname()[1])
         self.url = f"http://127.0.0.1:{self.port}/mcp"
         self.framework = framework
-        self._env = {
-            **os.environ,
-            "BASKETS": store,
-            "STUDIO": store,
-            "SHOP": store,
-            **({"TOKENS": "1"} if tokens else {}),
-            **env,
-        }
-        self._process: asyncio.subprocess.Process | None = None
+        self._env = {"BASKETS": store, "STUDIO": store, "SHOP": store, **({"TOKENS": "1"} if tokens else {}), **env}
+        self._process: Child | None = None
 
     async def start(self) -> None:
-        command = (sys.executable, "-m", "tests.state.replicas", self.framework, str(self.port))
-        self._process = await asyncio.create_subprocess_exec(
-            *command, env=self._env, cwd=ROOT, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
-        )
+        self._process = Child(_serve_quietly, self.framework, self.port, env=self._env)
         await until(self._listens, 30)
 
     def _listens(self) -> bool:
         assert self._process is not None
-        assert self._process.returncode is None, "the server ended"
+        assert self._process.exitcode is None, "the server ended"
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
-    async def kill(self) -> None:
-        if self._process is not None:
-            if self._process.returncode is None:
-                self._process.kill()
-            await self._process.wait()
+    def kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
 
-    async def stop(self) -> int:
-        assert self._process is not None
-        self._process.terminate()
-        return await asyncio.wait_for(self._process.wait(), patience(20))
+    async def stop(self) -> int | None:
+        process = self._process
+        assert process is not None
+        process.terminate()
+        await until(lambda: process.exitcode is not None, 20)
+        return process.exitcode
 
     async def restart(self) -> None:
-        await self.kill()
+        self.kill()
         await self.start()
 
 
@@ -126,7 +123,8 @@ async def replicas(*wanted: Replica) -> AsyncGenerator[tuple[Replica, ...]]:
         await asyncio.gather(*(each.start() for each in wanted))
         yield wanted
     finally:
-        await asyncio.gather(*(each.kill() for each in wanted))
+        for each in wanted:
+            each.kill()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Writers in processes of their own, for tests of what only several processes can show. Works on any store URL."""
 
 import asyncio
-import multiprocessing
 import os
 import random
 import signal
@@ -13,17 +12,7 @@ from typing import Any
 import holdfast
 from holdfast.stores import TURNS, Record, Turn, Write
 from tests.deadlines import patience
-
-# Children are forked from a server that has imported everything once: ten milliseconds each instead of half a second.
-context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(
-    [
-        "holdfast.stores.sqlite.store",
-        "holdfast.stores.postgres.store",
-        "holdfast.stores.redis.store",
-        "tests.stores.processes",
-    ]
-)
+from tests.preloaded import context
 
 WAIT = 60.0
 

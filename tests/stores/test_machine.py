@@ -12,7 +12,12 @@ from holdfast.core.clock import Clock
 from holdfast.stores.sealing import new_key
 from holdfast.testing.machine import StoreMachine
 
-SETTINGS = settings(max_examples=30, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(
+    max_examples=settings().max_examples * 3 // 10,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 def _machine(url: str, **given: Any) -> type[StoreMachine]:

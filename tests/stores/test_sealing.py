@@ -29,14 +29,18 @@ class TestSealedSqlite(StoreSuite):
         return holdfast.open_store(self.url, clock=clock, keys=[self.key])
 
 
+@pytest.fixture(scope="module")
+def suite_database(postgres: Postgres) -> str:
+    postgres.psql("CREATE DATABASE suite_sealed")
+    return postgres.url.replace("/holdfast", "/suite_sealed")
+
+
 class TestSealedPostgres(StoreSuite):
     key = new_key()
 
     @pytest.fixture(autouse=True)
-    def server(self, postgres: Postgres) -> None:
-        if not postgres.psql("SELECT 1 FROM pg_database WHERE datname = 'suite_sealed'"):
-            postgres.psql("CREATE DATABASE suite_sealed")
-        self.url = postgres.url.replace("/holdfast", "/suite_sealed")
+    def server(self, suite_database: str) -> None:
+        self.url = suite_database
 
     def open(self, clock: Clock):
         return holdfast.open_store(self.url, clock=clock, keys=[self.key])
