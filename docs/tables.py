@@ -18,6 +18,7 @@ from holdfast.core.lifecycle import CIRCUIT, LINK, Lifecycle, LinkEvent, LinkSta
 from holdfast.core.retry import SAFE_METHODS, AfterReplacement, Circumstances, decide, decide_replacement
 from holdfast.core.verdicts import VERDICT_RULES, Broke, Verdict, VerdictRule
 from holdfast.gateway.config.settings import Policy, Settings
+from holdfast.sinks.metrics.catalogue import METRICS
 from holdfast.state.scopes import ENDS, SURVIVES
 
 
@@ -153,6 +154,15 @@ def events_table() -> str:
     return "\n".join(rows)
 
 
+def metrics_table() -> str:
+    """Every metric with its labels."""
+    rows = ["| metric | kind | what | labels |", "| --- | --- | --- | --- |"]
+    for metric in METRICS.values():
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        rows.append(f"| `{metric.name}` | {metric.kind} | {metric.help} | {labels} |")
+    return "\n".join(rows)
+
+
 BLOCKS = {
     "link": drawing(LINK),
     "circuit": drawing(CIRCUIT),
@@ -177,6 +187,7 @@ DOCS = {
     "events.md": {"events": events_table()},
     "links.md": BLOCKS,
     "servers.md": {"scopes": scopes_table()},
+    "observability.md": {"metrics": metrics_table()},
     "configuration.md": {"settings": config_table(Settings), "policy": config_table(Policy)},
 }
 

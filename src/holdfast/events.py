@@ -45,6 +45,16 @@ class RecordsReaped(_StoreEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class StoreAnswered(_StoreEvent):
+    """An operation of a store is done. `at` is when it began; `error` the class of the error that it raised, refusals
+    included."""
+
+    operation: str
+    seconds: float
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ListenerFailed(_StoreEvent):
     """Notices can't be read; listeners get a `Gap` once they can be read again."""
 
@@ -402,6 +412,25 @@ class RunEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnTaken:
+    """A call, or a write of none, got the sole right to change what it takes, after `waited` seconds."""
+
+    at: float
+    kinds: str
+    """The kinds of records that it takes, with commas between them."""
+    waited: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRefused:
+    """A call gave up waiting for its turn after `waited` seconds; nothing was done."""
+
+    at: float
+    kinds: str
+    waited: float
+
+
+@dataclass(frozen=True, slots=True)
 class ServerCounted:
     """A counter in a server's own scope has grown."""
 
@@ -443,6 +472,7 @@ Event: TypeAlias = (
     | StoreClosed
     | StoreWarned
     | RecordsReaped
+    | StoreAnswered
     | ListenerFailed
     | LinkOpened
     | HandshakeDone
@@ -475,6 +505,8 @@ Event: TypeAlias = (
     | GatewayStopped
     | RunBegan
     | RunEnded
+    | TurnTaken
+    | TurnRefused
     | ServerCounted
     | CompanionStepped
     | CompanionRefused

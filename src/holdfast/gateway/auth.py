@@ -45,6 +45,23 @@ def check_bind(settings: Settings, insecure: bool) -> None:
             remedy="add auth.tokens (`holdfast token new`), listen on 127.0.0.1, or give --insecure if something else "
             "guards the port",
         )
+    _check_metrics(settings)
+
+
+def _check_metrics(settings: Settings) -> None:
+    """Refuse to show metrics beyond this machine to everyone."""
+    metrics = settings.observe.metrics
+    if metrics is None or metrics.token is not None:
+        return
+    where, host = "listen.host", settings.listen.host
+    if metrics.port is not None:
+        where, host = "observe.metrics.host", metrics.host
+    if not is_loopback(host):
+        raise ConfigError(
+            f"{where} {host!r} is not loopback, and observe.metrics has no token",
+            remedy="set observe.metrics.token (`holdfast token new` prints one with its hash), or give metrics a port "
+            "on 127.0.0.1 with observe.metrics.port",
+        )
 
 
 def check_tokens(settings: Settings) -> None:

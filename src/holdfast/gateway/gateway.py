@@ -140,6 +140,11 @@ class Gateway:
         return self.offers.table
 
     @property
+    def children(self) -> int:
+        """Programs that run for it."""
+        return self._children.count
+
+    @property
     def durable(self) -> bool:
         """Does the store outlive this process?"""
         return not self.store.url.startswith("memory:")
@@ -162,7 +167,7 @@ class Gateway:
             **whereabouts(),
             "address": self._address,
             "sessions": len(self.sessions.live),
-            "children": self._children.count,
+            "children": self.children,
             "backends": {
                 name: described(backend, self.caller_lists.left_out(name)) for name, backend in self.backends.items()
             },

@@ -5,17 +5,22 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.events import Event, Sink
 from holdfast.gateway.config.file import Config
-from holdfast.gateway.config.observe import Audit
+from holdfast.gateway.config.observe import Audit, Observe
 from holdfast.observers import pass_on
 from holdfast.sinks.audit.entries import Entries
 from holdfast.sinks.audit.files import AuditFile
 from holdfast.sinks.audit.sink import AuditSink, AuditWriter
 from holdfast.sinks.audit.writers import StdoutWriter, StoreWriter
 from holdfast.sinks.fan_out import ClosableSink
+from holdfast.sinks.metrics.figures import TOOLS, Figures, Meter
 from holdfast.stores.contract import Store
+
+if TYPE_CHECKING:
+    from holdfast.sinks.metrics.prometheus import PrometheusMeter
 
 ROOM_SECONDS = 0.02  # between two looks whether there is room for another call's audit line
 
@@ -29,6 +34,8 @@ class Observing:
         self._sinks: list[ClosableSink] = []
         self.audit: AuditSink | None = None
         settings = config.settings.observe
+        self.metrics: PrometheusMeter | None = None
+        self._add_metrics(settings)
         if settings.audit is not None and settings.audit.to != "store":
             self._add_audit(settings.audit, _writer(config, settings.audit))
 
@@ -55,6 +62,20 @@ class Observing:
             yield
         finally:
             await self.close()
+
+    def _add_metrics(self, settings: Observe) -> None:
+        meters: list[Meter] = []
+        if settings.metrics is not None:
+            from holdfast.sinks.metrics.prometheus import PrometheusMeter
+
+            meters.append(meter := PrometheusMeter())
+            self.metrics = meter
+        if settings.traces is not None and settings.traces.metrics:
+            from holdfast.sinks.metrics.otel import OtelMeter
+
+            meters.append(OtelMeter())
+        if meters:
+            self._sinks.append(Figures(tuple(meters), tools=settings.metrics.tools if settings.metrics else TOOLS))
 
     def _add_audit(self, settings: Audit, writer: AuditWriter) -> None:
         entries = Entries(values=settings.values, redact=settings.redact)

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from holdfast.gateway.config.file import Config, load_config
 from holdfast.gateway.config.settings import ClientLimits
 from holdfast.gateway.fronts.http.app import HttpFront
 from holdfast.gateway.fronts.http.connections import Connections
+from holdfast.gateway.fronts.http.metrics import MetricsPage, metrics_page
 from holdfast.gateway.fronts.http.uvicorn_protocol import Protocol
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.observing import observing
@@ -33,6 +35,7 @@ from holdfast.stores import open_store
 log = logging.getLogger("holdfast.gateway")
 
 LOOK_SECONDS = 1.0  # between two checks of the configuration file, and of tokens that expire
+METRICS_READERS = 50  # requests of Prometheus and others at once; more are answered with 503
 CLOSE_SECONDS = 3  # for answers that are being written, once no call is under way
 
 
@@ -51,6 +54,8 @@ class Program:
         self.gateway: Gateway | None = None
         self.front: HttpFront | None = None
         self.port = 0
+        self.metrics_port: int | None = None
+        """Where metrics are, if not on the gateway's own port."""
         self.connections = Connections(config.settings.clients)
         self._stop = asyncio.Event()
         self._reloading = asyncio.Lock()
@@ -84,32 +89,46 @@ class Program:
                 gateway = self.gateway = Gateway(
                     self.config, store, address=self.url, sink=observers.sink, audit_room=observers.room
                 )
-                self.front = HttpFront(gateway)
+                page = metrics_page(self.config.settings.observe.metrics, observers.metrics, gateway)
+                self.front = HttpFront(gateway, page)
                 self._report_read(None, self.config)
                 async with gateway.running():
-                    server = _Server(_settings(self.front, self.config.settings.clients, self.connections))
-                    serving = asyncio.create_task(server.serve(sockets=[sock]), name="uvicorn")
-                    watching = [
-                        asyncio.create_task(self._watch_file(), name="watch configuration"),
-                        asyncio.create_task(self._watch_tokens(self.front), name="watch tokens"),
-                    ]
                     try:
-                        while not server.started and not serving.done():
-                            await asyncio.sleep(0.005)
-                        yield self
+                        async with self._serving(sock, self.front), self._serving_metrics(page):
+                            yield self
                     finally:
-                        for task in (*watching, *self._hung_up):
-                            task.cancel()
-                        await gateway.drain()  # the port stays open meanwhile, for probes to see that it drains
-                        gateway.end_streams()
-                        server.should_exit = True
-                        await asyncio.wait((serving,), timeout=2 * CLOSE_SECONDS)
-                        if not serving.done():
-                            server.force_exit = True
-                            await asyncio.wait((serving,), timeout=CLOSE_SECONDS)
                         await self.front.close()
         finally:
             sock.close()
+
+    @asynccontextmanager
+    async def _serving(self, sock: socket.socket, front: HttpFront) -> AsyncGenerator[None]:
+        """Serve the gateway's port. At the end, calls get their time first."""
+        assert self.gateway is not None
+        async with _served(_settings(front, self.config.settings.clients, self.connections), sock):
+            watching = [
+                asyncio.create_task(self._watch_file(), name="watch configuration"),
+                asyncio.create_task(self._watch_tokens(front), name="watch tokens"),
+            ]
+            try:
+                yield
+            finally:
+                for task in (*watching, *self._hung_up):
+                    task.cancel()
+                await self.gateway.drain()  # the port stays open meanwhile, for probes to see that it drains
+                self.gateway.end_streams()
+
+    @asynccontextmanager
+    async def _serving_metrics(self, page: MetricsPage | None) -> AsyncGenerator[None]:
+        """Serve metrics on a port of their own, if the file names one."""
+        settings = self.config.settings.observe.metrics
+        if page is None or settings is None or settings.port is None:
+            yield
+            return
+        with contextlib.closing(bound(settings.host, settings.port)) as sock:
+            self.metrics_port = sock.getsockname()[1]
+            async with _served(_settings_of_metrics(page), sock):
+                yield
 
     async def serve(self, ready: Callable[["Program"], None]) -> None:
         """Serve until SIGTERM or SIGINT. SIGHUP reloads the configuration."""
@@ -202,6 +221,23 @@ class Program:
             log.warning("%s changed, which takes effect with a restart", " and ".join(restart))
 
 
+@asynccontextmanager
+async def _served(config: uvicorn.Config, sock: socket.socket) -> AsyncGenerator[None]:
+    """Serve an application while the block lasts."""
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[sock]), name="uvicorn")
+    try:
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.005)
+        yield
+    finally:
+        server.should_exit = True
+        await asyncio.wait((serving,), timeout=2 * CLOSE_SECONDS)
+        if not serving.done():
+            server.force_exit = True
+            await asyncio.wait((serving,), timeout=CLOSE_SECONDS)
+
+
 class _Server(uvicorn.Server):
     """uvicorn without its own signal handlers, which the program has."""
 
@@ -222,6 +258,22 @@ def _settings(app: HttpFront, limits: ClientLimits, connections: Connections) ->
         timeout_keep_alive=limits.idle,  # pyright: ignore[reportArgumentType]
         timeout_graceful_shutdown=CLOSE_SECONDS,
         http=partial(Protocol, connections),  # pyright: ignore[reportArgumentType]
+        ws="none",
+    )
+
+
+def _settings_of_metrics(page: MetricsPage) -> uvicorn.Config:
+    return uvicorn.Config(
+        page,  # pyright: ignore[reportArgumentType]
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        date_header=False,
+        timeout_keep_alive=10,
+        timeout_graceful_shutdown=CLOSE_SECONDS,
+        limit_concurrency=METRICS_READERS,
         ws="none",
     )
 

@@ -16,11 +16,12 @@ from holdfast.core.models import Claim, Record, Turn, Write, check_name, check_s
 from holdfast.core.records import EncodedWrite, Key, Row, settle_all
 from holdfast.core.values import JSON
 from holdfast.errors import CorruptRecord, HoldfastError, LeaseClosed, StoreDown, UsageError, WriteUnsettled
-from holdfast.events import Event, ListenerFailed, Sink, StoreClosed
+from holdfast.events import Event, ListenerFailed, Sink, StoreAnswered, StoreClosed
 from holdfast.observers import deliver, is_observed
 from holdfast.stores.codec import Codec, check_claims, check_keys
 from holdfast.stores.contract import CLOSE_SECONDS
 from holdfast.stores.notices import Listeners
+from holdfast.stores.timing import OPERATIONS, timed
 
 T = TypeVar("T")
 REPORTED = 1_000  # damaged rows that are logged: beyond it the store is a loss, and the log would be, too
@@ -86,6 +87,8 @@ class BaseStore:
                 f"the store {self.url} is open already", store=self.url, remedy="open a second store for a second use"
             )
         self._loop = asyncio.get_running_loop()
+        if is_observed(self._on_event):
+            self._time_operations()
         try:
             await to_the_end(self._open())
         except BaseException:
@@ -215,6 +218,14 @@ class BaseStore:
             raise UsageError(
                 f"the store {self.url} was opened in another event loop", store=self.url, remedy="open one in each loop"
             )
+
+    def _time_operations(self) -> None:
+        """Replace the operations of this store by ones that report how long they take."""
+        for name in OPERATIONS:
+            setattr(self, name, timed(self.url, name, getattr(type(self), name).__get__(self), self._answered))
+
+    def _answered(self, event: StoreAnswered) -> None:
+        deliver(event, self._on_event)
 
     def _report(self, event: Callable[[float], Event]) -> None:
         if is_observed(self._on_event):

@@ -386,6 +386,13 @@ class Settings(Part):
     naming: Naming = Field(default=Naming(), description="Names of tools and prompts.")
     observe: Observe = Field(default=Observe(), description="Logs, audit trail, metrics and traces.")
 
+    @model_validator(mode="after")
+    def _own_paths(self) -> "Settings":
+        metrics = self.observe.metrics
+        if metrics is not None and metrics.port is None and metrics.path in (self.listen.path, "/healthz", "/readyz"):
+            raise ValueError(f"observe.metrics.path {metrics.path} is served already; take another")
+        return self
+
     @property
     def children_per_caller(self) -> int:
         """The maximum number of programs of one caller; without auth there is only one caller."""

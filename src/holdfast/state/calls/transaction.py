@@ -16,6 +16,8 @@ from typing import Any, Protocol
 from holdfast.core.models import Claim, Record, Write
 from holdfast.core.records import Key
 from holdfast.errors import Busy, Conflict, HoldfastError, UsageError, WriteUnsettled
+from holdfast.events import TurnRefused, TurnTaken
+from holdfast.observers import deliver, is_observed
 from holdfast.state.calls.results import KEPT_SECONDS, Keyed
 from holdfast.state.calls.staged_store import StagedStore
 from holdfast.state.calls.stale_turns import TURN, lasts_too_long, release_stale
@@ -150,11 +152,15 @@ class Transaction:
             if waited and self._store is not None and is_shared(self._store):
                 begin_line(self._store)  # who waits here may keep others waiting
             await self._claim(wanted, since, deadline, waited, wait, may_wait, over_leases)
-        except BaseException:
+        except BaseException as error:
             self._say_released(wanted)
             _give_back(names)
+            if isinstance(error, Busy) and is_observed():
+                deliver(TurnRefused(time.time(), _kinds(wanted), time.monotonic() - since))
             raise
         self._names += names
+        if is_observed():
+            deliver(TurnTaken(time.time(), _kinds(wanted), time.monotonic() - since))
 
     async def _claim(
         self,
@@ -376,6 +382,10 @@ async def write_in_turn(
         store = await opener.open_real()
         return (await store.commit_all([write, *beside]))[0]
     return await turn.write_alone(write, beside)
+
+
+def _kinds(wanted: Collection[Key]) -> str:
+    return ",".join(sorted({kind for kind, _ in wanted}))
 
 
 def _give_back(names: list[str]) -> None:

@@ -20,6 +20,7 @@ from holdfast.gateway.fronts.http.connections import most_of_one_caller
 from holdfast.gateway.fronts.http.http_2025 import Front2025
 from holdfast.gateway.fronts.http.http_2026 import Front2026
 from holdfast.gateway.fronts.http.keep_alive import KeepAlive
+from holdfast.gateway.fronts.http.metrics import MetricsPage
 from holdfast.gateway.fronts.http.open_requests import OpenRequests
 from holdfast.gateway.fronts.http.post_reply import Accepts
 from holdfast.gateway.fronts.http.request import Receive, Request, Scope, Send
@@ -41,8 +42,9 @@ _TEXT = [(b"content-type", b"text/plain")]
 class HttpFront:
     """The gateway's ASGI application."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, metrics: MetricsPage | None = None) -> None:
         self._gateway = gateway
+        self._metrics = metrics
         pipeline = Pipeline(gateway, "tcp")
         self.keep_alive = KeepAlive(lambda: gateway.settings.clients.keep_alive)
         self._2025 = Front2025(gateway, pipeline, self.keep_alive)
@@ -115,6 +117,10 @@ class HttpFront:
         elif path == "/readyz":
             why_not = await self._readiness.why_not()
             await request.reply(503 if why_not else 200, b"%s\n" % (why_not or "ready").encode(), _TEXT)
+        elif self._metrics is not None and self._metrics.is_here and path == self._metrics.path:
+            if not self._authenticator.host_is_fine(request.header(b"host")):
+                raise Refused(421, "this host is not served here; see listen.hosts")
+            await self._metrics.answer(request)
         elif path.rstrip("/") == endpoint.rstrip("/"):  # with a slash after it, it is the same endpoint
             await self._mcp(request)
         else:
