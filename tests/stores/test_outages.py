@@ -159,9 +159,9 @@ class _losing_answers:  # noqa: N801  # reads as a verb where it is used
     def __enter__(self) -> None:
         call = getattr(self._pool, self._name)
 
-        async def once(*given: object) -> object:
+        async def once(*given: object, **how: object) -> object:
             setattr(self._pool, self._name, call)
-            await call(*given)
+            await call(*given, **how)
             raise self._lost("the connection broke", "test", None)
 
         setattr(self._pool, self._name, once)

@@ -116,7 +116,7 @@ class Record:
         return self._with(data=data)
 
     def written(self, *, rev: int, created: float, touched: float) -> "Record":
-        """A copy of the record as a commit leaves it."""
+        """A copy of the record as a commit leaves it, with its new `rev`, and when it was `created` and `touched`."""
         return self._with(rev=rev, created=created, touched=touched, ended=None)
 
     def _with(self, **changed: object) -> "Record":

@@ -53,6 +53,7 @@ class FloodServer:
                 "serverInfo": {"name": "flood", "version": "1"},
             },
             "tools/list": {"tools": [{"name": "flood", "inputSchema": {"type": "object"}}]},
+            "logging/setLevel": {},
             "ping": {},
         }
         if asked["method"] in known:
