@@ -151,7 +151,12 @@ async def test_where_each_call_must_be_written_calls_wait_for_a_full_disk(
         RawClient(program.url) as client,
     ):
         await client.initialize()
-        await asyncio.gather(*(client.call("counter__count") for _ in range(20)))  # there is room for their lines
+        assert program.gateway is not None
+        audit = program.gateway.audit_room.__self__.audit  # type: ignore[union-attr]
+        made = 0
+        while not audit.is_crowded:  # there is room for their lines
+            await client.call("counter__count")
+            made += 1
         waiting = [asyncio.create_task(client.call("counter__count")) for _ in range(5)]
         done, _ = await asyncio.wait(waiting, timeout=0.5)
         assert not done
@@ -159,5 +164,6 @@ async def test_where_each_call_must_be_written_calls_wait_for_a_full_disk(
         async with asyncio.timeout(patience(20)):
             await asyncio.gather(*waiting)
     text = b"".join(written)
-    assert text.count(b'"type":"call"') == 25
+    assert made > 0
+    assert text.count(b'"type":"call"') == made + 5
     assert b"audit_gap" not in text
