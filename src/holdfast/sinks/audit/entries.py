@@ -47,14 +47,21 @@ class Entries:
         self._redact = tuple(pattern.lower() for pattern in redact)
         self._requests_sent = requests_sent
 
-    def entry(self, event: Event) -> Entry | None:
-        """What is written of an event, without place in a chain; None if nothing is."""
+    def takes(self, event: Event) -> bool:
+        """Is anything written of an event?"""
         if isinstance(event, RequestServed):
-            return self._served(event) if event.method in _METHODS else None
+            return event.method in _METHODS
         if isinstance(event, RequestSent):
-            return _sent(event) if self._requests_sent and event.method in _METHODS else None
-        make = _MAKERS.get(type(event))
-        return None if make is None else {"at": in_utc(event.at), **make(event)}
+            return self._requests_sent and event.method in _METHODS
+        return type(event) in _MAKERS
+
+    def entry(self, event: Event) -> Entry:
+        """What is written of an event that it takes, without place in a chain."""
+        if isinstance(event, RequestServed):
+            return self._served(event)
+        if isinstance(event, RequestSent):
+            return _sent(event)
+        return {"at": in_utc(event.at), **_MAKERS[type(event)](event)}
 
     def _served(self, event: RequestServed) -> Entry:
         entry: Entry = {

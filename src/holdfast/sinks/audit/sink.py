@@ -65,7 +65,8 @@ class AuditSink:
         return self._blocks and self._queue.is_crowded
 
     def __call__(self, event: Event) -> None:
-        self._queue.put(event)
+        if self._entries.takes(event):
+            self._queue.put(event)
 
     def close(self) -> None:
         """Write what is queued, and the end of the chain."""
@@ -81,9 +82,8 @@ class AuditSink:
         self._writer.close()
 
     def _work(self, events: Sequence[Event]) -> None:
-        entries = [entry for event in events if (entry := self._entries.entry(event)) is not None]
-        if entries and not self._write(entries):
-            self._lost += len(entries)
+        if not self._write([self._entries.entry(event) for event in events]):
+            self._lost += len(events)
 
     def _write(self, entries: Sequence[Entry]) -> bool:
         while True:
