@@ -6,8 +6,9 @@ import pytest
 
 import holdfast
 from holdfast.gateway.auth import Authenticator, check_bind, hash_of, new_token
+from holdfast.gateway.config.callers import Auth, Token
 from holdfast.gateway.config.file import load_config
-from holdfast.gateway.config.settings import Auth, Listen, Settings, Token
+from holdfast.gateway.config.settings import Listen, Settings
 from tests.gateway.gateways import holdfast_cli, written
 
 

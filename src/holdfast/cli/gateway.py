@@ -25,8 +25,8 @@ from holdfast.errors import HoldfastError, NotFound, UsageError
 from holdfast.events import SessionAdministered
 from holdfast.gateway.auth import new_token
 from holdfast.gateway.backends.ownership import PROCESSES
+from holdfast.gateway.config.callers import Token
 from holdfast.gateway.config.file import Config, Mistake, load_config, read_config
-from holdfast.gateway.config.settings import Token
 from holdfast.gateway.sessions.record import KIND, record_id
 from holdfast.observers import deliver
 from holdfast.stores import open_store

@@ -9,11 +9,16 @@ import ipaddress
 import math
 import secrets
 import time
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import ConfigError
-from holdfast.gateway.config.settings import Auth, Listen, Settings
+from holdfast.gateway.callers.metadata import ResourceMetadata
+from holdfast.gateway.callers.verdicts import Verdicts, Verifier
+from holdfast.gateway.callers.verified import Verified
+from holdfast.gateway.config.callers import Auth, Jwt
+from holdfast.gateway.config.settings import Listen, Settings
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -66,7 +71,8 @@ def _check_metrics(settings: Settings) -> None:
 
 def check_tokens(settings: Settings) -> None:
     """Refuse tokens that have all expired, with which no caller could be served."""
-    tokens = settings.auth.tokens if isinstance(settings.auth, Auth) else ()
+    auth = settings.auth
+    tokens = auth.tokens if isinstance(auth, Auth) and not auth.jwt and auth.verifier is None else ()
     if tokens and all(token.expires is not None and token.expires.timestamp() <= time.time() for token in tokens):
         raise ConfigError(
             "every token in auth.tokens has expired, so no caller would be served",
@@ -77,8 +83,17 @@ def check_tokens(settings: Settings) -> None:
 class Authenticator:
     """The callers, hosts and origins that a configuration lets in."""
 
-    def __init__(self, auth: "Auth | str", listen: Listen) -> None:
+    def __init__(self, auth: "Auth | str", listen: Listen, before: "Authenticator | None" = None) -> None:
+        """`before` is the one of the configuration before this: what it knows of tokens counts if issuers are the
+        same."""
         tokens = auth.tokens if isinstance(auth, Auth) else ()
+        self.others = (auth.jwt, auth.verifier) if isinstance(auth, Auth) else ((), None)
+        """Who else verifies tokens, as the file says."""
+        shared = before is not None and before.others == self.others
+        self.verdicts = before.verdicts if before is not None and shared else Verdicts(_verifiers(*self.others))
+        scopes = sorted({scope for issuer in self.others[0] for scope in issuer.scopes})
+        resource, issuers = (auth.resource, auth.issuers) if isinstance(auth, Auth) else (None, ())
+        self.metadata = ResourceMetadata(resource, listen.path, issuers, scopes)
         self._open = not isinstance(auth, Auth)
         self._principals = {token.hash: Principal(token.principal) for token in tokens}
         self._expires = {token.hash: token.expires.timestamp() for token in tokens if token.expires is not None}
@@ -98,18 +113,27 @@ class Authenticator:
         for known, principal in self._principals.items():
             if hmac.compare_digest(known, presented):
                 return principal if time.time() < self._expires.get(known, math.inf) else None
-        return None
+        verified = self.verdicts.known(token.strip())
+        return verified.principal if verified is not None and not verified.lacks else None
+
+    async def verified(self, authorization: str | None) -> Verified | None:
+        """The caller whose token others have issued; None if it is not good."""
+        scheme, _, token = (authorization or "").partition(" ")
+        return await self.verdicts.verified(token.strip()) if scheme.lower() == "bearer" and token else None
 
     def lets_in(self, principal: Principal) -> bool:
         """Has this caller a token that is good now?"""
         now = time.time()
+        if self.verdicts.has(principal):
+            return True
         return self._open or any(
             known == principal and now < self._expires.get(hash, math.inf) for hash, known in self._principals.items()
         )
 
     def expired_between(self, start: float, end: float) -> bool:
         """Has any token expired in that time?"""
-        return any(start <= moment <= end for moment in self._expires.values())
+        moments = self._expires.values()
+        return any(start <= moment <= end for moment in moments) or self.verdicts.expired_between(start, end)
 
     def host_is_fine(self, host: str | None) -> bool:
         """Is this `Host` served? A web page that resolves its own name to our address must not reach us under it."""
@@ -132,6 +156,19 @@ class Authenticator:
             return parts.scheme in ("http", "https") and is_loopback(parts.hostname or "")
         except ValueError:
             return False
+
+
+def _verifiers(issuers: Sequence[Jwt], verifier: str | None) -> list[Verifier]:
+    found: list[Verifier] = []
+    if issuers:
+        from holdfast.gateway.callers.jwt import JwtVerifier  # PyJWT is read only where it is used
+
+        found.append(JwtVerifier(issuers))
+    if verifier is not None:
+        from holdfast.gateway.callers.plugin import PluginVerifier
+
+        found.append(PluginVerifier(verifier))
+    return found
 
 
 def _host_of(host: str) -> str | None:

@@ -209,7 +209,7 @@ class Program:
         read = Config(kept, config.entries, path)
         self.connections.limit_by(kept.clients)
         # First: a caller who is no longer let in must not be served while backends are changed.
-        front.authenticate_by(Authenticator(kept.auth, kept.listen))
+        front.authenticate_by(Authenticator(kept.auth, kept.listen, front.authenticator))
         try:
             check_tokens(kept)
         except ConfigError as error:  # taken over all the same: it may have taken tokens away

@@ -4,20 +4,20 @@ Unknown keys are refused. Files are read by `file.py`.
 """
 
 import re
-from datetime import UTC, datetime
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
 from holdfast.core.circuit import THRESHOLD
+from holdfast.gateway.config.callers import Auth
 from holdfast.gateway.config.observe import Observe
-from holdfast.gateway.config.part import MIB, Part, hash_checked
+from holdfast.gateway.config.part import MIB, Part
 from holdfast.links.target import RESERVED
 
 Seconds: TypeAlias = Annotated[float, Field(gt=0, le=10**9)]
 Reuse: TypeAlias = Literal["session", "principal", "shared", "call"]
 
-CALLERS_OWN = frozenset({"authorization", "proxy-authorization"})
+CALLERS_OWN = frozenset({"authorization", "cookie", "proxy-authorization"})
 """A caller's credentials for the gateway. They are sent to no server, which could act as the caller with them."""
 HOP_BY_HOP = frozenset(
     {"accept", "accept-encoding", "connection", "content-encoding", "content-type", "expect", "keep-alive",
@@ -82,51 +82,6 @@ class Listen(Part):
     max_body: int = Field(
         default=4 * MIB, ge=1024, description="Maximum bytes of a request's body; more is answered with 413."
     )
-
-
-class Token(Part):
-    """One caller's token, as its hash."""
-
-    hash: str = Field(description="`sha256:…`, as `holdfast token new` prints it.", repr=False)
-    principal: str = Field(min_length=1, max_length=200, description="The caller who has this token.")
-
-    expires: datetime | None = Field(
-        default=None,
-        strict=False,
-        description="When the token ends, like `2027-01-31T12:00:00Z`; open requests of its caller end then, too.",
-    )
-
-    @field_validator("expires")
-    @classmethod
-    def _in_utc(cls, value: datetime | None) -> datetime | None:
-        return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
-
-    @field_validator("principal")
-    @classmethod
-    def _somebody(cls, value: str) -> str:
-        if value in ("anonymous", "local"):
-            raise ValueError(f"{value!r} is the name of callers without a token; take another name")
-        return value
-
-    @field_validator("hash")
-    @classmethod
-    def _a_hash(cls, value: str) -> str:
-        return hash_checked(value)
-
-
-class Auth(Part):
-    """Who may call."""
-
-    tokens: tuple[Token, ...] = Field(default=(), description="Static bearer tokens, at least one.", strict=False)
-
-    @model_validator(mode="after")
-    def _different(self) -> "Auth":
-        if not self.tokens:
-            raise ValueError("has no tokens, so every caller would be refused; write 'auth: none' for no auth")
-        hashes = [token.hash for token in self.tokens]
-        if len(set(hashes)) != len(hashes):
-            raise ValueError("two tokens have the same hash; remove one of them")
-        return self
 
 
 class Sessions(Part):

@@ -15,6 +15,7 @@ from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import HoldfastError
 from holdfast.events import CallerRefused
 from holdfast.gateway.auth import Authenticator
+from holdfast.gateway.callers.verdicts import Verdicts
 from holdfast.gateway.fronts.http.bodies import COMMON, RequestBodies
 from holdfast.gateway.fronts.http.connections import most_of_one_caller
 from holdfast.gateway.fronts.http.http_2025 import Front2025
@@ -36,6 +37,11 @@ log = logging.getLogger("holdfast.gateway")
 
 _2025 = frozenset(VERSIONS[Era.Y2025])
 _2026 = frozenset(VERSIONS[Era.Y2026])
+_METADATA = [
+    (b"content-type", b"application/json"),
+    (b"cache-control", b"max-age=300"),
+    (b"access-control-allow-origin", b"*"),  # clients in web pages read it before they have a token
+]
 _TEXT = [(b"content-type", b"text/plain")]
 
 
@@ -53,6 +59,7 @@ class HttpFront:
         self.bodies = RequestBodies()
         self._readiness = Readiness(gateway)
         self._authenticator = Authenticator(gateway.settings.auth, gateway.settings.listen)
+        self._retired: list[Verdicts] = []
 
     @property
     def authenticator(self) -> Authenticator:
@@ -60,7 +67,9 @@ class HttpFront:
 
     def authenticate_by(self, authenticator: Authenticator) -> None:
         """Let callers in by another configuration, and end the requests of those that it no longer lets in."""
-        self._authenticator = authenticator
+        before, self._authenticator = self._authenticator, authenticator
+        if before.verdicts is not authenticator.verdicts:
+            self._retired.append(before.verdicts)
         self.end_refused()
 
     def end_refused(self) -> None:
@@ -74,6 +83,8 @@ class HttpFront:
         """Stop what still runs once no request is served."""
         self.keep_alive.close()
         await self._readiness.close()
+        for verdicts in (*self._retired, self._authenticator.verdicts):
+            await verdicts.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -121,6 +132,8 @@ class HttpFront:
             if not self._authenticator.host_is_fine(request.header(b"host")):
                 raise Refused(421, "this host is not served here; see listen.hosts")
             await self._metrics.answer(request)
+        elif path in self._authenticator.metadata.paths:
+            await request.reply(200, self._authenticator.metadata.document(*request.origin), _METADATA)
         elif path.rstrip("/") == endpoint.rstrip("/"):  # with a slash after it, it is the same endpoint
             await self._mcp(request)
         else:
@@ -137,9 +150,7 @@ class HttpFront:
                 await request.reply(204, headers=[(b"access-control-max-age", b"600")])
                 return
         authorization = request.header(b"authorization")
-        principal = self._authenticator.principal(authorization)
-        if principal is None:
-            raise _unauthorized()
+        principal = self._authenticator.principal(authorization) or await self._let_in(request, authorization)
         request.is_of(principal)
         if principal != ANONYMOUS:
             self._check_share(principal)
@@ -157,8 +168,24 @@ class HttpFront:
                     raise
                 task.uncancel()
                 if not request.begun:
-                    raise _unauthorized() from None
+                    raise self._unauthorized(request, authorization) from None
                 request.hang_up()
+
+    async def _let_in(self, request: Request, authorization: str | None) -> Principal:
+        """The caller whose token is verified now, or `Refused`."""
+        verified = await self._authenticator.verified(authorization)
+        if verified is None:
+            raise self._unauthorized(request, authorization)
+        if verified.lacks:
+            needed = " ".join(sorted(verified.lacks))
+            challenge = self._authenticator.metadata.challenge(*request.origin, "insufficient_scope")
+            raise Refused(403, f"the token lacks a scope that is needed here: {needed}", www_authenticate=challenge)
+        return verified.principal
+
+    def _unauthorized(self, request: Request, authorization: str | None) -> Refused:
+        error = None if authorization is None else "invalid_token"
+        challenge = self._authenticator.metadata.challenge(*request.origin, error)
+        return Refused(401, "a valid bearer token is needed", www_authenticate=challenge)
 
     def _check_share(self, principal: Principal) -> None:
         """Refuse a caller who has too many requests and streams open already."""
@@ -219,7 +246,3 @@ class HttpFront:
             what = "no GET stream; use subscriptions/listen" if is_get else "no sessions to delete"
             raise Refused(405, f"2026 has {what}", allow="POST")
         await (self._2025.get if is_get else self._2025.delete)(request, principal)
-
-
-def _unauthorized() -> Refused:
-    return Refused(401, "a valid bearer token is needed", www_authenticate='Bearer realm="holdfast"')

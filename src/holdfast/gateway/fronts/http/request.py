@@ -200,6 +200,11 @@ class Request:
         client = self._scope.get("client")
         return None if client is None else str(client[0])
 
+    @property
+    def origin(self) -> tuple[str, str | None]:
+        """Scheme and host by which its client reached us."""
+        return str(self._scope.get("scheme", "http")), self.header(b"host")
+
     def hang_up(self) -> None:
         """Close the connection, in the middle of an answer or not."""
         hang_up(self._send)
