@@ -309,6 +309,16 @@ class ClientLimits(Part):
         description="Maximum open requests and streams of one caller with a token, and at most half of all "
         "connections; more are answered with 503.",
     )
+    calls_per_second: float | None = Field(
+        default=None,
+        gt=0,
+        le=1_000_000,
+        description="Calls a second that one caller may make for long, in each process; more are answered with 429. "
+        "Without `auth`, all callers are one.",
+    )
+    burst: int | None = Field(
+        default=None, ge=1, description="Calls that it may make at once after a pause; by default those of one second."
+    )
     stream_bytes: int = Field(
         default=MIB,
         ge=1024,

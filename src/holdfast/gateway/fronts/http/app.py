@@ -6,6 +6,7 @@ specification names, and nothing that a client sends is answered with 500.
 
 import asyncio
 import logging
+import math
 import time
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from holdfast.core.models import ANONYMOUS, Principal
 from holdfast.errors import HoldfastError
 from holdfast.events import CallerRefused
 from holdfast.gateway.auth import Authenticator
+from holdfast.gateway.callers.limits import CallRates
 from holdfast.gateway.callers.verdicts import Verdicts
 from holdfast.gateway.fronts.http.bodies import COMMON, RequestBodies
 from holdfast.gateway.fronts.http.connections import most_of_one_caller
@@ -27,7 +29,7 @@ from holdfast.gateway.fronts.http.post_reply import Accepts
 from holdfast.gateway.fronts.http.request import Receive, Request, Scope, Send
 from holdfast.gateway.fronts.messages import Message, checked, decoded
 from holdfast.gateway.fronts.pipeline import Pipeline
-from holdfast.gateway.fronts.refusals import Refused
+from holdfast.gateway.fronts.refusals import UNAVAILABLE, Refused
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.process.readiness import Readiness
 from holdfast.links.codec import weight
@@ -60,6 +62,7 @@ class HttpFront:
         self._readiness = Readiness(gateway)
         self._authenticator = Authenticator(gateway.settings.auth, gateway.settings.listen)
         self._retired: list[Verdicts] = []
+        self._rates = CallRates(lambda: gateway.settings.clients)
 
     @property
     def authenticator(self) -> Authenticator:
@@ -194,6 +197,14 @@ class HttpFront:
             what = f"{most} requests and streams of yours are open, which is the most (clients.per_principal)"
             raise Refused.for_now(what)
 
+    def _check_rate(self, principal: Principal, calls: int = 1) -> None:
+        """Refuse a caller who makes more calls a second than it may."""
+        wait = self._rates.take(principal, calls)
+        if wait is not None:
+            seconds = str(max(1, math.ceil(wait)))
+            what = f"more calls than you may make (clients.calls_per_second); try again in {seconds} s"
+            raise Refused(429, what, code=UNAVAILABLE, retry_after=seconds)
+
     def _refuse_doubles(self, doubled: frozenset[bytes]) -> None:
         """A header that is passed to a backend, or names a session, must have one value."""
         deciding = {name for backend in self._gateway.backends.values() for name in backend.policy.pass_headers}
@@ -215,9 +226,17 @@ class HttpFront:
             if len(body) > COMMON:
                 held.grow_to(weight(found))
             if isinstance(found, list):
+                self._check_rate(principal, len(cast("list[Any]", found)))
                 await self._2025.post_batch(request, principal, cast("list[Any]", found), accepts)
                 return
             message = checked(found)
+            if message.is_request:
+                try:
+                    self._check_rate(principal)
+                except Refused as refused:
+                    self._report_refused(request, refused)
+                    await request.refuse(refused, message.id)
+                    return
             front = self._2026 if self._is_2026(request, message) else self._2025
             try:
                 await front.post(request, principal, message, accepts)
