@@ -34,7 +34,7 @@ SECONDS = 3_600
 TOOLS = (
     "blockbuster", "coverage", "dirty-equals", "fastapi", "inline-snapshot", "logfire", "opentelemetry-sdk", "psutil",
     "pytest-asyncio", "pytest-env", "pytest-examples", "pytest-mock", "pytest-recording", "pytest-retry", "trio",
-    "fastmcp-tasks", "openai-agents", "pydantic-ai-slim[mcp,openai,logfire]", "vcrpy",
+    "fastmcp-tasks", "openai-agents", "pydantic-ai-slim[mcp,openai,logfire]", "vcrpy<9",
 )  # fmt: skip
 """What the suites import besides what they test."""
 
@@ -80,7 +80,7 @@ FASTMCP = Suite(
         ),
         "tests/server/providers/proxy",
     ),
-    ("-o", "addopts=", "-o", "pythonpath=", "-o", "timeout=30"),
+    ("-o", "addopts=", "-o", "pythonpath=", "-o", "timeout=60"),
     ("transport", "gateway"),  # its sessions in this process go over the dispatcher in any case
 )  # fmt: skip
 PYDANTIC = Suite(
@@ -122,7 +122,7 @@ def run(python: Path, suite: Suite, checkout: Path, way: str, only: Sequence[str
     if suite is TYPESCRIPT:
         return _judged(typescript.run(checkout, results, log, SECONDS, only), suite, way, log)
     command = [
-        python, "-m", "pytest", "-q", "--tb=native", "--color=no", "--timeout=60", "-p", "no:cacheprovider",
+        python, "-m", "pytest", "-q", "--tb=native", "--color=no", "--timeout=90", "-p", "no:cacheprovider",
         "-p", "conformance.judges.plugin", "-p", suite.plugin, *suite.options, *(only or suite.tests),
     ]  # fmt: skip
     variables = {
