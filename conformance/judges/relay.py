@@ -76,7 +76,9 @@ def _bound(port: int) -> socket.socket:
 async def served(app: ASGI, port: int = 0) -> AsyncGenerator[str]:
     """An app on a socket, at that port where it is free."""
     sock = _bound(port)
-    config = uvicorn.Config(app, lifespan="off", log_config=None, ws="none", timeout_graceful_shutdown=0)  # pyright: ignore[reportArgumentType]
+    # Tests count the log records of their own servers.
+    quiet: dict[str, Any] = {"log_config": None, "log_level": "critical", "access_log": False}
+    config = uvicorn.Config(app, lifespan="off", ws="none", timeout_graceful_shutdown=0, **quiet)  # pyright: ignore[reportArgumentType]
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)

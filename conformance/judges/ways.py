@@ -82,7 +82,10 @@ async def gateway(target: HttpTarget | CommandTarget) -> AsyncGenerator[str]:
         "listen": {"port": 0},
         "store": "memory:",
         "naming": {"mode": "none"},
-        "sessions": {"steer": False},  # a client of both eras gets the one that it asks for first
+        "sessions": {
+            "steer": False,  # a client of both eras gets the one that it asks for first
+            "start": 15,  # seconds, for the slowest server of a busy machine
+        },
         "mcpServers": {"judged": entry},
     }
     async with Program(await asyncio.to_thread(_config, settings)).running() as program:

@@ -127,6 +127,7 @@ class Scripted:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         if request.method == "GET":
+            await asyncio.sleep(self.delays.get("GET", 0))
             return await self._stream(request, None) if self.era == "2025" else web.Response(status=405)
         if request.method == "DELETE":
             return web.Response(status=204)

@@ -63,6 +63,27 @@ async def test_the_reason_why_a_server_cancels_its_question_reaches_the_client(t
 
 
 @pytest.mark.promise("gateway.reverse")
+async def test_the_first_call_of_a_client_that_listens_waits_until_its_servers_stream_is_open(tmp_path: Path) -> None:
+    """A server that asks, or says something, on a stream that is not open yet loses it, and may wait for an answer."""
+    async with (
+        Scripted().serving() as server,
+        gateway(tmp_path, {"b": server.entry}) as program,
+        RawClient(program.url) as client,
+    ):
+        await until(lambda: server.listening == 1)  # the gateway's own
+        listening: list[int] = []
+        server.results["tools/call"] = lambda _: listening.append(server.listening) or {"content": []}
+        server.delays["GET"] = 0.2
+        await client.initialize()  # it may be asked nothing
+        async with client.stream():
+            assert program.gateway is not None
+            (session,) = program.gateway.sessions.live.values()
+            await until(lambda: session.notices.is_read)
+            await client.call("b__t")
+            assert listening == [2]
+
+
+@pytest.mark.promise("gateway.reverse")
 @pytest.mark.parametrize("count", [1, 2])
 async def test_progress_with_a_clients_own_token_goes_to_the_only_server(tmp_path: Path, count: int) -> None:
     async with Scripted().serving() as server, Scripted().serving() as other:

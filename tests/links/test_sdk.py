@@ -16,7 +16,7 @@ from holdfast.links import LinkDispatcher, LinkTransport, sdk
 from holdfast.stores import ManualClock
 from holdfast.testing import Fault, FaultServer
 from tests.deadlines import patience, until
-from tests.links.quick_links import link_to
+from tests.links.quick_links import link_to, tool
 from tests.links.server_process import RealServer
 
 pytestmark = pytest.mark.anyio
@@ -390,6 +390,25 @@ async def test_the_reason_of_a_servers_cancellation_reaches_the_transports_sessi
             server.push({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": taken_back})
             cancelled = (await for_session.receive()).message
             assert cancelled.params == {"requestId": question.id, "reason": "too late"}
+
+
+@pytest.mark.promise("link.sdk")
+async def test_the_reason_of_the_transports_session_for_a_cancellation_reaches_the_server() -> None:
+    async with FaultServer() as server, link_to(server.url) as link:
+        async with LinkTransport(link) as (for_session, from_session):
+            hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c"}}
+            start = types.JSONRPCRequest(jsonrpc="2.0", id=1, method="initialize", params=hello)
+            await from_session.send(SessionMessage(start))
+            await for_session.receive()
+            call = types.JSONRPCRequest(jsonrpc="2.0", id=2, method="tools/call", params=tool("wait", call="w"))
+            await from_session.send(SessionMessage(call))
+            await until(lambda: server.effects["w"])
+            given_up = {"requestId": 2, "reason": "the person left"}
+            notice = types.JSONRPCNotification(jsonrpc="2.0", method="notifications/cancelled", params=given_up)
+            await from_session.send(SessionMessage(notice))
+            await until(lambda: server.sessions.cancelled)
+            sent = [r.message for r in server.requests if (r.message or {}).get("method") == "notifications/cancelled"]
+            assert [each["params"]["reason"] for each in sent if each] == ["the person left"]
 
 
 @pytest.mark.promise("link.sdk")

@@ -19,7 +19,7 @@ TASKS = "tasks/"
 
 
 def is_foreign(method: str) -> bool:
-    """Is this a request that the protocol does not define?"""
+    """Is this a method that the protocol does not define, and that is not named like its tasks and notifications?"""
     return (
         method not in FROM_CLIENTS and method not in FROM_SERVERS and not method.startswith((TASKS, "notifications/"))
     )

@@ -14,6 +14,10 @@ T = TypeVar("T")
 FINISH_SECONDS = 1.0  # at most, for messages that should still reach a server before its link closes
 
 
+class CancelReason(str):
+    """The message of a `task.cancel()` for the server of the call that it ends: other messages are not for servers."""
+
+
 def cancelling() -> bool:
     """Whether the current task is being cancelled. If not, a CancelledError came from something that it waited for."""
     task = asyncio.current_task()

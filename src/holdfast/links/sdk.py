@@ -63,6 +63,7 @@ from holdfast.errors import (
     Unavailable,
     UsageError,
 )
+from holdfast.links.background import CancelReason
 from holdfast.links.backlog import DROPPABLE, Backlog
 from holdfast.links.calls.call import LISTEN
 from holdfast.links.calls.handlers import OnProgress, OnResumeToken, Params, RawProgress
@@ -487,9 +488,11 @@ class LinkTransport:
 
     def _take_notification(self, message: JSONRPCNotification) -> None:
         if message.method == CANCELLED:
-            task = self._calls.get((message.params or {}).get("requestId", ""))
+            params = message.params or {}
+            task = self._calls.get(params.get("requestId", ""))
             if task is not None:
-                task.cancel()  # the link notifies the server in the way of its era
+                reason = params.get("reason")  # the link notifies the server in the way of its era
+                task.cancel(CancelReason(reason) if isinstance(reason, str) else None)
                 return
             if self._link.era is not Era.Y2025:
                 return  # 2026 has no such notification over HTTP

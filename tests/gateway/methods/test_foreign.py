@@ -170,18 +170,23 @@ async def test_methods_of_the_protocol_are_not_passed_on_as_foreign(tmp_path: Pa
 
 @pytest.mark.promise("gateway.foreign-methods")
 @pytest.mark.parametrize("reuse", ["session", "principal", "shared"])
-async def test_notifications_of_the_client_reach_those_that_have_them_in_order(tmp_path: Path, reuse: str) -> None:
+@pytest.mark.parametrize("method", ["notifications/search/seen", "search/seen"])
+async def test_notifications_of_the_client_reach_those_that_have_them_in_order(
+    tmp_path: Path, reuse: str, method: str
+) -> None:
     near, far = having("2025", "near"), having("2025", "far", extensions={"x.example/search": {}})
     async with near.serving(), far.serving():
         servers = {"near": near.entry, "far": {**far.entry, "reuse": reuse}}
         async with gateway(tmp_path, servers, **two_users()) as program, RawClient(program.url, "ann") as client:
             await client.initialize()
+            await client.send({"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "far__t"}})  # no request
             for number in range(20):
-                said = {"jsonrpc": "2.0", "method": "notifications/search/seen", "params": {"n": number}}
+                said = {"jsonrpc": "2.0", "method": method, "params": {"n": number}}
                 assert (await client.send(said)).status == 202
-            await until(lambda: far.count("notifications/search/seen") == 20)
-            assert [each["n"] for each in far.params_of("notifications/search/seen")] == list(range(20))
-            assert near.count("notifications/search/seen") == 0
+            await until(lambda: far.count(method) == 20)
+            assert [each["n"] for each in far.params_of(method)] == list(range(20))
+            assert near.count(method) == 0
+            assert far.count("tools/call") == 0
 
 
 @pytest.mark.promise("gateway.foreign-methods")

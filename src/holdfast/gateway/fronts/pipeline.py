@@ -25,6 +25,7 @@ from holdfast.gateway.observer import RequestObserver
 from holdfast.gateway.sessions.questions import ReplyChannel
 from holdfast.gateway.sessions.record import Client
 from holdfast.gateway.sessions.session import GatewaySession
+from holdfast.links.background import CancelReason
 
 log = logging.getLogger("holdfast.gateway")
 
@@ -129,7 +130,8 @@ class Pipeline:
             id = message.params.get("requestId")
             task = calls.get(id) if isinstance(id, str | int) else None
             if task is not None:
-                task.cancel()
+                reason = message.params.get("reason")
+                task.cancel(CancelReason(reason) if isinstance(reason, str) else None)
         elif message.method == "notifications/roots/list_changed" and session is not None:
             session.links.notify_roots()
         elif session is not None and message.method is not None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from holdfast.core.eras import Era
-from holdfast.core.methods import NOTICES_FROM_CLIENTS
+from holdfast.core.methods import NOTICES_FROM_CLIENTS, is_foreign
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.links.passed_headers import HasHeaders
 from holdfast.gateway.calls.request_context import RequestContext
@@ -47,7 +47,7 @@ class ClientNotices:
         elif method == STATUS:
             for server in session.tasks.servers_of(params.get("taskId")):
                 self._put_by_choice(session, server, method, params, headers)
-        elif method not in NOTICES_FROM_CLIENTS and method.startswith("notifications/"):
+        elif method not in NOTICES_FROM_CLIENTS and (method.startswith("notifications/") or is_foreign(method)):
             context = RequestContext(session.principal, Era.Y2025, session, session.client, headers)
             owners = self._foreign.owners(context, method) if len(method) <= LONGEST_METHOD else []
             if not owners:

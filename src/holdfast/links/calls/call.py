@@ -173,7 +173,7 @@ class Call:
             if (
                 lifecycle.stream.opening is generation
                 and self._method in INPUT_METHODS
-                and self._context.settings.now.ours.capabilities
+                and (lifecycle.stream.has_listener or self._context.settings.now.ours.capabilities)
             ):
                 await lifecycle.stream.before_questions(generation, self._until)
                 if lifecycle.phase.closings != self._closings:

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.core.eras import Era, stamp_2026, unstamp
 from holdfast.core.verdicts import Broke, Seen, judge
-from holdfast.links.background import BackgroundTasks, cancelling
+from holdfast.links.background import BackgroundTasks, CancelReason, cancelling
 from holdfast.links.calls.errors import error_for
 from holdfast.links.calls.handlers import CallHandlers, OnProgress, Params
 from holdfast.links.calls.inbound import Inbound
@@ -23,6 +23,7 @@ from holdfast.links.trace import traced
 from holdfast.links.wires.base import Generation, Message, Patience, Reply, Resumption
 
 NO_HEADERS: Mapping[str, str] = {}
+CANCELLED = CancelReason("the caller was cancelled")
 
 
 class Exchanger:
@@ -82,10 +83,11 @@ class Exchanger:
                 self._inbound.receiver(generation, handlers, patience),
                 resumption,
             )
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if cancelling():
                 if resumption is None or generation.wire.owns_server:  # else it may be resumed
-                    self._cancel(generation, id, "the caller was cancelled")
+                    why = error.args[0] if error.args and isinstance(error.args[0], CancelReason) else CANCELLED
+                    self._cancel(generation, id, why)
                 raise
             # The wire was closed; the caller was not cancelled, so it must not see a CancelledError.
             return Reply(seen=Seen(era=generation.era, broke=Broke.AFTER_SEND), what="the exchange was torn down")

@@ -41,12 +41,14 @@ class ServerStream:
         self._current = current
         self._lost = lost
         self._task: asyncio.Task[None] | None = None
+        self.has_listener = False
+        """Somebody reads what comes on it: what a server sends while it is not open is lost."""
         self.opening: Generation | None = None
         """The generation whose stream may not be open yet. HTTP only."""
 
     def want(self) -> None:
         """Start reading the stream where `Options(stream=False)` had disabled it. 2025 only."""
-        self._wanted = True
+        self._wanted = self.has_listener = True
         if (generation := self._current()) is not None:
             self.start(generation)
 

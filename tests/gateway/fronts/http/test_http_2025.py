@@ -221,7 +221,8 @@ async def test_a_broken_answer_stream_is_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("gateway.front-2025")
-async def test_a_cancelled_call_is_cancelled_at_its_backend(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reason", ["the person left", None])
+async def test_a_cancelled_call_is_cancelled_at_its_backend(tmp_path: Path, reason: str | None) -> None:
     async with FaultServer() as http, gateway(tmp_path, {"counter": {"url": http.url}}) as program:
         async with RawClient(program.url) as client:
             await client.initialize()
@@ -229,10 +230,14 @@ async def test_a_cancelled_call_is_cancelled_at_its_backend(tmp_path: Path) -> N
                 client.send({"jsonrpc": "2.0", "id": "w", "method": "tools/call", "params": {"name": "counter__wait"}})
             )
             await until(lambda: any(request.method == "tools/call" for request in http.requests))
-            note = {"method": "notifications/cancelled", "params": {"requestId": "w"}}
+            params = {"requestId": "w", **({"reason": reason} if reason is not None else {})}
+            note = {"method": "notifications/cancelled", "params": params}
             assert (await client.send({"jsonrpc": "2.0", **note})).status == 202
             assert (await waiting).error["message"] == "Request cancelled"
             await until(lambda: http.sessions.cancelled)
+            (cancelled,) = [r.message for r in http.requests if (r.message or {}).get("method") == note["method"]]
+            assert cancelled is not None
+            assert cancelled["params"]["reason"] == (reason or "the caller was cancelled")
             assert (await client.call("counter__count")).text == "1"
 
 
