@@ -192,6 +192,13 @@ async def _run(
     caller, also, is_prompt = _identity(arguments)
     try:
         transaction = current_transaction()
+        if transaction is not None and transaction.has_begun:  # a nested call, which is written with the outer one
+            restore = transaction.snapshot()
+            try:
+                return await _filled_and_called(original, takes, caller, transaction, also, given)
+            except BaseException:
+                restore()
+                raise
         if transaction is not None or not any(each.writes for each in takes):
             return await _filled_and_called(original, takes, caller, transaction, also, given)
         async with _Alone(original.__name__) as transaction:

@@ -199,8 +199,15 @@ class SessionTable(Generic[S]):
             with suppress(NotFound, SessionExpired, Ended):
                 await store.touch(POINTERS, pointer)
 
+    async def take_in_call(self, handle: str) -> None:
+        """Take the turn on a session before it is written, where that is part of a call that has not taken it."""
+        transaction = current_transaction()
+        if transaction is not None and transaction.covers(self.store.place):
+            await transaction.take_found(self.store, (KIND, handle), wait=self.turn_wait, ttl=self.turn_ttl)
+
     async def end(self, handle: str) -> bool:
         """End a session and its companions; in a call that has taken it, at the end of the call."""
+        await self.take_in_call(self.check_handle(handle))
         was_alive = await ending.end(await self.store.open(), handle)
         transaction = current_transaction()
         if transaction is not None:
