@@ -220,7 +220,8 @@ async def _filled_and_called(
     with showing(also):
         filled = await _taken(takes, caller, transaction, also)
     if not filled.beside:
-        result = await _called(original, given | filled.values)
+        with showing(also):
+            result = await _called(original, given | filled.values)
     else:
         async with AsyncExitStack() as fillings:
             beside = [
@@ -230,7 +231,8 @@ async def _filled_and_called(
             ]
             for each in beside:
                 filled.values |= each.values
-            result = await _called(original, given | filled.values)
+            with showing(also):
+                result = await _called(original, given | filled.values)
             for each in beside:
                 each.done(result)
     for state, was in filled.reading:
