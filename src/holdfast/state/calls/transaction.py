@@ -20,7 +20,7 @@ from holdfast.events import TurnRefused, TurnTaken
 from holdfast.observers import deliver, is_observed
 from holdfast.state.calls.results import KEPT_SECONDS, Keyed
 from holdfast.state.calls.staged_store import StagedStore
-from holdfast.state.calls.stale_turns import TURN, lasts_too_long, release_stale
+from holdfast.state.calls.stale_turns import LEASE, TURN, lasts_too_long, release_stale
 from holdfast.state.calls.turn_line import begin_line, is_shared, line_of
 from holdfast.state.calls.turn_wait import FIRST_WAIT, LISTEN_SECONDS, give_way, wait_before_asking, wait_for_notice
 from holdfast.state.tool_errors import reworded
@@ -31,8 +31,6 @@ from holdfast.stores.contract import CLOSE_SECONDS, Store
 log = logging.getLogger(__name__)
 
 TURN_SECONDS = 60.0  # that a call waits for its turn
-LEASE = "lease-"
-"""What the owner of a lease's claim begins with."""
 TURN_TTL = 30.0  # after which the turn of a process that died is free; renewed at every third of it
 LOST_ANSWERS = 2  # after which the store is down, and says so
 _TURNS = Turns()
