@@ -87,6 +87,7 @@ async def test_a_session_that_a_failed_call_would_have_ended_lives_on(url: str) 
         assert (await begun.read()).pears == 3
 
 
+@pytest.mark.promise("state.call")
 async def test_a_call_that_is_written_does_not_fail_because_a_use_could_not_be_noted() -> None:
     async with holdfast.open_store("memory:") as store:
         carts = holdfast.Sessions(Cart, store)

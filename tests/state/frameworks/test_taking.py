@@ -383,6 +383,7 @@ async def test_everyones_session_is_written_in_turns_and_begins_anew_after_its_e
 
 
 @both_frameworks
+@pytest.mark.promise("state.call")
 async def test_what_only_reads_can_change_nothing_of_any_type_in_silence(framework: str) -> None:
     shelves = holdfast.Sessions(Shelf)
     shop = Server(framework)
@@ -418,6 +419,7 @@ async def test_what_only_reads_can_change_nothing_of_any_type_in_silence(framewo
 
 
 @both_frameworks
+@pytest.mark.promise("state.call")
 async def test_an_error_of_ours_in_the_body_of_a_tool_reaches_the_model(framework: str) -> None:
     baskets = holdfast.Sessions(Basket)
     shop = Server(framework)
