@@ -1,12 +1,13 @@
 """States that can't be changed: what a tool that only reads its session is given."""
 
+import copy
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar, cast
 
 from pydantic import BaseModel
 
 from holdfast.errors import UsageError
-from holdfast.state.model import FROZEN, SessionState
+from holdfast.state.model import FROZEN, PLAIN, SessionState
 
 S = TypeVar("S", bound=SessionState)
 
@@ -59,6 +60,8 @@ def _freeze_fields(model: BaseModel) -> None:
 
 
 def _frozen(value: Any) -> Any:
+    if type(value) in PLAIN:
+        return value
     if isinstance(value, BaseModel):
         copied = value.model_copy()
         _freeze_fields(copied)
@@ -71,4 +74,4 @@ def _frozen(value: Any) -> Any:
         return _SET(cast("set[Any]", value))
     if type(value) is tuple:
         return tuple(_frozen(each) for each in cast("tuple[Any, ...]", value))
-    return value
+    return copy.deepcopy(value)  # of a type that may change in silence: then it differs from what was read

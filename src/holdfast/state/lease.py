@@ -1,7 +1,6 @@
 """A lease: the exclusive right to a long turn on one session, claimed, renewed while it lasts, and released."""
 
 import asyncio
-import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from holdfast.core.models import Claim
 from holdfast.errors import Busy, HoldfastError
 from holdfast.state.calls.session_in_call import SessionInCall
-from holdfast.state.calls.transaction import LEASE
+from holdfast.state.calls.stale_turns import lease_owner, release_stale
 from holdfast.state.storage.entries import KIND
 from holdfast.state.storage.session_record import SessionRecord
 from holdfast.stores.base import to_the_end
@@ -48,13 +47,13 @@ class Lease:
     async def take(self) -> int:
         """Claim the lease; returns the fence that a write must carry. If cancelled meanwhile, the claim is released."""
         store = await self._record.table.store.open()
-        owner = f"{LEASE}{secrets.token_hex(8)}"
-        claiming = asyncio.ensure_future(store.claim(KIND, self._record.handle, owner=owner, ttl=self._ttl))
         try:
-            claim = await asyncio.shield(claiming)
-        except asyncio.CancelledError:
-            await to_the_end(_released(store, claiming))
-            raise
+            try:
+                claim = await self._claim(store)
+            except Busy:
+                if not await release_stale(store, [(KIND, self._record.handle)], self._record.table.turn_ttl):
+                    raise
+                claim = await self._claim(store)
         except Busy as error:  # its text names the holder, which the caller must not see
             raise Busy(
                 "another long turn on this session is in progress",
@@ -65,6 +64,15 @@ class Lease:
         renewing = asyncio.get_running_loop().create_task(self._renew(store, claim), name="renew lease")
         self._held = store, claim, renewing
         return claim.token
+
+    async def _claim(self, store: Store) -> Claim:
+        owner = lease_owner(self._ttl)
+        claiming = asyncio.ensure_future(store.claim(KIND, self._record.handle, owner=owner, ttl=self._ttl))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            await to_the_end(_released(store, claiming))
+            raise
 
     async def give_back(self) -> None:
         """Release it, even if the caller is cancelled meanwhile."""

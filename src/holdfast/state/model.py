@@ -44,20 +44,19 @@ def migrate(*, from_version: int, to_version: int | None = None) -> Callable[[F]
     return mark
 
 
-_PLAIN = frozenset((str, int, float, bool, type(None)))
+PLAIN = frozenset((str, int, float, bool, type(None)))
 
 
 def _copied(value: Any) -> Any:
     """A deep copy, without what `copy.deepcopy` needs for values that have no cycles and can't be changed."""
     kind = cast("type[object]", type(value))
-    if kind in _PLAIN:
+    if kind in PLAIN:
         return value
     if kind is list:
-        return [each if type(each) in _PLAIN else _copied(each) for each in cast("list[Any]", value)]
-    if kind is dict and all(type(name) in _PLAIN for name in cast("dict[Any, Any]", value)):
+        return [each if type(each) in PLAIN else _copied(each) for each in cast("list[Any]", value)]
+    if kind is dict and all(type(name) in PLAIN for name in cast("dict[Any, Any]", value)):
         return {
-            name: each if type(each) in _PLAIN else _copied(each)
-            for name, each in cast("dict[Any, Any]", value).items()
+            name: each if type(each) in PLAIN else _copied(each) for name, each in cast("dict[Any, Any]", value).items()
         }
     return copy.deepcopy(value)
 

@@ -1,14 +1,17 @@
 """`writes` and `reads` on both frameworks: what the model sees, what the tool gets, and what is kept of a call."""
 
 import asyncio
+from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import mcp
 import pytest
 from fastmcp import Client, FastMCP
 from mcp.server.mcpserver import MCPServer
+from pydantic import BaseModel, Field
 
 import holdfast
 from holdfast.state.frameworks.middleware import IDEMPOTENCY_KEY
@@ -26,6 +29,24 @@ class Basket(holdfast.SessionState):
 
 class Stock(holdfast.SessionState):
     pears: int = 3
+
+
+class Lid(BaseModel):
+    color: str = "blue"
+    marks: dict[str, int] = {}
+
+
+@dataclass
+class Label:
+    text: str = ""
+
+
+class Shelf(holdfast.SessionState):
+    boxes: dict[str, list[int]] = {}
+    lids: tuple[Lid, ...] = ()
+    queue: deque[int] = deque()
+    label: Label = Label()
+    counts: defaultdict[str, int] = Field(default_factory=lambda: defaultdict(int))
 
 
 class Server:
@@ -359,3 +380,59 @@ async def test_everyones_session_is_written_in_turns_and_begins_anew_after_its_e
         await baskets.end(answers[0][1])
         failed, said = await call("add")
         assert (failed, said.split()[0]) == (False, "1")
+
+
+@both_frameworks
+@pytest.mark.promise("state.call")
+async def test_what_only_reads_can_change_nothing_of_any_type_in_silence(framework: str) -> None:
+    shelves = holdfast.Sessions(Shelf)
+    shop = Server(framework)
+    shelves.install(shop.server)
+
+    @shop.tool
+    @shelves.reads
+    async def spoil(how: str, shelf: Shelf) -> str:
+        match how:
+            case "dict":
+                shelf.boxes["a"].append(1)
+            case "model":
+                shelf.lids[0].color = "red"
+            case "nested":
+                shelf.lids[0].marks["x"] = 1
+            case "deque":
+                shelf.queue.append(1)
+            case "dataclass":
+                shelf.label.text = "x"
+            case "default":
+                shelf.counts["new"]
+            case _:
+                return f"{len(shelf.queue)} {shelf.label.text} {len(shelf.counts)} {shelf.lids[0].marks}"
+        return "done"
+
+    async with shop.running() as call:
+        begun = await shelves.begin(state=Shelf(boxes={"a": []}, lids=(Lid(),)))
+        for how in ("dict", "model", "nested", "deque", "dataclass", "default"):
+            failed, said = await call("spoil", how=how, shelf_id=begun.handle)
+            assert failed, how
+            assert "only reads its session" in said, (how, said)
+        assert await call("spoil", how="", shelf_id=begun.handle) == (False, "0  0 {}")
+
+
+@both_frameworks
+@pytest.mark.promise("state.call")
+async def test_an_error_of_ours_in_the_body_of_a_tool_reaches_the_model(framework: str) -> None:
+    baskets = holdfast.Sessions(Basket)
+    shop = Server(framework)
+    baskets.install(shop.server)
+
+    @shop.tool
+    @baskets.writes
+    async def merge(other: str, basket: Basket) -> int:
+        basket.items += (await baskets.find(other)).state.items
+        return len(basket.items)
+
+    async with shop.running() as call:
+        begun = await baskets.begin()
+        failed, said = await call("merge", other="s_never", basket_id=begun.handle)
+        assert failed
+        assert "there is no such session; call create_basket to begin one" in said

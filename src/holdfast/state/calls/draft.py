@@ -63,6 +63,7 @@ class Draft(Generic[S]):
         def restore() -> None:
             model.become(self.state, state.model_copy(deep=True))
             self._labels, self.notes, self.move = list(labels), list(notes), move
+            self._is_open = True  # what has ended the session is taken back
 
         return restore
 

@@ -76,7 +76,16 @@ class SessionInCall(Generic[S]):
 
     def snapshot(self) -> Callable[[], None]:
         """A function that puts back what was gathered so far."""
-        return self.draft.snapshot() if self.draft is not None else _nothing
+        draft = self.draft
+        if draft is None:
+            return _nothing
+        restore = draft.snapshot()
+
+        def put_back() -> None:
+            self.draft = draft
+            restore()
+
+        return put_back
 
     async def save(self, label: str) -> None:
         """Stage what was gathered."""

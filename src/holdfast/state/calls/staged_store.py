@@ -4,6 +4,7 @@ Everything that uses a store works inside a call as outside of it, and stands or
 read under a turn is not read again.
 """
 
+import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
@@ -14,8 +15,13 @@ from typing import Any, NamedTuple, Self
 from holdfast.core.models import Claim, LogEntry, NoticeOrGap, Page, Reaped, Record, Turn, Write
 from holdfast.core.records import Key, State, absent, ended, expired
 from holdfast.core.values import JSON
-from holdfast.errors import Conflict, Ended, NotFound, SessionExpired, UsageError
+from holdfast.errors import Conflict, Ended, HoldfastError, NotFound, SessionExpired, UsageError
 from holdfast.stores.contract import PAGE, TOMBSTONE_SECONDS, Store
+
+log = logging.getLogger(__name__)
+
+GONE_SECONDS = 10.0  # for which a record without content stands where the process dies before it is ended
+_GONE: JSON = {"t": "", "v": 1, "state": {}}  # a session of no kind, which nobody finds
 
 
 class Staged(NamedTuple):
@@ -69,8 +75,25 @@ class StagedStore:
         staged, ends, touched = snapshot
         self._staged, self._ends, self._touched = dict(staged), dict(ends), set(touched)
 
+    def begins(self, key: Key) -> bool:
+        """Whether the call creates this record."""
+        staged = self._staged.get(key)
+        return staged is not None and staged.expect == 0
+
+    def created(self, kind: str, principal: str) -> list[Record]:
+        """The records of one caller that the call creates."""
+        staged = [each.record for (its_kind, _), each in self._staged.items() if its_kind == kind and not each.expect]
+        return [record for record in staged if record.principal == principal]
+
+    def is_ended(self, key: Key) -> bool:
+        """Whether the call ends this record."""
+        return key in self._ends
+
     async def write_all(self, claims: Mapping[Key, Claim]) -> None:
-        """Write everything in one step that also gives up the claims, which fence what they claim."""
+        """Write everything in one step that also gives up the claims, which fence what they claim.
+
+        A record that the call ends loses its content and its life in that step, and is marked as ended after it.
+        """
         writes = [
             Write(
                 each.record,
@@ -80,14 +103,26 @@ class StagedStore:
             )
             for key, each in self._staged.items()
         ]
+        for key in self._ends:
+            known = self._known.get(key)
+            if key in claims and known is not None and known.ended is None:
+                gone = replace(known, data=_GONE, idle=GONE_SECONDS)
+                writes.append(Write(gone, expect=known.rev, fence=claims[key].token))
         if writes or claims:
             await self._store.commit_all(writes, release=list(claims.values()))
+        # The call is written: what can't be done any more does not make it one that failed.
         for kind, id in self._touched - self._staged.keys() - self._ends.keys():
-            with suppress(NotFound, SessionExpired, Ended):
-                await self._store.touch(kind, id)
+            try:
+                with suppress(NotFound, SessionExpired, Ended):
+                    await self._store.touch(kind, id)
+            except HoldfastError as error:
+                log.warning("the idle time of %s/%.6s… was not restarted: %s", kind, id, error)
         for (kind, id), created in self._ends.items():
-            with suppress(Conflict):  # created again since
-                await self._store.end(kind, id, created=created)
+            try:
+                with suppress(Conflict):  # created again since
+                    await self._store.end(kind, id, created=created)
+            except HoldfastError as error:
+                log.warning("%s/%.6s… was not marked as ended, and expires: %s", kind, id, error)
 
     # The contract
 

@@ -20,7 +20,7 @@ from holdfast.events import TurnRefused, TurnTaken
 from holdfast.observers import deliver, is_observed
 from holdfast.state.calls.results import KEPT_SECONDS, Keyed
 from holdfast.state.calls.staged_store import StagedStore
-from holdfast.state.calls.stale_turns import TURN, lasts_too_long, release_stale
+from holdfast.state.calls.stale_turns import LEASE, TURN, lasts_too_long, release_stale
 from holdfast.state.calls.turn_line import begin_line, is_shared, line_of
 from holdfast.state.calls.turn_wait import FIRST_WAIT, LISTEN_SECONDS, give_way, wait_before_asking, wait_for_notice
 from holdfast.state.tool_errors import reworded
@@ -31,8 +31,6 @@ from holdfast.stores.contract import CLOSE_SECONDS, Store
 log = logging.getLogger(__name__)
 
 TURN_SECONDS = 60.0  # that a call waits for its turn
-LEASE = "lease-"
-"""What the owner of a lease's claim begins with."""
 TURN_TTL = 30.0  # after which the turn of a process that died is free; renewed at every third of it
 LOST_ANSWERS = 2  # after which the store is down, and says so
 _TURNS = Turns()
@@ -162,6 +160,15 @@ class Transaction:
         if is_observed():
             deliver(TurnTaken(time.time(), _kinds(wanted), time.monotonic() - since))
 
+    async def take_found(self, opener: Opener, key: Key, *, wait: float, ttl: float) -> None:
+        """Take the turn on a session that the call has found by itself, before it writes it: another call that has
+        the turn keeps what it does. A lease is meant to lose. A companion is written under its session's turn."""
+        kind, id = key
+        if key in self._claims or (kind, id.partition(".")[0]) in self._claims or self.staged.begins(key):
+            return
+        with suppress(Leased):
+            await self.take(opener, [key], wait=wait, ttl=ttl, over_leases=True)
+
     async def _claim(
         self,
         wanted: list[Key],
@@ -269,17 +276,18 @@ class Transaction:
 
     def snapshot(self) -> Callable[[], None]:
         """A function that puts back what was gathered so far, for a nested call that fails."""
+        saved_then, sessions = dict(self._saved), dict(self.sessions)
         drafts = {handle: saved.snapshot() for handle, saved in self._saved.items()}
         staged: Any = self._staged.snapshot() if self._staged is not None else ({}, {}, set())
         after = list(self._after)
 
         def restore() -> None:
-            for handle, saved in list(self._saved.items()):
-                if handle in drafts:
-                    drafts[handle]()
-                else:
+            for handle, saved in self._saved.items():
+                if handle not in drafts:
                     saved.drop_draft()
-                    del self._saved[handle], self.sessions[handle]
+            self._saved, self.sessions = dict(saved_then), dict(sessions)
+            for put_back in drafts.values():
+                put_back()
             if self._staged is not None:
                 self._staged.restore(staged)
             self._after = list(after)
@@ -305,7 +313,10 @@ class Transaction:
         finally:
             await self._close(released=done)
         for work in self._after:
-            await work()
+            try:
+                await work()
+            except HoldfastError as error:  # the call is written, and has not failed
+                log.warning("after a call: %s", error)
 
     async def _written(self) -> None:
         self._stop_renewing()

@@ -6,7 +6,7 @@ from typing import Any, TypeVar, cast
 
 from holdfast.core.phases import PhaseTable
 from holdfast.errors import Busy, Ended, HoldfastError, NotFound, SessionExpired, WrongPhase
-from holdfast.state.calls.transaction import LEASE
+from holdfast.state.calls.stale_turns import LEASE
 from holdfast.state.companions.insight import Insight
 from holdfast.state.companions.needs import ToolNeeds
 from holdfast.state.companions.record import CompanionRecord

@@ -192,6 +192,13 @@ async def _run(
     caller, also, is_prompt = _identity(arguments)
     try:
         transaction = current_transaction()
+        if transaction is not None and transaction.has_begun:  # a nested call, which is written with the outer one
+            restore = transaction.snapshot()
+            try:
+                return await _filled_and_called(original, takes, caller, transaction, also, given)
+            except BaseException:
+                restore()
+                raise
         if transaction is not None or not any(each.writes for each in takes):
             return await _filled_and_called(original, takes, caller, transaction, also, given)
         async with _Alone(original.__name__) as transaction:
@@ -213,7 +220,8 @@ async def _filled_and_called(
     with showing(also):
         filled = await _taken(takes, caller, transaction, also)
     if not filled.beside:
-        result = await _called(original, given | filled.values)
+        with showing(also):
+            result = await _called(original, given | filled.values)
     else:
         async with AsyncExitStack() as fillings:
             beside = [
@@ -223,7 +231,8 @@ async def _filled_and_called(
             ]
             for each in beside:
                 filled.values |= each.values
-            result = await _called(original, given | filled.values)
+            with showing(also):
+                result = await _called(original, given | filled.values)
             for each in beside:
                 each.done(result)
     for state, was in filled.reading:

@@ -219,11 +219,12 @@ class SessionRecord(Generic[S]):
         over: Record,
         beside: Record | None = None,
     ) -> None:
-        store = await self.table.store.open()
+        table, store = self.table, await self.table.store.open()
         write = Write(over.with_data(cast("JSON", data)), expect=over.rev, entries=entries, fence=fence)
         try:
+            await table.take_in_call(over.id)
             if fence is None and not isinstance(store, StagedStore):
-                table, others = self.table, () if beside is None else (Write(beside, expect=0),)
+                others = () if beside is None else (Write(beside, expect=0),)
                 self._record = await write_in_turn(table.store, write, others, wait=table.turn_wait, ttl=table.turn_ttl)
             elif beside is None:
                 self._record = await store.commit(write.record, expect=over.rev, entries=entries, fence=fence)

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from typing import Any, Generic, TypeVar, cast
 
-from holdfast.core.models import LogEntry, Principal, Record, check_name, check_seconds
+from holdfast.core.models import ANONYMOUS, LogEntry, Principal, Record, check_name, check_seconds
 from holdfast.core.values import JSON, members
 from holdfast.errors import Ended, NotFound, SessionExpired, UnstorableValue, UsageError
 from holdfast.state import model
@@ -19,10 +19,11 @@ from holdfast.state.model import SessionState
 from holdfast.state.storage import ending, records
 from holdfast.state.storage.entries import KIND, POINTERS
 from holdfast.state.storage.history import create_fork
-from holdfast.state.storage.quota import room
+from holdfast.state.storage.quota import check, counting, room
 from holdfast.state.storage.store_handle import StoreHandle
 from holdfast.state.turns import Turns
 from holdfast.stores.paging import cursor
+from holdfast.stores.update import UPDATE_SECONDS
 
 S = TypeVar("S", bound=SessionState)
 HISTORY = 200  # revisions that can be restored
@@ -116,11 +117,26 @@ class SessionTable(Generic[S]):
 
     @asynccontextmanager
     async def _counted(self, principal: Principal, quota: int) -> AsyncGenerator[None]:
-        async def count() -> int:
-            return len([record async for record in self.scan(principal)])
+        transaction = current_transaction()
+        if transaction is None or principal == ANONYMOUS or not transaction.covers(self.store.place):
 
-        async with room(await self.store.open(), self.name, principal, quota, count):
-            yield
+            async def count() -> int:
+                return len([record async for record in self.scan(principal)])
+
+            async with room(await self.store.open_real(), self.name, principal, quota, count):
+                yield
+            return
+        # It is there when the call is written: until then nobody else may count.
+        await transaction.take(self.store, [counting(self.name, principal)], wait=UPDATE_SECONDS, ttl=self.turn_ttl)
+        staged = transaction.staged
+
+        async def count_all() -> int:
+            new = [each for each in staged.created(KIND, principal) if members(each.data).get("t") == self.name]
+            kept = [record async for record in self.scan(principal) if not staged.is_ended((KIND, record.id))]
+            return len(new) + len(kept)
+
+        await check(staged, principal, quota, count_all, begun=len(staged.created(KIND, principal)))
+        yield
 
     async def _begin(
         self,
@@ -199,8 +215,15 @@ class SessionTable(Generic[S]):
             with suppress(NotFound, SessionExpired, Ended):
                 await store.touch(POINTERS, pointer)
 
+    async def take_in_call(self, handle: str) -> None:
+        """Take the turn on a session before it is written, where that is part of a call that has not taken it."""
+        transaction = current_transaction()
+        if transaction is not None and transaction.covers(self.store.place):
+            await transaction.take_found(self.store, (KIND, handle), wait=self.turn_wait, ttl=self.turn_ttl)
+
     async def end(self, handle: str) -> bool:
         """End a session and its companions; in a call that has taken it, at the end of the call."""
+        await self.take_in_call(self.check_handle(handle))
         was_alive = await ending.end(await self.store.open(), handle)
         transaction = current_transaction()
         if transaction is not None:
