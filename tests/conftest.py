@@ -4,6 +4,8 @@ import gc
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import settings
@@ -71,6 +73,14 @@ def valkey() -> Iterator[Valkey]:
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder for the admin sockets of gateways, with a path that is short enough for them."""
+    with TemporaryDirectory(prefix="holdfast-test-", dir="/tmp") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        yield Path(folder)
 
 
 @pytest.fixture(autouse=True)

@@ -113,6 +113,8 @@ def failing(folder: Path) -> dict[tuple[str, ...], list[str]]:
         ("serve",): [str(taken)],
         ("check",): [str(taken), "--keys-file", file],
         ("backends",): at,
+        ("top",): at,
+        ("tail",): at,
         ("demo",): ["--port", "0"],
         ("completion",): ["tcsh"],
         ("sessions", "ls"): at,

@@ -81,7 +81,8 @@ class Process:
         assert self._process is not None
         return self._process.pid
 
-    async def stop(self, signal_number: int = signal.SIGTERM) -> int:
+    async def stop(self, signal_number: int = signal.SIGTERM, *, others: bool = False) -> int:
+        """`others`: of other processes that the test has started, some still run."""
         process, self._process = self._process, None
         assert process is not None
         process.send_signal(signal_number)
@@ -89,7 +90,8 @@ class Process:
             assert process.stderr is not None
             await process.stderr.read()
             code = await process.wait()
-            await reaped()
+            if not others:
+                await reaped()
             return code
 
     def hup(self) -> None:

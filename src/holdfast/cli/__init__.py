@@ -50,6 +50,8 @@ app = Program(
         "serve": Lazy("gateway:serve", "Serve the servers of a file behind one endpoint."),
         "check": Lazy("gateway:check", "Show every mistake in a configuration."),
         "backends": Lazy("gateway:backends", "Show gateway processes and the state of their backends."),
+        "top": Lazy("top:top", "Show live what gateways do: sessions, backends, calls."),
+        "tail": Lazy("tail:tail", "Show the events of gateways as they come."),
         "demo": Lazy("gateway:demo", "Start three small servers behind a gateway."),
         "sessions": Group("sessions", "Sessions of the gateway: list, show, end.", _SESSIONS),
         "token": Group("token", "Tokens for callers.", {"new": Lazy("gateway:token_new", "Create a token.")}),

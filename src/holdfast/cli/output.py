@@ -24,13 +24,22 @@ def print_json(value: object, *, lines: bool = True, to: Stream = out) -> None:
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], whole: Collection[str] = ()) -> None:
     """Print rows in aligned columns. On a terminal that is too narrow, the widest cells are cut,
     except in the first column and in those named in `whole`."""
+    for number, line in enumerate(aligned(head, rows, out.width, whole)):
+        out.print(Styled(line, BOLD) if number == 0 else line)
+
+
+def aligned(
+    head: Sequence[str], rows: Sequence[Sequence[str]], available: int | None, whole: Collection[str] = ()
+) -> list[str]:
+    """The lines of a table, the head first, in `available` columns if that is possible."""
     cells = [head, *([inline(cell) for cell in row] for row in rows)]
     widths = [max(columns(row[index]) for row in cells) for index in range(len(head))]
-    if (available := out.width) is not None:
+    if available is not None:
         _fit(widths, available, [index for index, name in enumerate(head) if index and name not in whole])
-    for number, row in enumerate(cells):
-        line = _GAP.join(padded(cut(cell, width), width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        out.print(Styled(line, BOLD) if number == 0 else line)
+    return [
+        _GAP.join(padded(cut(cell, width), width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
 
 
 def _fit(widths: list[int], available: int, cuttable: Sequence[int]) -> None:

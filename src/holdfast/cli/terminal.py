@@ -103,9 +103,10 @@ class Stream:
 
     def print(self, *parts: str | Styled) -> None:
         """Print the parts on a line, with spaces between."""
-        self.write(" ".join(self._shown(part) for part in parts) + "\n")
+        self.write(" ".join(self.shown(part) for part in parts) + "\n")
 
-    def _shown(self, part: str | Styled) -> str:
+    def shown(self, part: str | Styled) -> str:
+        """The part as it is printed: escaped, with its style where styles are shown."""
         if isinstance(part, str):
             return printable(part)
         text = printable(part.text)

@@ -16,6 +16,8 @@ from holdfast.core.clock import SYSTEM, Clock
 from holdfast.core.models import Principal
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.events import GatewayStarted, GatewayStopped, Sink
+from holdfast.gateway.admin.server import AdminSocket
+from holdfast.gateway.admin.snapshot import Snapshots
 from holdfast.gateway.backends.backend import Backend
 from holdfast.gateway.backends.checks import HealthChecks
 from holdfast.gateway.backends.children import Children
@@ -99,6 +101,10 @@ class Gateway:
         self.parked = ParkedCalls(store, self._programs.owner, settings.sessions, self.lifecycle)
         self._seen = SeenByCallers()
         self.failures = FailureLog("the gateway")
+        self.admin = AdminSocket(
+            self._programs.owner,
+            Snapshots(self.sessions, self.backends, self._children, self.lifecycle, address),
+        )
         self._process = ProcessRecord(store, self._programs.owner, self.failures, self.describe)
         self._steering = Steering()
         for name, entry in config.entries.items():
@@ -166,6 +172,7 @@ class Gateway:
         return {
             **whereabouts(),
             "address": self._address,
+            "admin": self.admin.path,
             "sessions": len(self.sessions.live),
             "children": self.children,
             "backends": {
@@ -205,6 +212,7 @@ class Gateway:
         await self.sessions.task_ids.recall()
         await self._process.end_dead()
         self.announcements.lists_changed()
+        await self.admin.open()
         await self._process.write()
         if os.getpid() == 1:
             self._run(Orphans().watch(), "orphans")
@@ -261,6 +269,7 @@ class Gateway:
         await asyncio.gather(*(backend.close("shutdown", end=end) for backend in self.backends.values()))
         for backend in self.backends.values():
             await backend.close_pool()
+        await self.admin.close()
         await self._process.end()
         if self._began is not None:
             seconds = time.monotonic() - self._began

@@ -14,7 +14,7 @@ from typing import Any, Self, cast
 
 from holdfast.core.eras import NAMED_BY, Era
 from holdfast.core.handshake import Handshake, Ours
-from holdfast.core.lifecycle import LinkState
+from holdfast.core.lifecycle import CircuitState, LinkState
 from holdfast.core.retry import is_safe
 from holdfast.core.verdicts import judge
 from holdfast.errors import Busy, ErrorAnswer, UsageError
@@ -151,6 +151,11 @@ class Link:
         """Whether the server is a program or object that ends with this link."""
         generation = self.lifecycle.generation
         return generation is not None and generation.wire.owns_server
+
+    @property
+    def circuit(self) -> CircuitState:
+        """The state of its server's circuit, which all links to that server share."""
+        return self._calls.peer.circuit.state
 
     def statistics(self) -> LinkStatistics:
         """Counts since the link was made."""

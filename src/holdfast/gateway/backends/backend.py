@@ -19,6 +19,7 @@ from holdfast.errors import ConnectFailed, HoldfastError, NoBackend, OutcomeUnkn
 from holdfast.events import BackendItemLeftOut, BackendSessionReplaced, Event, HandshakeDone, LinkSessionReplaced, Sink
 from holdfast.gateway.backends.children import Children
 from holdfast.gateway.backends.health import BackendHealth
+from holdfast.gateway.backends.links.counts import LinkCounts
 from holdfast.gateway.backends.links.link import BackendLink
 from holdfast.gateway.backends.links.memories import SessionMemory, SharedMemory
 from holdfast.gateway.backends.links.passed_headers import HasHeaders, passed, with_passed
@@ -76,6 +77,7 @@ class Backend:
         self.lists = BackendLists(self, self.known_lists, self.links, listener)
         self.watches = ListWatches(self, self.known_lists, self.links)
         self.spares = Spares(name, self.policy.warm, children, self._new_spare)
+        self.counts = LinkCounts()
         self._server: str | None = None
         """The server's identity in the latest handshake, where its lists depend on the caller."""
         self._fetch_due = False
@@ -181,6 +183,7 @@ class Backend:
         if isinstance(target, HttpTarget) and self.is_per_caller:
             target = with_passed(target, lambda: backend_link.passed if backend_link is not None else {})
         link = Link(target, options, name=self.name)
+        self.counts.add(link)
         backend_link = BackendLink(self, link, session, memory, program, caller, passed)
         if on_request is None:
             link.inbound.handle(backend_link.on_question, _logs_first(backend_link, on_notification))
@@ -230,6 +233,9 @@ class Backend:
             self.health.note(error, session)
         else:
             self.health.note_refusal(error, session, caller, shows_up=answered and self.is_per_caller)
+
+    def link_closed(self, link: Link) -> None:
+        self.counts.close(link)
 
     def answered(self, caller: Principal | None) -> None:
         """A call was answered. That does not show that a server which is checked is up: it may still answer in old

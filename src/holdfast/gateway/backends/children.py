@@ -57,6 +57,10 @@ class Children:
     def count(self) -> int:
         return len(self._held)
 
+    def by_server(self) -> Counter[str]:
+        """How many run of each server."""
+        return Counter(program.server for program in self._held)
+
     async def take(self, program: Program) -> None:
         """Take a place; `NoBackend` if none is free and no idle program can make room."""
         if program in self._held:

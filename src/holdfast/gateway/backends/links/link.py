@@ -64,6 +64,10 @@ class LinkOwner(Protocol):
         """A link did not come up."""
         ...
 
+    def link_closed(self, link: Link) -> None:
+        """A link is closed, and will not be opened again."""
+        ...
+
 
 class BackendLink:
     """One link to a backend: a session's, a principal's, all clients', or one call's."""
@@ -275,6 +279,7 @@ class BackendLink:
             if self.owns is not None:
                 await self.owns.release()
             self.backend.children.give(self)
+            self.backend.link_closed(self.link)
             self._closed(reason)
 
     def _closed(self, reason: str) -> None:
