@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from holdfast.links.link import Link
+    from holdfast.sinks.observe import observe
     from holdfast.state.companions.companion import Companion
     from holdfast.state.companions.companions import Companions
     from holdfast.state.model import SessionState
@@ -63,6 +64,7 @@ __all__ = [
     "events",
     "links",
     "load_servers",
+    "observe",
     "open_store",
     "run",
     "state",
@@ -88,6 +90,7 @@ _HOMES = {
         "UsageError",
     ),
     "holdfast.links.link": ("Link",),
+    "holdfast.sinks.observe": ("observe",),
     "holdfast.state.companions.companion": ("Companion",),
     "holdfast.state.companions.companions": ("Companions",),
     "holdfast.state.model": ("SessionState",),

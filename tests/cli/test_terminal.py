@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.cli.terminal import GREEN, Stream, Styled, columns, cut, inline, padded, printable
+from holdfast.cli.terminal import GREEN, Stream, Styled, columns, cut, inline, padded
+from holdfast.sinks.shown import printable
 from holdfast.stores import Record
 from tests.deadlines import patience
 

@@ -4,12 +4,11 @@ import asyncio
 import gc
 import getpass
 import json as json_module
-import logging
-import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 from pydantic import ValidationError
@@ -28,7 +27,10 @@ from holdfast.gateway.backends.ownership import PROCESSES
 from holdfast.gateway.config.callers import Token
 from holdfast.gateway.config.file import Config, Mistake, load_config, read_config
 from holdfast.gateway.sessions.record import KIND, record_id
-from holdfast.observers import deliver
+from holdfast.links.trace import current_trace_id
+from holdfast.observers import add_observer, deliver, remove_observer
+from holdfast.sinks.logs.output import Choice, Level, Logging
+from holdfast.sinks.logs.sink import LogSink
 from holdfast.stores import open_store
 
 T = TypeVar("T")
@@ -46,7 +48,13 @@ _store = store_option("The gateway's store, e.g. sqlite:///g.db")
 @click.option("--stdio", is_flag=True, help="Serve one client over stdin and stdout.")
 @keys_option
 @click.option("--insecure", is_flag=True, help="Allow binding beyond loopback without auth.")
-@click.option("--verbose", "-v", is_flag=True, help="Log at level INFO, not WARNING.")
+@click.option(
+    "--log-format",
+    type=click.Choice(get_args(Choice)),
+    help="The form of lines on stderr; auto: text on a terminal, else JSON. By default the file's observe.logs.",
+)
+@click.option("--log-level", type=click.Choice(get_args(Level)), help="The least severe lines that are written.")
+@click.option("--verbose", "-v", is_flag=True, help="The same as --log-level info.")
 @click.option("--json", is_flag=True, help="Print the address as one line of JSON when ready, and errors as JSON.")
 def serve(
     config: Path,
@@ -56,20 +64,20 @@ def serve(
     stdio: bool,
     keys_file: Path | None,
     insecure: bool,
+    log_format: Choice | None,
+    log_level: Level | None,
     verbose: bool,
     json: bool,
 ) -> None:
     """Serve the servers of a file behind one endpoint."""
     if json and stdio:
         raise click.UsageError("--json prints to stdout, which --stdio uses for messages")
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    log_level = log_level or ("info" if verbose else None)
 
     async def main() -> None:
         loaded = _with(load_config(config), host, port, store)
+        wanted = loaded.settings.observe.logs
+        logs.choose(log_level or wanted.level, log_format or wanted.format)
         keys = read_keys(keys_file)
         if stdio:
             from holdfast.gateway.fronts.stdio import serve_stdio
@@ -96,7 +104,21 @@ def serve(
 
         await Program(loaded, insecure=insecure, keys=keys).serve(ready)
 
-    _run(main())
+    with _logging(log_level or "warning", log_format or "auto") as logs:
+        _run(main())
+
+
+@contextmanager
+def _logging(level: Level = "warning", format: Choice = "text") -> Generator[Logging]:
+    """With log lines on stderr, also of what happens."""
+    logs, sink = Logging(level, format, colour=err.has_colour, trace_id=current_trace_id), LogSink()
+    add_observer(sink)
+    try:
+        yield logs
+    finally:
+        remove_observer(sink)
+        sink.close()
+        logs.close()
 
 
 def _with(config: Config, host: str | None, port: int | None, store: str | None) -> Config:
@@ -253,7 +275,8 @@ def sessions_end(id: str, config: Path, store: str | None, keys_file: Path | Non
                 for backend in gateway.backends.values():
                     await backend.close_pool()
 
-    ended = asyncio.run(main())
+    with _logging():
+        ended = asyncio.run(main())
     if json:
         print_json({"session": id, "ended": ended})
     else:
@@ -333,11 +356,12 @@ def demo(check: bool, port: int, json: bool) -> None:
 
     if json and not check:
         raise click.UsageError("--json needs --check")
-    if not check:
-        _run(show.serve(out.print, port))
-        return
     lines: list[str] = []
-    good = _run(show.check(lines.append if json else out.print))
+    with _logging():
+        if not check:
+            _run(show.serve(out.print, port))
+            return
+        good = _run(show.check(lines.append if json else out.print))
     if json:
         print_json({"ok": good, "lines": lines})
     if not good:

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
-from holdfast.cli.terminal import BOLD, Stream, Styled, columns, cut, err, inline, out, padded, printable
+from holdfast.cli.terminal import BOLD, Stream, Styled, columns, cut, err, inline, out, padded
+from holdfast.sinks.shown import printable
 
 _GAP = "  "  # between the columns of a table
 _NARROWEST = 8  # columns that a cell keeps

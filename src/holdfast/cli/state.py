@@ -14,10 +14,11 @@ import click
 from holdfast.cli.keys import keys_option, read_keys
 from holdfast.cli.output import moment, print_json, table
 from holdfast.cli.program import argument, command, json_option, store_option
-from holdfast.cli.terminal import BOLD, Styled, err, indented, inline, out, printable
+from holdfast.cli.terminal import BOLD, Styled, err, indented, inline, out
 from holdfast.core.models import ANONYMOUS, LogEntry, Record
 from holdfast.core.values import members
 from holdfast.errors import CorruptRecord
+from holdfast.sinks.shown import printable
 from holdfast.state.storage import ending, records
 from holdfast.state.storage.entries import KIND
 from holdfast.stores import open_store

@@ -1,6 +1,5 @@
 """Standard output and standard error: text as a terminal may show it, its width in columns, styles."""
 
-import json
 import os
 import re
 import shutil
@@ -9,17 +8,9 @@ import unicodedata
 from dataclasses import dataclass
 from typing import TextIO
 
-# Control characters, and what reorders or hides text. Joiners stay: scripts and emoji need them.
-_CONTROL = re.compile(
-    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff"
-    "\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
-)
+from holdfast.sinks.shown import printable
+
 _ESCAPES = re.compile(r"\\u[0-9a-f]{4}|\\[bfnrt]|.", re.DOTALL)
-
-
-def printable(text: str) -> str:
-    """The text with every control character except line ends escaped, as JSON does it."""
-    return _CONTROL.sub(_escape, text)
 
 
 def inline(text: str) -> str:
@@ -30,10 +21,6 @@ def inline(text: str) -> str:
 def indented(text: str) -> str:
     """The text with all lines but the first indented, so that none looks like a line of ours."""
     return text.replace("\n", "\n    ")
-
-
-def _escape(found: re.Match[str]) -> str:
-    return json.dumps(found.group())[1:-1]
 
 
 def columns(text: str) -> int:

@@ -7,7 +7,7 @@ shows nothing of other callers is logged once until that caller succeeds.
 import logging
 
 from holdfast.core.models import Principal
-from holdfast.errors import HoldfastError, NoBackend
+from holdfast.errors import CircuitOpen, HoldfastError, NoBackend
 
 log = logging.getLogger("holdfast.gateway")
 
@@ -18,8 +18,9 @@ CALLERS = 1024  # failures of single callers that are remembered; the oldest giv
 class FailureLog:
     """The failures of one backend, or of the gateway itself."""
 
-    def __init__(self, whose: str) -> None:
+    def __init__(self, whose: str, backend: str | None = None) -> None:
         self._whose = whose
+        self._backend = backend
         self._logged: set[tuple[object, ...]] = set()
         self._of_callers: dict[tuple[Principal, tuple[object, ...]], None] = {}
 
@@ -27,6 +28,8 @@ class FailureLog:
         """Log a failure with all that is known of it, unless the same kind was logged already, for all callers or as
         this caller's own."""
         error, kind = _kind_of(error)
+        if isinstance(error, CircuitOpen) and self._logged:
+            return  # it follows from the failures that were logged
         if kind in self._logged or (caller is not None and (caller, kind) in self._of_callers):
             return
         if len(self._logged) < KINDS:
@@ -45,7 +48,8 @@ class FailureLog:
             self._log(error)
 
     def _log(self, error: HoldfastError) -> None:
-        log.warning("%s: %s: %s", self._whose, type(error).__name__, error)
+        kind = type(error).__name__
+        log.warning("%s: %s: %s", self._whose, kind, error, extra={"backend": self._backend, "error": kind})
 
     def clear(self, caller: Principal | None = None) -> None:
         """Log the next failure, whatever its kind: it works again, for this caller if there is one."""

@@ -5,7 +5,6 @@ It wires the parts, starts and stops them, and takes over another configuration.
 
 import asyncio
 import contextlib
-import logging
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
@@ -46,8 +45,6 @@ from holdfast.gateway.sessions.registry import Sessions
 from holdfast.observers import deliver
 from holdfast.stores.contract import Store
 from holdfast.version import __version__
-
-log = logging.getLogger("holdfast.gateway")
 
 STOP_SECONDS = 5.0  # for background tasks to take their cancellation
 
@@ -297,4 +294,3 @@ class Gateway:
         self.announcements.lists_changed()
         self.checks.check_all()  # before the old ones have drained
         await outdated.close(self.settings.sessions.drain)
-        log.info("the configuration was read again")

@@ -17,7 +17,7 @@ from holdfast.gateway.fronts.messages import Message
 from holdfast.gateway.fronts.refusals import CANCELLED, Refused
 from holdfast.links.calls.observed import NAMED, named
 from holdfast.links.trace import SERVER, Span, begin_span, is_tracing
-from holdfast.observers import deliver, is_observed
+from holdfast.observers import deliver, wants_each
 
 _CLIENT_TEXT = 100  # characters of a client's name and version
 
@@ -77,7 +77,7 @@ class ServedRequest:
                 span.note(holdfast__backend=context.backend)
             span.end(outcome, code, error, context.client.version, session.key if session is not None else None)
         sink = self._observer.sink
-        if not is_observed(sink):
+        if not wants_each(sink):
             return
         arguments = self._params.get("arguments") if self._method in NAMED else None
         deliver(
@@ -117,7 +117,7 @@ class RequestObserver:
         """None if nobody observes."""
         if is_tracing():
             span = self._span(context, method, params)
-        elif is_observed(self.sink):
+        elif wants_each(self.sink):
             span = None
         else:
             return None

@@ -12,7 +12,7 @@ from holdfast.core.eras import Why
 from holdfast.events import Event, HandshakeDone, MemoryFailed, SessionNotOffered, Sink, StrayMessage
 from holdfast.links.options import LinkStatistics
 from holdfast.links.wires.base import Generation
-from holdfast.observers import deliver, is_observed
+from holdfast.observers import deliver, is_observed, say, says_itself, wants_each
 
 log = logging.getLogger("holdfast.links")
 
@@ -55,17 +55,19 @@ class LinkReporter:
 
     def event(self, kind: type[Any], **fields: Any) -> None:
         """Deliver an event; it is created only if somebody gets it."""
-        if is_observed(self._sink):
+        if is_observed(self._sink) or says_itself(log):
             self.deliver(kind(at=self._clock.now(), server=self.server, **fields))
 
     def deliver(self, event: Event) -> None:
         """Deliver an event that exists."""
         deliver(event, self._sink)
+        if says_itself(log):
+            say(log, event)
 
     @property
     def reports_requests(self) -> bool:
         """Does anybody want an event for each request?"""
-        if is_observed():
+        if wants_each() or says_itself(log):
             return True
         return self._sink is not None and (self._wants_requests is None or self._wants_requests())
 

@@ -151,6 +151,14 @@ def traced(params: dict[str, Any]) -> dict[str, Any]:
     return {**params, "_meta": meta}
 
 
+def current_trace_id() -> str | None:
+    """The trace that the current span belongs to, for log lines."""
+    if "opentelemetry.trace" not in sys.modules:  # not imported: no span can be active
+        return None
+    context = _api().get_current_span().get_span_context()
+    return f"{context.trace_id:032x}" if context.is_valid else None
+
+
 class _Api:
     """What we use of OpenTelemetry's API."""
 

@@ -22,6 +22,10 @@ class FanOut:
     def __init__(self, sinks: Sequence[ClosableSink]) -> None:
         self._sinks = tuple(sinks)
 
+    @property
+    def wants_each(self) -> bool:
+        return any(getattr(sink, "wants_each", True) for sink in self._sinks)
+
     def __call__(self, event: Event) -> None:
         for sink in self._sinks:
             pass_on(event, sink)

@@ -17,7 +17,7 @@ from holdfast.core.records import EncodedWrite, Key, Row, settle_all
 from holdfast.core.values import JSON
 from holdfast.errors import CorruptRecord, HoldfastError, LeaseClosed, StoreDown, UsageError, WriteUnsettled
 from holdfast.events import Event, ListenerFailed, Sink, StoreAnswered, StoreClosed
-from holdfast.observers import deliver, is_observed
+from holdfast.observers import deliver, is_observed, wants_each
 from holdfast.stores.codec import Codec, check_claims, check_keys
 from holdfast.stores.contract import CLOSE_SECONDS
 from holdfast.stores.notices import Listeners
@@ -87,7 +87,7 @@ class BaseStore:
                 f"the store {self.url} is open already", store=self.url, remedy="open a second store for a second use"
             )
         self._loop = asyncio.get_running_loop()
-        if is_observed(self._on_event):
+        if wants_each(self._on_event):
             self._time_operations()
         try:
             await to_the_end(self._open())

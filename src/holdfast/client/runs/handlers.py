@@ -8,7 +8,7 @@ from typing import TypeAlias
 from holdfast.client.callbacks import Callbacks
 from holdfast.client.declaration import ServerDeclaration
 from holdfast.events import Event, LinkSessionReplaced, Sink
-from holdfast.observers import deliver, pass_on
+from holdfast.observers import deliver, pass_on, say, says_itself
 
 log = logging.getLogger("holdfast.client")
 
@@ -75,6 +75,8 @@ class RunHandlers:
     def report(self, event: Event) -> None:
         """Deliver an event of the run itself."""
         deliver(event)
+        if says_itself(log):
+            say(log, event)
         for handlers in self._all:
             if handlers.on_event is not None:
                 pass_on(event, handlers.on_event)

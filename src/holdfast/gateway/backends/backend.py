@@ -127,7 +127,7 @@ class Backend:
         """Report what can't be offered of these lists. `known` was reported before."""
         for what in catalogue.left_out:
             if what not in known:
-                log.warning("backend %r: left out of its lists: %s", self.name, what)
+                log.warning("backend %r: left out of its lists: %s", self.name, what, extra={"backend": self.name})
                 self.emit(BackendItemLeftOut(time.time(), self.name, what))
 
     # Links

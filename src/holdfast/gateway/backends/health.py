@@ -36,7 +36,7 @@ class BackendHealth:
         self.state: State = "unknown"
         self.since = clock.now()
         self.why: str | None = None
-        self.failures = FailureLog(f"backend {name!r}")
+        self.failures = FailureLog(f"backend {name!r}", name)
         self.next_try = 0.0
         self._tries = 0
 
@@ -78,7 +78,7 @@ class BackendHealth:
         before, self.state, self.why = self.state, state, why
         if state == "up":
             if self._tries:
-                log.warning("backend %r is up again", self._name)
+                log.warning("backend %r is up again", self._name, extra={"backend": self._name})
             self._tries = 0
         if state != before:
             self.since = self._clock.now()

@@ -215,7 +215,12 @@ class BackendCalls:
             try:
                 await session.record.add_task(server, made)
             except HoldfastError as error:
-                log.warning("session %s: a task will not be listed: %s", session.key[:8], error.what)
+                log.warning(
+                    "session %s: a task will not be listed: %s",
+                    session.key[:8],
+                    error.what,
+                    extra={"session": session.key},
+                )
         return changed
 
 

@@ -51,7 +51,12 @@ class ClientNotices:
             context = RequestContext(session.principal, Era.Y2025, session, session.client, headers)
             owners = self._foreign.owners(context, method) if len(method) <= LONGEST_METHOD else []
             if not owners:
-                log.info("session %s: no server has the notification %r", session.key[:8], method[:80])
+                log.info(
+                    "session %s: no server has the notification %r",
+                    session.key[:8],
+                    method[:80],
+                    extra={"session": session.key},
+                )
             for backend in owners:
                 self._put_by_choice(session, backend.name, method, params, headers)
 

@@ -234,7 +234,12 @@ class SessionLinks(Mapping[str, BackendLink]):
                 try:
                     await backend_link.link.notify("notifications/roots/list_changed")
                 except HoldfastError as error:
-                    log.warning("session %s: roots: %s", self._session.record.key[:8], error)
+                    log.warning(
+                        "session %s: roots: %s",
+                        self._session.record.key[:8],
+                        error,
+                        extra={"session": self._session.record.key},
+                    )
         finally:
             del self._roots_due[name]
 

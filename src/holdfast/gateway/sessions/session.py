@@ -178,7 +178,7 @@ class GatewaySession:
     def _done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("session %s: %s: %s", self.key[:8], task.get_name(), error)
+            log.warning("session %s: %s: %s", self.key[:8], task.get_name(), error, extra={"session": self.key})
 
     @property
     def idle_seconds(self) -> float:

@@ -43,4 +43,10 @@ async def _start(session: GatewaySession, backend: Backend) -> None:
             await backend.lists.refresh(backend_link.link)
         backend.spares.warm_up(session.client.ours)
     except HoldfastError as error:
-        log.info("session %s: %s did not start: %s", session.key[:8], backend.name, error.what)
+        log.info(
+            "session %s: %s did not start: %s",
+            session.key[:8],
+            backend.name,
+            error.what,
+            extra={"session": session.key},
+        )

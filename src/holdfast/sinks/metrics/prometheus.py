@@ -2,11 +2,22 @@
 
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+    start_http_server,
+)
 from prometheus_client.metrics import MetricWrapperBase
 
+from holdfast.errors import UsageError
 from holdfast.sinks.metrics.catalogue import METRICS, Metric
 from holdfast.sinks.metrics.figures import Reading
+
+HOST = "127.0.0.1"
 
 
 class PrometheusMeter:
@@ -53,6 +64,29 @@ class PrometheusMeter:
             metric = self._metrics[name]
             series = self._series[name, labels] = metric.labels(*labels) if labels else metric
         return series
+
+
+class MetricsServer:
+    """A page of metrics on a port of loopback, in threads of its own."""
+
+    def __init__(self, meter: PrometheusMeter, port: int) -> None:
+        """`port` 0 takes a free one."""
+        try:
+            self._server, self._thread = start_http_server(port, HOST, meter.registry)
+        except (OSError, OverflowError) as error:
+            raise UsageError(
+                f"metrics can't be served at port {port}: {error}", remedy="take a free one: metrics=0"
+            ) from error
+        self.port: int = self._server.server_port
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}/metrics"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
 
 
 def _made(metric: Metric, registry: CollectorRegistry) -> MetricWrapperBase:

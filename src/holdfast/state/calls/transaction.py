@@ -17,7 +17,7 @@ from holdfast.core.models import Claim, Record, Write
 from holdfast.core.records import Key
 from holdfast.errors import Busy, Conflict, HoldfastError, UsageError, WriteUnsettled
 from holdfast.events import TurnRefused, TurnTaken
-from holdfast.observers import deliver, is_observed
+from holdfast.observers import deliver, is_observed, wants_each
 from holdfast.state.calls.results import KEPT_SECONDS, Keyed
 from holdfast.state.calls.staged_store import StagedStore
 from holdfast.state.calls.stale_turns import LEASE, TURN, lasts_too_long, release_stale
@@ -157,7 +157,7 @@ class Transaction:
                 deliver(TurnRefused(time.time(), _kinds(wanted), time.monotonic() - since))
             raise
         self._names += names
-        if is_observed():
+        if wants_each():
             deliver(TurnTaken(time.time(), _kinds(wanted), time.monotonic() - since))
 
     async def take_found(self, opener: Opener, key: Key, *, wait: float, ttl: float) -> None:

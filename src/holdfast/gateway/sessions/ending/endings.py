@@ -76,7 +76,7 @@ class Endings:
     def _ended(self, session: GatewaySession, task: "asyncio.Task[None]") -> None:
         self._ending.pop(session.id, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("session %s could not be ended: %s", session.key[:8], error)
+            log.error("session %s could not be ended: %s", session.key[:8], error, extra={"session": session.key})
 
     async def _end(self, session: GatewaySession, reason: str, announce: bool, cut_calls: bool) -> None:
         if session.state not in (GatewaySessionState.OPEN, GatewaySessionState.STARTING):
@@ -88,7 +88,9 @@ class Endings:
             try:
                 await self._store.publish(TOPIC, {"ended": session.key, "cut_calls": cut_calls})
             except HoldfastError as error:
-                log.warning("session %s: its end was not announced: %s", session.key[:8], error)
+                log.warning(
+                    "session %s: its end was not announced: %s", session.key[:8], error, extra={"session": session.key}
+                )
         await session.drain(0.0 if cut_calls else self._settings.drain)
         if announce:
             await self._stored.end_at_servers(session.key, session.unopened())

@@ -91,7 +91,9 @@ class StoredSessions:
         )
         for name, failed in zip(entries, results, strict=True):
             if isinstance(failed, BaseException):
-                log.warning("session %s at %s is left to expire there: %s", key[:8], name, failed)
+                log.warning(
+                    "session %s at %s is left to expire there: %s", key[:8], name, failed, extra={"session": key}
+                )
 
     async def _end_at_server(self, name: str, entry: Mapping[str, Any]) -> None:
         backend, raw = self._backends.get(name), entry.get("saved")

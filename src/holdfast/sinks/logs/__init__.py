@@ -1,0 +1,1 @@
+"""Log lines for operators: which events are lines, how lines look, how they reach stderr."""
