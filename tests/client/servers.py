@@ -10,7 +10,12 @@ from holdfast.testing import FaultServer, stdio_target
 from tests.links.quick_links import FAST
 
 FASTER = holdfast.links.Limits(
-    **{**{name: getattr(FAST, name) for name in FAST.__dataclass_fields__}, "exit": 0.5, "handshake": 5}
+    **{
+        **{name: getattr(FAST, name) for name in FAST.__dataclass_fields__},
+        "exit": 0.5,
+        "handshake": 5,
+        "program_handshake": 20,
+    }
 )
 
 

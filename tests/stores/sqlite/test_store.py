@@ -83,7 +83,8 @@ async def test_an_older_schema_is_migrated_and_a_newer_one_is_refused(
     seen: list[object] = []
     async with holdfast.open_store(url, on_event=seen.append) as store:
         made = await store.commit(Record("k", "a", data=1), expect=0)
-    assert [type(event) for event in seen] == [events.StoreMigrated, events.StoreOpened, events.StoreClosed]
+    kinds = [type(event) for event in seen if not isinstance(event, events.StoreAnswered)]
+    assert kinds == [events.StoreMigrated, events.StoreOpened, events.StoreClosed]
     with monkeypatch.context() as patch:
         patch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, lambda _: ["CREATE TABLE holdfast_extra (x INTEGER)"]])
         seen.clear()

@@ -199,7 +199,11 @@ _LINES: Mapping[type[Any], tuple[str, Callable[[Any], Line | None]]] = {
     StoreOpened: ("stores", lambda event: Line(INFO, f"the store {event.store} is open")),
     StoreMigrated: (
         "stores",
-        lambda event: Line(WARNING, f"{event.store} was migrated from schema {event.before} to {event.after}"),
+        lambda event: (
+            Line(WARNING, f"{event.store} was migrated from schema {event.before} to {event.after}")
+            if event.before
+            else Line(INFO, f"{event.store} was created, with schema {event.after}")
+        ),
     ),
     StoreClosed: ("stores", lambda event: Line(DEBUG, f"the store {event.store} was closed")),
     RecordsReaped: (
