@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.events import Event, StoreClosed
-from holdfast.observers import add_observer, deliver, is_observed, remove_observer
+from holdfast.observers import add_observer, deliver, is_observed, remove_observer, wants_each
 
 EVENT = StoreClosed(1.0, "memory:")
 
@@ -51,3 +51,25 @@ def test_a_sink_that_raises_is_logged_once_until_it_works_again(caplog: pytest.L
         broken = True
         deliver(EVENT, sink)
     assert (len(caplog.records), len(seen)) == (2, 1)
+
+
+@pytest.mark.promise("observe.observers")
+def test_what_comes_with_every_call_is_built_only_for_those_who_use_it() -> None:
+    class Coarse:
+        wants_each = False
+
+        def __call__(self, event: Event) -> None: ...
+
+    coarse, fine = Coarse(), list[Event]().append
+    assert not wants_each()
+    assert not wants_each(coarse)
+    add_observer(coarse)
+    try:
+        assert is_observed()
+        assert not wants_each()
+        assert wants_each(fine)
+        add_observer(fine)
+        assert wants_each()
+    finally:
+        remove_observer(fine)
+        remove_observer(coarse)

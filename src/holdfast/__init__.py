@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from holdfast.links.link import Link
-    from holdfast.sinks.observe import observe
+    from holdfast.observation import observe
     from holdfast.state.companions.companion import Companion
     from holdfast.state.companions.companions import Companions
     from holdfast.state.model import SessionState
@@ -90,7 +90,7 @@ _HOMES = {
         "UsageError",
     ),
     "holdfast.links.link": ("Link",),
-    "holdfast.sinks.observe": ("observe",),
+    "holdfast.observation": ("observe",),
     "holdfast.state.companions.companion": ("Companion",),
     "holdfast.state.companions.companions": ("Companions",),
     "holdfast.state.model": ("SessionState",),

@@ -46,7 +46,10 @@ def wants_each(sink: Sink | None = None) -> bool:
     """Would anybody use the events that come with every call?"""
     if sink is not None and getattr(sink, "wants_each", True):
         return True
-    return bool(_observers) and any(getattr(each, "wants_each", True) for each in _observers)
+    for observer in _observers:  # noqa: SIM110 (each call comes here: a generator is slow)
+        if getattr(observer, "wants_each", True):
+            return True
+    return False
 
 
 def says_itself(log: logging.Logger) -> bool:

@@ -31,7 +31,7 @@ def test_a_json_line_is_one_line_of_ascii_with_the_fields_that_are_known() -> No
 
 @pytest.mark.promise("observe.logs")
 def test_text_is_for_terminals_and_shows_ids_that_the_message_lacks() -> None:
-    plain = TextFormatter().format(record("session abcd: %s", HOSTILE, session="abcd", request=7, trace_id="f" * 32))
+    plain = TextFormatter().format(record("session abcd: %s 7", HOSTILE, session="abcd", request=7, trace_id="f" * 32))
     first, second = plain.split("\n")
     assert first.startswith("1970-01-01T00:00:00.500Z WARNING holdfast.test: session abcd: a\\u001b[31m\\r")
     assert second.startswith("    ERROR forged\\u0000\\u2028b\\ud800")

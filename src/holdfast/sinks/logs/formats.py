@@ -17,7 +17,7 @@ FIELDS = (
     "changed", "store", "left_out", "trace_id",
 )  # fmt: skip
 """Attributes that a record of ours may have: they are members of its JSON object."""
-_IDS = ("session", "request", "trace_id")  # shown behind a text that does not name them
+_IDS = ("session", "request", "trace_id")  # shown behind a text, except a session that it names
 _COLOURS = {logging.WARNING: "33", logging.ERROR: "1;31", logging.CRITICAL: "1;31"}
 
 
@@ -35,7 +35,7 @@ class TextFormatter(logging.Formatter):
         text = _message(record)
         for name in _IDS:
             value = record.__dict__.get(name)
-            if value is not None and str(value) not in text:
+            if value is not None and not (name == "session" and str(value) in text):
                 text += f" {name}={value}"
         if (traceback := _traceback(record)) is not None:
             text += f"\n{traceback}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry import trace
 from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast
@@ -127,6 +128,20 @@ async def test_sinks_that_block_or_raise_delay_and_fail_no_call(
         finally:
             go.set()
             await asyncio.to_thread(observed.close)
+
+
+@pytest.mark.anyio
+@pytest.mark.promise("observe.logs")
+async def test_each_line_in_a_span_names_its_trace(capfd: pytest.CaptureFixture[str]) -> None:
+    span = trace.NonRecordingSpan(trace.SpanContext(0xABC, 0xDEF, is_remote=False))
+    with holdfast.observe(logs="json"):
+        async with FaultServer() as http:
+            with trace.use_span(span):
+                await replaced_once(http)
+            await replaced_once(http)
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    ids = [line.get("trace_id") for line in lines if line.get("event") in ("RunBegan", "RunEnded")]
+    assert ids == [f"{0xABC:032x}", f"{0xABC:032x}", None, None]
 
 
 @pytest.mark.promise("observe.programs")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from holdfast.errors import UsageError
 from holdfast.events import Sink
+from holdfast.links.trace import current_trace_id
 from holdfast.observers import add_observer, remove_observer
 from holdfast.sinks.audit.entries import Entries
 from holdfast.sinks.audit.files import AuditFile
@@ -95,7 +96,7 @@ class Observation:
             raise UsageError("another holdfast.observe() logs already", remedy="close that one, or leave out logs=")
         _logging.append(self)
         if logs is not True:
-            self._closing.append(Logging(level, logs, logger="holdfast"))
+            self._closing.append(Logging(level, logs, logger="holdfast", trace_id=current_trace_id))
         self._add_sink(LogSink())
 
     def _figures(self, port: int) -> Figures:
