@@ -70,6 +70,7 @@ async def test_a_quota_holds_in_parallel_calls_with_keys_over_two_replicas(url: 
                 async with asyncio.timeout(patience(30)):
                     answers = await asyncio.gather(*keyed)
             assert await one.holder(*counting("Basket", principal_of(None))) is None
+            await one.erase(principal_of(None))
         finally:
             auth_context_var.reset(was)
         refused = [each.content[0].text for each in answers if each.is_error]
@@ -103,3 +104,4 @@ async def test_sessions_that_one_call_begins_and_ends_count_for_it(url: str) -> 
             assert begun in [each.handle for each in await baskets.all(owner)]
         with pytest.raises(holdfast.errors.LimitReached):
             await baskets.begin(owner)  # and nobody holds the count
+        await store.erase(owner)
