@@ -236,3 +236,32 @@ async def test_a_key_that_is_no_text_is_refused() -> None:
         wrong = await client.call_tool("list_baskets", {}, meta={IDEMPOTENCY_KEY: 7}, raise_on_error=False)
         assert wrong.is_error
         assert "is not text" in str(wrong.content)
+
+
+@both
+@pytest.mark.promise("state.keys")
+async def test_an_empty_argument_for_the_key_is_none_and_an_empty_one_in_meta_is_refused(framework: str) -> None:
+    sessions = holdfast.Sessions(Basket)
+    begun = await sessions.begin()
+    server: Any = FastMCP("shop") if framework == "fastmcp" else MCPServer("shop")
+    sessions.install(server, tools=False)
+
+    @(server.tool if framework == "fastmcp" else server.tool())
+    @sessions.writes
+    async def add(basket: Basket, idempotency_key: str = "") -> int:
+        basket.items.append("x")
+        return len(basket.items)
+
+    client: Any = Client(server) if framework == "fastmcp" else mcp.Client(server)
+    extra: dict[str, Any] = {"raise_on_error": False} if framework == "fastmcp" else {}
+    async with client:
+
+        async def call(meta: dict[str, Any] | None = None, **given: Any) -> tuple[bool, str]:
+            answer = await client.call_tool("add", {"basket_id": begun.handle, **given}, meta=meta, **extra)
+            return answer.is_error, answer.content[0].text
+
+        assert [await call(idempotency_key="") for _ in range(2)] == [(False, "1"), (False, "2")]  # a model's default
+        assert [await call(idempotency_key="k") for _ in range(2)] == [(False, "3"), (False, "3")]
+        failed, said = await call({IDEMPOTENCY_KEY: ""})
+        assert failed
+        assert "is not text of at least one character" in said

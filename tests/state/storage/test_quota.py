@@ -15,6 +15,7 @@ import holdfast
 from holdfast.core.models import Principal
 from holdfast.state.frameworks.injection import principal_of
 from holdfast.state.frameworks.middleware import IDEMPOTENCY_KEY
+from holdfast.state.identity import Identity
 from holdfast.state.storage.quota import counting
 from tests.deadlines import patience
 
@@ -70,6 +71,7 @@ async def test_a_quota_holds_in_parallel_calls_with_keys_over_two_replicas(url: 
                 async with asyncio.timeout(patience(30)):
                     answers = await asyncio.gather(*keyed)
             assert await one.holder(*counting("Basket", principal_of(None))) is None
+            await one.erase(principal_of(None))
         finally:
             auth_context_var.reset(was)
         refused = [each.content[0].text for each in answers if each.is_error]
@@ -103,3 +105,36 @@ async def test_sessions_that_one_call_begins_and_ends_count_for_it(url: str) -> 
             assert begun in [each.handle for each in await baskets.all(owner)]
         with pytest.raises(holdfast.errors.LimitReached):
             await baskets.begin(owner)  # and nobody holds the count
+        await store.erase(owner)
+
+
+@pytest.mark.promise("state.quota")
+async def test_a_call_that_has_begun_a_session_can_begin_the_caller_s_own_as_well() -> None:
+    owner = Principal(f"alice-{secrets.token_hex(4)}")
+    async with holdfast.open_store("memory:") as store:
+        chain = [holdfast.state.FromArgument(), holdfast.state.FromPrincipal()]
+        baskets = holdfast.Sessions(Basket, store, quota=2, identity=chain)
+        desks = holdfast.Sessions(Desk, store)
+        desk = await desks.begin()
+        server = shop(baskets, desks, owner)
+
+        @server.tool()
+        @desks.writes
+        async def pair(desk: Desk) -> int:
+            desk.calls += 1
+            await baskets.begin(owner)
+            await baskets.find_for(Identity(owner))
+            return desk.calls
+
+        async with mcp.Client(server) as client, asyncio.timeout(patience(10)):
+            answer = await client.call_tool("pair", {"desk_id": desk.handle})
+            assert not answer.is_error, answer.content
+            again = await client.call_tool("pair", {"desk_id": desk.handle})
+            assert again.is_error
+            assert len(await baskets.all(owner)) == 2
+            for each in await baskets.all(owner):
+                await each.end()
+            baskets.table._quota = 1
+            both = await client.call_tool("pair", {"desk_id": desk.handle})
+            assert both.is_error  # the one that the call begins is counted
+        assert await baskets.all(owner) == []

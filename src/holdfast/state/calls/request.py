@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from holdfast.core.records import Key
 from holdfast.state.calls.transaction import Transaction
 
 
@@ -20,6 +21,7 @@ class Scope:
         prefix: str = "",
         transaction: Transaction | None = None,
         is_sdk: bool = False,
+        outside: Transaction | None = None,
     ) -> None:
         self.request = request
         self.values = values
@@ -31,6 +33,8 @@ class Scope:
         """Of the call under way; nested calls share it."""
         self.is_sdk = is_sdk
         """Whether the server is an MCPServer."""
+        self.outside = outside
+        """The transaction of which what is written is no part for a while."""
 
     def nested(self, arguments: Mapping[str, Any] | None = None, prefix: str = "") -> "Scope":
         copied = {scope: copy.deepcopy(value) for scope, value in self.values.items()}
@@ -48,6 +52,14 @@ def current_transaction() -> Transaction | None:
     return transaction if transaction is not None and transaction.is_open else None
 
 
+def with_turn(key: Key) -> Transaction | None:
+    """The transaction of the call under way, if it has its turn on this name, also while something is written that is
+    no part of it."""
+    scope = SCOPE.get()
+    transaction = (scope.transaction or scope.outside) if scope is not None else None
+    return transaction if transaction is not None and transaction.is_open and key in transaction.held else None
+
+
 @contextmanager
 def outside_transaction() -> Generator[None]:
     """What is written inside the block stands, whatever becomes of the call."""
@@ -55,7 +67,9 @@ def outside_transaction() -> Generator[None]:
     if scope is None or scope.transaction is None:
         yield
         return
-    token = SCOPE.set(Scope(scope.request, scope.values, scope.arguments, scope.prefix, None, scope.is_sdk))
+    token = SCOPE.set(
+        Scope(scope.request, scope.values, scope.arguments, scope.prefix, None, scope.is_sdk, scope.transaction)
+    )
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ read under a turn is not read again.
 
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from types import TracebackType
@@ -61,6 +61,11 @@ class StagedStore:
         """Records that can't change under the call's turns, dead ones included."""
         for turn in turns:
             self._known[turn.claim.kind, turn.claim.id] = turn.record
+
+    def forget(self, keys: Collection[Key]) -> None:
+        """The call gives its turns on these records up: they may change."""
+        for key in keys:
+            self._known.pop(key, None)
 
     def known(self, key: Key) -> Record | None:
         """What was read with the turn on this name."""

@@ -93,6 +93,11 @@ class Transaction:
         """Whether the call has taken anything."""
         return self._staged is not None
 
+    @property
+    def held(self) -> set[Key]:
+        """The names on which the call has its turn."""
+        return set(self._claims)
+
     def covers(self, place: object) -> bool:
         """Whether writes to the store at this place are part of the call."""
         return self.is_open and self._staged is not None and self._place == place
@@ -159,6 +164,19 @@ class Transaction:
         self._names += names
         if wants_each():
             deliver(TurnTaken(time.time(), _kinds(wanted), time.monotonic() - since))
+
+    async def give_up(self, keys: Collection[Key]) -> None:
+        """Give turns back under which nothing was done: what they were taken for has ended."""
+        assert self._store is not None
+        for key in keys:
+            with suppress(HoldfastError):  # then it runs out by itself
+                await self._store.release(self._claims[key])
+            del self._claims[key]  # not before: if the call is cancelled meanwhile, its end releases it
+        self.staged.forget(keys)
+        self._say_released(keys)
+        names = [f"{kind}/{id}" for kind, id in keys]
+        self._names = [name for name in self._names if name not in names]
+        _give_back(names)
 
     async def take_found(self, opener: Opener, key: Key, *, wait: float, ttl: float) -> None:
         """Take the turn on a session that the call has found by itself, before it writes it: another call that has
@@ -246,9 +264,12 @@ class Transaction:
         while True:
             for key, claim in list(self._claims.items()):
                 try:
-                    self._claims[key] = await self._store.renew(claim, ttl=self._ttl)
+                    renewed = await self._store.renew(claim, ttl=self._ttl)
+                    if key in self._claims:  # it may have been given up meanwhile
+                        self._claims[key] = renewed
                 except Conflict:
-                    return  # the commit will be refused, and says so
+                    if key in self._claims:
+                        return  # the commit will be refused, and says so
                 except HoldfastError as error:
                     log.warning("a turn was not renewed, and is tried again: %s", error)
             await asyncio.sleep(self._ttl / 3)

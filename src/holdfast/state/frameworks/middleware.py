@@ -189,7 +189,9 @@ def _starts_task(tool: Any, context: Any, request: Request | None) -> bool:
 def _keyed(caller: Identity, name: str, method: str) -> Keyed | None:
     """The call with its idempotency key, if it has one."""
     key = caller.meta.get(IDEMPOTENCY_KEY)
-    key = caller.arguments.get("idempotency_key") if key is None else key
+    if key is None:
+        key = caller.arguments.get("idempotency_key")
+        key = None if key == "" else key  # a model gives what it leaves out as an empty text
     if key is None or method != "tools/call":
         return None
     return Keyed.of(key, caller.principal, name, dict(caller.arguments))

@@ -81,33 +81,44 @@ async def take_with_result(
 async def take_to_write(
     places: Sequence[Place], caller: Identity, transaction: Transaction, also: type[Exception] | None
 ) -> list[Session[Any]]:
-    """The sessions under the call's turn, with a draft each."""
+    """The sessions under the call's turn, with a draft each.
+
+    A session that stands for a caller and turns out to have ended is given up with all that was taken beside it, before
+    the one that follows is taken: turns are taken in the order of names, and a key's result is beside the sessions.
+    """
     keyed = transaction.keyed if not transaction.has_begun else None
-    result = (
-        keyed.place((each.handle for each in places), shared=any(each.shared for each in places)) if keyed else None
-    )
     for place in places:
         await transaction.begin(place.sessions.table.store)
-    names = {each.key for each in places if each.handle not in transaction.sessions}
     with showing(also):
-        await take_with_result(transaction, places[0].sessions.table, names, result)
-    return [await _draft(place, caller, transaction, also) for place in places]
+        for last in (False, False, True):
+            handles = [each.handle for each in places]
+            result = keyed.place(handles, shared=any(each.shared for each in places)) if keyed else None
+            names = {each.key for each in places if each.handle not in transaction.sessions}
+            before = transaction.held
+            await take_with_result(transaction, places[0].sessions.table, names, result)
+            if last or not any(_is_over(each, transaction) for each in places):
+                break
+            over = [_is_over(each, transaction) for each in places]
+            await transaction.give_up(transaction.held - before)
+            places = [await _current(each) if is_over else each for each, is_over in zip(places, over, strict=True)]
+    return [_draft(place, caller, transaction, also) for place in places]
 
 
-async def _draft(
-    place: Place, caller: Identity, transaction: Transaction, also: type[Exception] | None
-) -> Session[Any]:
+def _is_over(place: Place, transaction: Transaction) -> bool:
+    """Whether a session that stands for a caller has ended: another one follows."""
+    if not isinstance(place.found, Key) or place.handle in transaction.sessions:
+        return False
+    record = transaction.record(place.key)
+    return record is None or record.ended is not None
+
+
+def _draft(place: Place, caller: Identity, transaction: Transaction, also: type[Exception] | None) -> Session[Any]:
     table = place.sessions.table
     known = transaction.sessions.get(place.handle)
     if known is not None and known.record.table is table and known.principal == place.principal:
         return cast("Session[Any]", known)
-    record = transaction.record(place.key)
-    if isinstance(place.found, Key) and (record is None or record.ended is not None):
-        place = await _current(place)
-        await transaction.take(table.store, [place.key], wait=table.turn_wait, ttl=table.turn_ttl)
-        record = transaction.record(place.key)
     session = Session(
-        SessionRecord(table, *table.check(record, place.handle, place.principal)),
+        SessionRecord(table, *table.check(transaction.record(place.key), place.handle, place.principal)),
         shared_with=caller.principal if place.shared else None,
         also=also,
     )

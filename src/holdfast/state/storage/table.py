@@ -12,7 +12,7 @@ from holdfast.core.models import ANONYMOUS, LogEntry, Principal, Record, check_n
 from holdfast.core.values import JSON, members
 from holdfast.errors import Ended, NotFound, SessionExpired, UnstorableValue, UsageError
 from holdfast.state import model
-from holdfast.state.calls.request import ENDS_SO, current_transaction, known_as
+from holdfast.state.calls.request import ENDS_SO, current_transaction, known_as, with_turn
 from holdfast.state.calls.transaction import TURN_SECONDS, TURN_TTL
 from holdfast.state.identity import Key
 from holdfast.state.model import SessionState
@@ -117,26 +117,28 @@ class SessionTable(Generic[S]):
 
     @asynccontextmanager
     async def _counted(self, principal: Principal, quota: int) -> AsyncGenerator[None]:
-        transaction = current_transaction()
-        if transaction is None or principal == ANONYMOUS or not transaction.covers(self.store.place):
+        turn = counting(self.name, principal)
+        counted, transaction = with_turn(turn), current_transaction()
+        is_part = transaction is not None and transaction.covers(self.store.place)
+        if counted is None and transaction is not None and is_part and principal != ANONYMOUS:
+            # One long call would keep all anonymous callers waiting: for them the count is not exact.
+            await transaction.take(self.store, [turn], wait=UPDATE_SECONDS, ttl=self.turn_ttl)
+            counted = transaction
+        store = await self.store.open_real()
+        new = counted.staged.created(KIND, principal) if counted is not None else []
 
-            async def count() -> int:
-                return len([record async for record in self.scan(principal)])
+        async def count() -> int:
+            kept = [record.id async for record in self.scan(principal)]
+            if counted is not None:  # what its call begins is there when that is written; nobody else counts until then
+                kept = [handle for handle in kept if not counted.staged.is_ended((KIND, handle))]
+            return len(kept) + len([each for each in new if members(each.data).get("t") == self.name])
 
-            async with room(await self.store.open_real(), self.name, principal, quota, count):
+        if counted is None:
+            async with room(store, self.name, principal, quota, count):
                 yield
-            return
-        # It is there when the call is written: until then nobody else may count.
-        await transaction.take(self.store, [counting(self.name, principal)], wait=UPDATE_SECONDS, ttl=self.turn_ttl)
-        staged = transaction.staged
-
-        async def count_all() -> int:
-            new = [each for each in staged.created(KIND, principal) if members(each.data).get("t") == self.name]
-            kept = [record async for record in self.scan(principal) if not staged.is_ended((KIND, record.id))]
-            return len(new) + len(kept)
-
-        await check(staged, principal, quota, count_all, begun=len(staged.created(KIND, principal)))
-        yield
+        else:
+            await check(store, principal, quota, count, begun=len(new))
+            yield
 
     async def _begin(
         self,
