@@ -49,7 +49,7 @@ async def measured(backend: str, folder: Path, observe: dict[str, Any]) -> tuple
 
 
 async def main() -> None:
-    collector = subprocess.Popen([sys.executable, "-c", COLLECTOR], stdout=subprocess.PIPE, text=True)
+    collector = subprocess.Popen([sys.executable, "-c", COLLECTOR], stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220
     assert collector.stdout is not None
     endpoint = f"http://127.0.0.1:{collector.stdout.readline().strip()}"
     ways: dict[str, dict[str, Any]] = {"no provider": {}}

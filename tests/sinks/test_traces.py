@@ -139,3 +139,25 @@ if child: assert os.waitpid(child, 0)[1] == 0
     with collecting() as (seen, url):
         ran(script, WHERE=url)
     assert sorted(span.name for span in seen.spans) == ["after", "child", "parent"]
+
+
+@pytest.mark.promise("observe.traces")
+def test_spans_that_do_not_fit_are_dropped_and_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("holdfast.sinks.traces.CLOSE_SECONDS", 0.2)
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "20")
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "10")
+    with collecting(hangs=True) as (seen, url):
+        opened = open_traces(endpoint=url)
+        for _ in range(10):
+            trace.get_tracer("app").start_span("x").end()
+        assert seen.asked.wait(patience(10))  # ten are on their way, and ninety more come
+        for _ in range(90):
+            trace.get_tracer("app").start_span("x").end()
+        opened.close()
+    told = [record.getMessage() for record in caplog.records]
+    assert [text for text in told if "dropped" in text] == [
+        "spans are dropped: 20 wait to be sent, and are not sent fast enough"
+    ]
+    assert not [record for record in caplog.records if record.name.startswith("opentelemetry")]

@@ -101,8 +101,8 @@ def is_tracing() -> bool:
 
 
 def begin_client_span(method: str, name: str | None, attributes: Mapping[str, Any], meta: object = None) -> Span | None:
-    """Begin the span of a request that is sent, and make it current; None without a tracer provider, and where the SDK
-    has made the span of this request.
+    """Begin the span of a request that is sent, and make it current; None without a tracer provider, where the SDK has
+    made the span of this request, and in a trace that is not sampled: the server then gets the current span's context.
 
     The parent is the current span, else the context in the request's `_meta`. If both are there and belong to two
     traces, the one in `_meta` becomes a link.
@@ -111,7 +111,7 @@ def begin_client_span(method: str, name: str | None, attributes: Mapping[str, An
         return None
     api = _api()
     context = api.get_current()
-    if api.get_value(_SENT, context) == method:
+    if api.get_value(_SENT, context) == method or api.leaves_out(context):
         return None
     linked = None
     carrier = members(meta)
@@ -316,6 +316,13 @@ class _Api:
                 return None
             self._provider, self._tracer = provider, provider.get_tracer("holdfast", __version__)
         return None if getattr(provider, "is_closed", False) else self._tracer
+
+    def leaves_out(self, context: Any) -> bool:
+        """Is the current trace not sampled, by a provider that decides for whole traces?"""
+        if not getattr(self._provider, "decides_for_traces", False):
+            return False
+        known = self.get_current_span(context).get_span_context()
+        return known.is_valid and not known.trace_flags.sampled
 
     def received(self, carrier: Carrier, context: Any) -> tuple[Any, Any]:
         """A context with what a carrier has, and the span context in it; None for a carrier without a valid one."""

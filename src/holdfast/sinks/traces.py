@@ -42,6 +42,7 @@ except ImportError as error:
 
 log = logging.getLogger("holdfast.events")
 
+QUEUED = 4096  # spans: some megabytes
 SECONDS = 5.0  # for one request to the collector, unless OTEL_EXPORTER_OTLP_TIMEOUT says otherwise
 CLOSE_SECONDS = 5.0  # to send what is left at the end
 _LOGGERS = (
@@ -80,7 +81,9 @@ class Failures(logging.Filter):
 
 
 class Exporter(SpanExporter):
-    """Sends spans, until it is closed and its time is over."""
+    """Sends spans, until it is closed and its time is over. `taken` is how many it was given to send."""
+
+    taken = 0
 
     def __init__(self, inner: OTLPSpanExporter, failures: Failures) -> None:
         self._inner = inner
@@ -89,6 +92,7 @@ class Exporter(SpanExporter):
         self._closed = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.taken += len(spans)
         if self._until is not None and time.monotonic() > self._until:
             return SpanExportResult.FAILURE
         result = self._inner.export(spans)
@@ -104,6 +108,28 @@ class Exporter(SpanExporter):
         if not self._closed:
             self._closed = True
             self._inner.shutdown()
+
+
+class Queue(BatchSpanProcessor):
+    """The SDK's queue, which logs each span that does not fit, in the call that it is of: they are left out before."""
+
+    def __init__(self, exporter: Exporter) -> None:
+        self._most = _number("OTEL_BSP_MAX_QUEUE_SIZE", QUEUED)
+        super().__init__(exporter, max_queue_size=self._most)
+        self._exporter = exporter
+        self._queued = 0
+        self.dropped = 0
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if not (span.context and span.context.trace_flags.sampled):
+            return
+        if self._queued - self._exporter.taken >= self._most:
+            if not self.dropped:
+                log.warning("spans are dropped: %d wait to be sent, and are not sent fast enough", self._most)
+            self.dropped += 1
+            return
+        self._queued += 1
+        super().on_end(span)
 
 
 class Processor(SpanProcessor):
@@ -145,6 +171,11 @@ class Provider(TracerProvider):
         """Is no gateway open? Then there are no spans."""
         return self.processor.inner is None
 
+    @property
+    def decides_for_traces(self) -> bool:
+        """Are all spans of a trace sampled, or none?"""
+        return isinstance(self.switched.inner, ParentBased)
+
 
 class Traces:
     """What was opened, to be closed. `meters` is the provider for metrics that go to the same place."""
@@ -163,7 +194,7 @@ class Traces:
         inner = OTLPSpanExporter(endpoint=_url(endpoint, "traces"), timeout=_seconds("TRACES"))
         exporter = self._exporter = Exporter(inner, self._failures)
         provider.switched.inner = _sampler(sample)
-        provider.processor.inner = BatchSpanProcessor(exporter)
+        provider.processor.inner = Queue(exporter)
 
     def open_meters(self, endpoint: str | None) -> None:
         """Have metrics sent, by the provider of this process if there is one."""
@@ -257,6 +288,11 @@ def _sampler(sample: float | None) -> Sampler:
 
 def _url(endpoint: str | None, signal: str) -> str | None:
     return None if endpoint is None else f"{endpoint.rstrip('/')}/v1/{signal}"
+
+
+def _number(name: str, otherwise: int) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() and int(text) else otherwise
 
 
 def _seconds(signal: str) -> float | None:
