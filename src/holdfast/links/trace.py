@@ -92,9 +92,13 @@ def shortened(session: str | None) -> str | None:
 
 def is_tracing() -> bool:
     """Has this program set a tracer provider?"""
-    if "opentelemetry.trace" not in sys.modules:  # not imported: nobody can have
-        return False
-    return _api().tracer() is not None
+    return _tracer() is not None
+
+
+def _tracer() -> Any:
+    if "opentelemetry.trace" not in sys.modules:  # not imported: nobody can have set a provider
+        return None
+    return _api().tracer()
 
 
 # Spans of requests
@@ -107,7 +111,7 @@ def begin_client_span(method: str, name: str | None, attributes: Mapping[str, An
     The parent is the current span, else the context in the request's `_meta`. If both are there and belong to two
     traces, the one in `_meta` becomes a link.
     """
-    if not is_tracing():
+    if (tracer := _tracer()) is None:
         return None
     api = _api()
     context = api.get_current()
@@ -122,7 +126,7 @@ def begin_client_span(method: str, name: str | None, attributes: Mapping[str, An
             context = api.set_span_in_context(ambient, context)
             if given.trace_id != ambient.get_span_context().trace_id:
                 linked = [api.Link(given)]
-    span = api.tracer().start_span(
+    span = tracer.start_span(
         _title(method, name), context, api.SpanKind.CLIENT, _described(method, name, attributes), linked
     )
     return Span(span, context)
@@ -141,7 +145,7 @@ def begin_server_span(
     The parent is the context in the request's `_meta`, else the one in its headers, else `start`, where its session
     began, else the current span. Those of these that are not the parent become links.
     """
-    if not is_tracing():
+    if (tracer := _tracer()) is None:
         return None
     api = _api()
     context = api.get_current()
@@ -163,7 +167,7 @@ def begin_server_span(
     linked = None
     if parent is not None and others:
         linked = [api.Link(each) for each in others if each.span_id != parent.span_id]
-    span = api.tracer().start_span(
+    span = tracer.start_span(
         _title(method, name), context, api.SpanKind.SERVER, _described(method, name, attributes), linked
     )
     return Span(span, context)
@@ -307,10 +311,17 @@ class _Api:
         self.ERROR = trace.StatusCode.ERROR
         self._provider: Any = None
         self._tracer: Any = None
+        self._trace = trace
+        self.get_tracer_provider()  # which may load one that the environment names
 
     def tracer(self) -> Any:
         """The tracer; None without a provider, and once the one of a gateway is closed (sinks/traces.py)."""
-        provider = self.get_tracer_provider()
+        # No public look at the provider costs less than a search of the environment, which was done at the beginning.
+        provider: Any = getattr(self._trace, "_TRACER_PROVIDER", self)
+        if provider is None:
+            return None
+        if provider is self:
+            provider = self.get_tracer_provider()
         if provider is not self._provider:
             if isinstance(provider, self._proxy):
                 return None
