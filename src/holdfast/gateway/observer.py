@@ -1,6 +1,6 @@
 """What is reported of the requests that a gateway serves: an event at the end of each, and a span around it.
 
-The first call of a session continues the trace that the session began in: sessions start and backends start there.
+The first call of a session continues the trace in which the session and its backends started, or is linked to it.
 """
 
 import asyncio
@@ -9,16 +9,21 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
+from holdfast.core.eras import Era
 from holdfast.core.outcome import Outcome, outcome_of_error, outcome_of_result
 from holdfast.errors import HoldfastError
 from holdfast.events import RequestServed, Sink
 from holdfast.gateway.calls.request_context import RequestContext
+from holdfast.gateway.fronts.http.request import Request
 from holdfast.gateway.fronts.messages import Message
 from holdfast.gateway.fronts.refusals import CANCELLED, Refused
+from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.links.calls.observed import NAMED, named
-from holdfast.links.trace import SERVER, Span, begin_span, is_tracing
+from holdfast.links.trace import Span, begin_server_span, is_tracing
 from holdfast.observers import deliver, wants_each
 
+CALLS = frozenset({"tools/call", "prompts/get", "resources/read"})
+"""Requests whose first in a session is shown with the session's start."""
 _CLIENT_TEXT = 100  # characters of a client's name and version
 
 
@@ -73,9 +78,14 @@ class ServedRequest:
         context, span = self._context, self._span
         session = context.session
         if span is not None:
-            if context.backend is not None:
-                span.note(holdfast__backend=context.backend)
-            span.end(outcome, code, error, context.client.version, session.key if session is not None else None)
+            if session is not None and self._method in CALLS and (start := session.take_start()) is not None:
+                span.link(start)  # it was not known when the call came
+            known = {
+                "holdfast.backend": context.backend,
+                "mcp.protocol.version": context.client.version or None,
+                "mcp.session.id": session.key if session is not None else None,
+            }
+            span.end(outcome, code, error, known)
         sink = self._observer.sink
         if not wants_each(sink):
             return
@@ -110,13 +120,18 @@ class RequestObserver:
     def __init__(self, sink: Sink | None, transport: str) -> None:
         self.sink = sink
         self.transport = transport
+        self.session: GatewaySession | None = None
+        """The session of all requests of 2025, where the connection is the session."""
+        self._attributes: dict[str, str] = {"network.transport": transport}
+        if transport == "tcp":
+            self._attributes["network.protocol.name"] = "http"
 
     def begin(
         self, context: RequestContext, id: str | int, method: str, params: Mapping[str, Any]
     ) -> ServedRequest | None:
         """None if nobody observes."""
         if is_tracing():
-            span = self._span(context, method, params)
+            span = self._span(context, id, method, params)
         elif wants_each(self.sink):
             span = None
         else:
@@ -146,17 +161,15 @@ class RequestObserver:
             raise
         served.answered({"result": {}})
 
-    def _span(self, context: RequestContext, method: str, params: Mapping[str, Any]) -> Span | None:
-        headers = context.headers
-        given = None if headers is None else headers.get("traceparent")
-        return begin_span(
-            SERVER,
-            method,
-            named(method, params),
-            {"network.transport": self.transport},
-            meta=params.get("_meta"),
-            headers=None if given is None else {"traceparent": given},
-        )
+    def _span(self, context: RequestContext, id: str | int, method: str, params: Mapping[str, Any]) -> Span | None:
+        known = {**self._attributes, "jsonrpc.request.id": str(id)}
+        if isinstance(context.headers, Request) and (address := context.headers.address) is not None:
+            known["client.address"] = address
+        start = None
+        if method in CALLS:
+            session = context.session or (self.session if context.era is Era.Y2025 else None)
+            start = session.take_start() if session is not None else None
+        return begin_server_span(method, named(method, params), known, params.get("_meta"), context.headers, start)
 
 
 def client_text(info: Mapping[str, Any]) -> str:

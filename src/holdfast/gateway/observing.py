@@ -21,6 +21,7 @@ from holdfast.stores.contract import Store
 
 if TYPE_CHECKING:
     from holdfast.sinks.metrics.prometheus import PrometheusMeter
+    from holdfast.sinks.traces import Traces
 
 ROOM_SECONDS = 0.02  # between two looks whether there is room for another call's audit line
 
@@ -35,6 +36,7 @@ class Observing:
         self.audit: AuditSink | None = None
         settings = config.settings.observe
         self.metrics: PrometheusMeter | None = None
+        self._traces = _traces(settings)
         self._add_metrics(settings)
         if settings.audit is not None and settings.audit.to != "store":
             self._add_audit(settings.audit, _writer(config, settings.audit))
@@ -73,7 +75,7 @@ class Observing:
         if settings.traces is not None and settings.traces.metrics:
             from holdfast.sinks.metrics.otel import OtelMeter
 
-            meters.append(OtelMeter())
+            meters.append(OtelMeter(self._traces.meters if self._traces is not None else None))
         if meters:
             self._sinks.append(Figures(tuple(meters), tools=settings.metrics.tools if settings.metrics else TOOLS))
 
@@ -97,6 +99,22 @@ class Observing:
         sinks, self._sinks = self._sinks, []
         await asyncio.gather(*(asyncio.to_thread(sink.close) for sink in sinks))
 
+    async def close_traces(self) -> None:
+        """Send the last spans and metrics, in bounded time."""
+        traces, self._traces = self._traces, None
+        if traces is not None:
+            await asyncio.to_thread(traces.close)
+
+
+def _traces(settings: Observe) -> "Traces | None":
+    given = settings.traces
+    if given is None:
+        return None
+    from holdfast.sinks.traces import open_traces  # needs the extra `otel`
+
+    sample = given.sample if "sample" in given.model_fields_set else None
+    return open_traces(endpoint=given.endpoint, sample=sample, metrics=given.metrics)
+
 
 def _writer(config: Config, audit: Audit) -> AuditWriter:
     if audit.to == "stdout":
@@ -113,3 +131,4 @@ async def observing(config: Config, given: Sink | None) -> AsyncGenerator[Observ
         yield opened
     finally:
         await opened.close()
+        await opened.close_traces()

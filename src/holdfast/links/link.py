@@ -66,7 +66,7 @@ class Link:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watches = 0
         reporter = self._reporter = LinkReporter(self.name, options.on_event, options.clock, options.wants_requests)
-        self._observer = RequestObserver(reporter, where)
+        observer = self._observer = RequestObserver(reporter, where)
         background = self.background = BackgroundTasks(reporter.task_failed)
         """For tasks of code that wraps this link; they end when it closes."""
         phase = LinkPhase()
@@ -76,7 +76,16 @@ class Link:
         peer = peer_of(where, options.limits.circuit, options.principal if options.own_circuit else None)
         self.saved = SavedSession(options.memory, self._settings, background, reporter)
         startup = Startup(
-            self.name, where, options, background, peer, self._settings, self.saved, self.inbound, reporter
+            self.name,
+            where,
+            options,
+            background,
+            peer,
+            self._settings,
+            self.saved,
+            self.inbound,
+            reporter,
+            observer.attributes,
         )
         losses = self.losses = Losses(self.saved, options.confirm_losses)
         succession = Succession(options, startup, self.saved, self._exchanger, reporter, self._settings, losses)
@@ -254,10 +263,11 @@ class Link:
             )
             result, generation = await call.run()
             if observed is not None:
-                observed.answered(result, call.attempts, generation)
+                observed.answered(result, call.attempts, call.sent_as, generation)
         except BaseException as error:
             if observed is not None:
-                observed.failed(error, call.attempts if call is not None else 0, self.lifecycle.generation)
+                attempts, sent_as = (call.attempts, call.sent_as) if call is not None else (0, id)
+                observed.failed(error, attempts, sent_as, self.lifecycle.generation)
             raise
         finally:
             self._reporter.call_ended()

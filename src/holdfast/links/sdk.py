@@ -71,6 +71,7 @@ from holdfast.links.crossing.crossing import Crossing
 from holdfast.links.crossing.request import SessionRequest
 from holdfast.links.crossing.shapes import discover_result, initialize_result
 from holdfast.links.link import Link
+from holdfast.links.trace import sent_by_sdk
 
 CANCELLED = "notifications/cancelled"
 BACKLOG = 256  # messages for the session that it has not read yet
@@ -506,16 +507,17 @@ class LinkTransport:
         hints = metadata if isinstance(metadata, ClientMessageMetadata) else ClientMessageMetadata()
         token = cast("dict[str, Any]", (message.params or {}).get("_meta") or {}).get("progressToken")
         try:
-            result = await self._bridge.call(
-                message.method,
-                message.params,
-                headers=hints.headers,
-                on_progress=self._progress(token) if token is not None else None,
-                # The server names a subscription by the id of its request, and the session finds it by that.
-                id=message.id if message.method == LISTEN else None,
-                resume=hints.resumption_token,
-                on_resume_token=hints.on_resumption_token_update,
-            )
+            with sent_by_sdk(message.method, (message.params or {}).get("_meta")):
+                result = await self._bridge.call(
+                    message.method,
+                    message.params,
+                    headers=hints.headers,
+                    on_progress=self._progress(token) if token is not None else None,
+                    # The server names a subscription by the id of its request, and the session finds it by that.
+                    id=message.id if message.method == LISTEN else None,
+                    resume=hints.resumption_token,
+                    on_resume_token=hints.on_resumption_token_update,
+                )
         except MCPError as error:
             await self._send(JSONRPCError(jsonrpc="2.0", id=message.id, error=error.error))
         else:

@@ -234,7 +234,7 @@ class StdioFront:
             raise Refused(400, "initialize first")
         session = await self._gateway.sessions.find(self._session.id, LOCAL)
         if session is None:
-            self._session = None
+            self._session = self._pipeline.observer.session = None
             what = "the session has ended, and what it kept is gone: initialize again"
             raise Refused(404, what, code=SESSION_NOT_FOUND)
         context.enter(session)
@@ -264,7 +264,7 @@ class StdioFront:
         if self._session is not None:
             raise Refused(400, "initialized already")
         session, result = await self._pipeline.initialize(context, params)
-        self._session = session
+        self._session = self._pipeline.observer.session = session
         self._pushing = asyncio.get_running_loop().create_task(self._push(session.notices.open_streams()), name="push")
         session.links.listen()
         return result

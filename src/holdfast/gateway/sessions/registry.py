@@ -29,6 +29,7 @@ from holdfast.gateway.sessions.record import KIND, Client, era_of, new_id, recor
 from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.gateway.sessions.start import start_backends
 from holdfast.gateway.tasks.ids import TaskIds
+from holdfast.links.trace import step
 from holdfast.observers import deliver, is_observed
 from holdfast.stores.contract import Store
 
@@ -86,8 +87,11 @@ class Sessions:
         async with self._admission.admitted(principal):
             session = GatewaySession(self, id or new_id(), principal, client, era)
             try:
-                await start_backends(session, self.backends.values(), self.settings.start)
-                await session.record.commit_first()
+                with step("session start", {"mcp.session.id": session.key}) as span:
+                    if span is not None:
+                        session.started_in(span.context)
+                    await start_backends(session, self.backends.values(), self.settings.start)
+                    await session.record.commit_first()
             except BaseException:
                 await session.close("did not begin", end=True)
                 raise

@@ -66,6 +66,7 @@ class GatewaySession:
 
     __slots__ = (
         "_host",
+        "_started_in",
         "_tasks",
         "calls",
         "client",
@@ -107,6 +108,7 @@ class GatewaySession:
         self.parked: set[asyncio.Task[Any]] = set()
         """Those of the calls that wait for their client; the session's end does not."""
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._started_in: Any = None
 
     def __repr__(self) -> str:
         return (
@@ -131,6 +133,15 @@ class GatewaySession:
     @property
     def may_rest(self) -> bool:
         return not self.in_use and not any(backend_link.link.keeps_child for backend_link in self.links.values())
+
+    def started_in(self, span: Any) -> None:
+        """Keep the context of the span in which it started, for its first call."""
+        self._started_in = span
+
+    def take_start(self) -> Any:
+        """The context of the span in which it started, given once."""
+        start, self._started_in = self._started_in, None
+        return start
 
     # Calls
 

@@ -25,6 +25,7 @@ from holdfast.links.memory.saver import Saver
 from holdfast.links.options import Options
 from holdfast.links.reporter import LinkReporter
 from holdfast.links.settings import CurrentSettings
+from holdfast.links.trace import add_event
 from holdfast.links.wires.base import Generation, Patience, Reply, Resumption
 
 LISTEN = "subscriptions/listen"  # its answer is a stream that may be silent for days
@@ -107,6 +108,7 @@ class Call:
         "_silence",
         "_started",
         "_until",
+        "sent_as",
     )
 
     def __init__(
@@ -136,6 +138,8 @@ class Call:
         self._until = until
         self._on_progress = on_progress
         self._id = id
+        self.sent_as = id
+        """The id of the request that was sent last."""
         self._answers = 0
         self._attempts = 0
         self._began = asyncio.get_running_loop().time()
@@ -211,6 +215,7 @@ class Call:
         self._started = asyncio.get_running_loop().time()
         self._answers = context.peer.circuit.answers
         self._credentials_version = generation.credentials_version
+        self.sent_as = context.exchanger.new_id() if self._id is None else self._id
         try:
             return await context.exchanger.exchange(
                 generation,
@@ -219,7 +224,7 @@ class Call:
                 self._headers,
                 Patience(self._until, None if self._method == LISTEN else self._silence),
                 self._on_progress,
-                self._id,
+                self.sent_as,
                 self._handlers,
                 self._resumption,
             )
@@ -270,6 +275,7 @@ class Call:
             await self._pause(verdict, seen, reply, generation)
         context.reporter.counted("replays")
         context.reporter.event(CallReplayed, method=self._method, attempt=self._attempts, why=verdict.value)
+        add_event("replayed", attempt=self._attempts, verdict=verdict.value)
 
     def _error(self, verdict: Verdict, reply: Reply) -> HoldfastError:
         spent = TimeSpent(

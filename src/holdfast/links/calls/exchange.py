@@ -19,7 +19,7 @@ from holdfast.links.calls.inbound import Inbound
 from holdfast.links.lifecycle.phase import LinkPhase
 from holdfast.links.limits import Limits
 from holdfast.links.settings import CurrentSettings
-from holdfast.links.trace import traced
+from holdfast.links.trace import traced, traced_headers
 from holdfast.links.wires.base import Generation, Message, Patience, Reply, Resumption
 
 NO_HEADERS: Mapping[str, str] = {}
@@ -53,6 +53,10 @@ class Exchanger:
         """Drop what belongs to a closed event loop."""
         self._cancellations.clear()
 
+    def new_id(self) -> str:
+        """An id for a request."""
+        return f"{self._prefix}{next(self._ids)}"
+
     async def exchange(
         self,
         generation: Generation,
@@ -71,14 +75,14 @@ class Exchanger:
             left = None if patience.until is None else max(0.0, patience.until - asyncio.get_running_loop().time())
             await asyncio.wait(tuple(self._cancellations), timeout=left)
         if id is None:
-            id = f"{self._prefix}{next(self._ids)}"
+            id = self.new_id()
         message = self._message(generation, id, method, params, on_progress is not None)
         self._inbound.begin(id, patience, on_progress)
         try:
             reply = await generation.wire.send(
                 generation,
                 message,
-                headers,
+                traced_headers(headers),
                 patience,
                 self._inbound.receiver(generation, handlers, patience),
                 resumption,
@@ -125,8 +129,9 @@ class Exchanger:
             stamped = stamped or {}
             stamped["_meta"] = {**(stamped.get("_meta") or {}), "progressToken": id}
         message: Message = {"jsonrpc": "2.0", "id": id, "method": method}
-        if stamped is not None:
-            message["params"] = traced(stamped)
+        carried = traced(stamped or {})
+        if stamped is not None or carried:
+            message["params"] = carried
         return message
 
     def _cancel(self, generation: Generation, id: str | int, reason: str) -> None:

@@ -3,8 +3,10 @@
 import asyncio
 import random
 from collections.abc import Callable
+from typing import Any
 
 from holdfast.core.lifecycle import LinkEvent, LinkState
+from holdfast.core.outcome import Outcome, outcome_of_error
 from holdfast.core.retry import backoff
 from holdfast.core.verdicts import Seen
 from holdfast.errors import ConnectFailed, HoldfastError
@@ -18,6 +20,7 @@ from holdfast.links.lifecycle.startup import AuthNeeded, StartFailed, Startup
 from holdfast.links.lifecycle.succession import Succession
 from holdfast.links.options import Options
 from holdfast.links.reporter import LinkReporter
+from holdfast.links.trace import Span, add_event, begin_step, current, shortened
 from holdfast.links.wires.base import Generation
 
 
@@ -56,7 +59,7 @@ class BringUp:
     def start(self) -> "asyncio.Task[Generation | HoldfastError]":
         """Return the running task, or start one."""
         if self.task is None:
-            self.task = self._background.start(self._run(), f"rise {self._startup.name}")
+            self.task = self._background.start(self._run(current()), f"rise {self._startup.name}")
         return self.task
 
     def forget(self) -> None:
@@ -67,7 +70,19 @@ class BringUp:
         """Make the next attempt resolve credentials again, after this refusal."""
         self.refused = refused
 
-    async def _run(self) -> Generation | HoldfastError:
+    async def _run(self, cause: Any) -> Generation | HoldfastError:
+        """Connect, in a span below the current one of the task that began it."""
+        span = begin_step("link start", self._startup.attributes, cause)
+        if span is None:
+            return await self._connect()
+        outcome: Generation | BaseException = asyncio.CancelledError()
+        try:
+            outcome = await self._connect()
+            return outcome
+        finally:
+            _end(span, outcome)
+
+    async def _connect(self) -> Generation | HoldfastError:
         """Connect from the link's current state to READY."""
         old, starts = self._losses.latest, 0
         refusals: tuple[int | None, ...] = ()
@@ -82,6 +97,7 @@ class BringUp:
                 except StartFailed as failed:
                     starts += 1
                     failed.error.attempts = starts
+                    add_event("start failed", attempt=starts)
                     if starts > self._limits.replays:
                         raise failed.error from None
                     self._phase.step(LinkEvent.TRANSPORT_LOST)
@@ -140,6 +156,7 @@ class BringUp:
             if await startup.open():
                 self._reporter.counted("opens")
                 self._reporter.event(LinkOpened)
+                add_event("opened")
             self._phase.step(LinkEvent.OPENED)
         if old is not None and not old.lost and old.wire is startup.wire:
             # Only the credentials were renewed; the session is still valid.
@@ -153,3 +170,13 @@ class BringUp:
         self._reporter.handshake_done(generation)
         await self._succession.settle_in(old, generation)
         return generation
+
+
+def _end(span: Span, outcome: Generation | BaseException) -> None:
+    if isinstance(outcome, HoldfastError):
+        span.end(outcome_of_error(outcome), None, outcome)
+    elif isinstance(outcome, BaseException):
+        span.end(Outcome.CANCELLED)
+    else:
+        known = {"mcp.protocol.version": outcome.version, "mcp.session.id": shortened(outcome.session)}
+        span.end(Outcome.OK, attributes=known)

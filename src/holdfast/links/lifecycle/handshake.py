@@ -6,7 +6,7 @@ repeat it.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.core.eras import (
@@ -23,9 +23,11 @@ from holdfast.core.eras import (
 from holdfast.core.exact import plain
 from holdfast.core.handshake import Handshake, Ours, legal_session_id
 from holdfast.core.models import BackendSessionId
+from holdfast.core.outcome import Outcome
 from holdfast.core.verdicts import Broke, Seen, Verdict, judge
 from holdfast.errors import HoldfastError, Rejected
 from holdfast.links.calls.inbound import Inbound
+from holdfast.links.trace import Span, begin_client_span, shortened, traced
 from holdfast.links.wires.base import Generation, Message, Patience, Reply, Resolved, Wire
 
 
@@ -53,7 +55,9 @@ class Handshaker:
         inbound: Inbound,
         number: int,
         begun: Callable[[Generation], None],
+        attributes: Mapping[str, Any],
     ) -> None:
+        """`begun` is called with the session that the server has begun; `attributes` are those of the link's spans."""
         self._name = name
         self._wire = wire
         self._resolved = resolved
@@ -63,6 +67,7 @@ class Handshaker:
         self._receive = inbound.during_handshake(self.deliver)
         self._number = number
         self._begun = begun
+        self._attributes = attributes
         self._asked = 0
 
     async def deliver(self, message: Message) -> Reply:
@@ -229,9 +234,17 @@ class Handshaker:
         self._asked += 1
         provisional = Generation(0, era, version, Handshake(era, version, {}), self._wire)
         self._wire.apply_credentials(provisional, self._resolved)
-        message: Message = {"jsonrpc": "2.0", "id": f"handshake-{self._asked}", "method": method, "params": params}
+        id = f"handshake-{self._asked}"
+        span = begin_client_span(method, None, self._attributes)
+        message: Message = {"jsonrpc": "2.0", "id": id, "method": method, "params": traced(params)}
         until = asyncio.get_running_loop().time() + self._seconds
-        return await self._wire.send(provisional, message, {}, Patience(until, self._seconds), self._receive)
+        reply: Reply | None = None
+        try:
+            reply = await self._wire.send(provisional, message, {}, Patience(until, self._seconds), self._receive)
+            return reply
+        finally:
+            if span is not None:
+                _end(span, id, version, reply)
 
     def _fail_unless_answered(self, reply: Reply) -> None:
         """Raise unless the answer says something about the era:
@@ -269,6 +282,19 @@ class Handshaker:
         error = Rejected(f"{self._name!r} {what}", server=self._name, phase="handshake", remedy=remedy)
         error.status = status
         return error
+
+
+def _end(span: Span, id: str, version: str, reply: Reply | None) -> None:
+    """End the span of an exchange, which is cancelled if there is no reply."""
+    known = {"jsonrpc.request.id": id, "mcp.protocol.version": version}
+    if reply is None:
+        span.end(Outcome.CANCELLED, attributes=known)
+    elif reply.seen is None:
+        span.end(Outcome.OK, attributes={**known, "mcp.session.id": shortened(reply.session)})
+    elif reply.seen.code is not None:
+        span.end(Outcome.ERROR, reply.seen.code, attributes=known)
+    else:
+        span.end(Outcome.UNAVAILABLE, attributes=known)
 
 
 class _OtherEra(Exception):

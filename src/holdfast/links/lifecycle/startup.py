@@ -6,6 +6,8 @@ Each step can be repeated without the earlier ones. It creates generations; the 
 import asyncio
 import random
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from holdfast.core.eras import Era
 from holdfast.core.retry import Circumstances, RetryStep, decide, wait_for
@@ -58,8 +60,11 @@ class Startup:
         saved: SavedSession,
         inbound: Inbound,
         reporter: LinkReporter,
+        attributes: Mapping[str, Any],
     ) -> None:
         self.name = name
+        self.attributes = attributes
+        """Of the spans of its requests."""
         self.target = target
         self.peer = peer
         self.credentials = Credentials(name, target, options.limits)
@@ -197,6 +202,7 @@ class Startup:
                 self._inbound,
                 number,
                 self._begins,
+                self.attributes,
             )
             assumed = self._settings.now.assumed
             if assumed is not None and number == 1 and self._saved.memory is None and not self.wire.owns_server:

@@ -1,8 +1,8 @@
-"""Gives figures to OpenTelemetry's metrics API, for whoever has set a meter provider."""
+"""Gives figures to OpenTelemetry's metrics API: to a meter provider, by default the one that the program has set."""
 
 from typing import Any
 
-from opentelemetry.metrics import get_meter
+from opentelemetry.metrics import MeterProvider, get_meter
 
 from holdfast.sinks.metrics.catalogue import METRICS
 from holdfast.version import __version__
@@ -20,8 +20,9 @@ _ATTRIBUTES = {
 class OtelMeter:
     """The figures of one gateway or program, as OpenTelemetry's instruments."""
 
-    def __init__(self) -> None:
-        meter = get_meter("holdfast", __version__)
+    def __init__(self, provider: MeterProvider | None = None) -> None:
+        """`provider`: by default the one of the process."""
+        meter = get_meter("holdfast", __version__, provider)
         self._instruments: dict[str, Any] = {}
         self._labels = {
             name: tuple(_ATTRIBUTES.get(label, label) for label in metric.labels) for name, metric in METRICS.items()

@@ -30,6 +30,7 @@ from holdfast.gateway.identity import with_info
 from holdfast.gateway.sessions.header_keys import Keys
 from holdfast.gateway.sessions.record import Client
 from holdfast.gateway.sessions.session import GatewaySession
+from holdfast.links.trace import received
 
 _OF_A_TASK = ("tasks/get", "tasks/update", "tasks/cancel")
 WATCH_AFTER = 0.05  # seconds after which a call's client is watched: most calls are over by then
@@ -64,12 +65,12 @@ class Front2026:
                 result = await self._pipeline.discover(context)
             await request.reply_json(200, {"jsonrpc": "2.0", "id": id, "result": result})
         elif method == "subscriptions/listen":
-            session = await self._session(headers, principal, client)
+            session = await self._session(headers, principal, client, params)
             context = RequestContext(principal, Era.Y2026, session, client, request)
             with self._pipeline.observer.observing(context, message):
                 await self._listen(request, context, id, params)
         else:
-            session = await self._session(headers, principal, client)
+            session = await self._session(headers, principal, client, params)
             channel = PostReplyChannel(request, accepts, self._gateway.answer_stream)
             context = RequestContext(principal, Era.Y2026, session, client, request, channel)
             await self._call(request, context, channel, message)
@@ -85,11 +86,16 @@ class Front2026:
         if wrong is not None:
             raise Refused(400, wrong.message, code=wrong.code)
 
-    async def _session(self, headers: Mapping[str, str], principal: Principal, client: Client) -> GatewaySession | None:
+    async def _session(
+        self, headers: Mapping[str, str], principal: Principal, client: Client, params: Mapping[str, Any]
+    ) -> GatewaySession | None:
         """The session that a configured header names, begun when it is named for the first time."""
         name = self._gateway.settings.sessions.header
         value = headers.get(name.lower()) if name is not None else None
-        return None if value is None else await self._keys.session(principal, value, client)
+        if value is None:
+            return None
+        with received(params.get("_meta"), headers):  # it may begin here, before the request's own span
+            return await self._keys.session(principal, value, client)
 
     async def _call(
         self,
