@@ -21,6 +21,7 @@ from holdfast.observers import is_observed
 from holdfast.sinks.audit.verify import verify
 from holdfast.testing import FaultServer
 from tests.deadlines import patience
+from tests.sinks.collector import collecting
 
 SECRET = "hunter2-never-written"
 
@@ -142,6 +143,18 @@ async def test_each_line_in_a_span_names_its_trace(capfd: pytest.CaptureFixture[
     lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     ids = [line.get("trace_id") for line in lines if line.get("event") in ("RunBegan", "RunEnded")]
     assert ids == [f"{0xABC:032x}", f"{0xABC:032x}", None, None]
+
+
+@pytest.mark.anyio
+@pytest.mark.promise("observe.programs")
+async def test_spans_of_a_program_reach_its_collector() -> None:
+    with collecting() as (collector, url):
+        async with FaultServer() as http:
+            with holdfast.observe(traces=url):
+                async with holdfast.run():
+                    await holdfast.Server("counter", url=http.url).call_tool("count", {"text": SECRET})
+        assert collector.one("CLIENT", "tools/call count").attributes["gen_ai.tool.name"] == "count"
+        assert not collector.says(SECRET)
 
 
 @pytest.mark.promise("observe.programs")

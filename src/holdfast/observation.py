@@ -1,4 +1,4 @@
-"""`holdfast.observe()`: log lines, an audit trail and metrics of everything that happens in this process."""
+"""`holdfast.observe()`: log lines, an audit trail, metrics and spans of everything that happens in this process."""
 
 import atexit
 from pathlib import Path
@@ -43,6 +43,7 @@ class Observation:
         level: Level,
         audit: str | Path | None,
         metrics: int | None,
+        traces: bool | str,
         on_event: Sink | None,
     ) -> None:
         self._observers: list[Sink] = []
@@ -55,6 +56,10 @@ class Observation:
                 self._add_sink(self._figures(metrics))
             if audit is not None:
                 self._add_sink(_audit_sink(audit))
+            if traces is not False:
+                from holdfast.sinks.traces import open_traces  # needs the extra `otel`
+
+                self._closing.append(open_traces(endpoint=None if traces is True else traces))
             if on_event is not None:
                 self._add(on_event)
         except BaseException:
@@ -127,6 +132,7 @@ def observe(
     level: Level = "info",
     audit: str | Path | None = None,
     metrics: int | None = None,
+    traces: bool | str = False,
     on_event: Sink | None = None,
 ) -> Observation:
     """Observe everything that happens in this process: all runs, links, stores and sessions, also those that exist.
@@ -143,8 +149,13 @@ def observe(
     audit: append an audit trail to this file, or write it to `"stdout"`: runs, calls of tools, prompts and resources
         with their outcomes, sessions that were replaced. `holdfast audit verify` checks it.
     metrics: serve metrics for Prometheus at this port of 127.0.0.1; 0 takes a free one (`metrics_url`).
+    traces: send spans of all requests to an OpenTelemetry collector, whose URL it is (`"http://127.0.0.1:4318"`); True:
+        where OpenTelemetry's environment variables say. Needs the extra `otel`. A program that has set a tracer
+        provider itself has spans without this.
     on_event: a function that is called with every event. It should return soon; what it raises is logged.
     """
-    if logs is False and audit is None and metrics is None and on_event is None:
-        raise UsageError("holdfast.observe() was given nothing to do", remedy='give it logs="text", audit= or metrics=')
-    return Observation(logs, level, audit, metrics, on_event)
+    if logs is False and audit is None and metrics is None and traces is False and on_event is None:
+        raise UsageError(
+            "holdfast.observe() was given nothing to do", remedy='give it logs="text", audit=, metrics= or traces='
+        )
+    return Observation(logs, level, audit, metrics, traces, on_event)

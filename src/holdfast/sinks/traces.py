@@ -253,7 +253,7 @@ def open_traces(*, endpoint: str | None = None, sample: float | None = None, met
     """
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
         raise ConfigError(
-            "observe.traces.endpoint is not an http or https URL", remedy="give one like http://127.0.0.1:4318"
+            "the endpoint for traces is not an http or https URL", remedy="give one like http://127.0.0.1:4318"
         )
     opened, known = Traces(), trace.get_tracer_provider()
     if isinstance(known, trace.ProxyTracerProvider):
