@@ -38,6 +38,9 @@ class Tail:
             found.append(json.loads(await self.line()))
         return found
 
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
     async def end(self) -> tuple[int | None, str]:
         """Ctrl-C; the exit code, and stderr."""
         self._process.send_signal(signal.SIGINT)
@@ -98,6 +101,37 @@ async def test_a_gateway_that_is_killed_and_started_again_is_followed_again(tmp_
                     await client.initialize()
                     found = await tail.until(lambda line: line.get("kind") == "GatewaySessionBegan")
                 assert found[-1]["principal"] == "anonymous"
+                await tail.end()
+        finally:
+            await process.stop()
+
+
+@pytest.mark.anyio
+@pytest.mark.promise("observe.tail")
+async def test_one_that_is_stopped_for_a_while_says_what_it_lost_and_holds_up_no_call(
+    tmp_path: Path, runtime: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/g.db"
+    async with FaultServer() as http:
+        process = Process(tmp_path, {"counter": {"url": http.url}})
+        await process.start(url)
+        try:
+            async with (
+                tailing("--store", url, "--json", "--backend", "counter") as tail,
+                RawClient(process.url) as client,
+            ):
+                await tail.until(lambda line: line.get("tail") == "following")
+                await client.initialize()
+                tail.signal(signal.SIGSTOP)
+                for _ in range(40):
+                    await asyncio.gather(*(client.call("counter__count") for _ in range(50)))
+                tail.signal(signal.SIGCONT)
+                found = await tail.until(lambda line: line.get("tail") == "lost")
+                served = sum(line.get("kind") == "RequestServed" for line in found)
+                assert 0 < served < 2000
+                assert found[-1]["lost"] >= 2000 - served
+                await client.call("counter__count")
+                await tail.until(lambda line: line.get("kind") == "RequestServed")
                 await tail.end()
         finally:
             await process.stop()

@@ -23,6 +23,7 @@ from holdfast.core.models import ANONYMOUS, Record
 from holdfast.gateway.admin.processes import ELSEWHERE, process_of
 from holdfast.gateway.backends.ownership import PROCESSES
 from holdfast.stores import open_store
+from holdfast.stores.sealing import new_key
 from holdfast.testing import FaultServer
 from tests.deadlines import patience
 from tests.gateway.clients import RawClient
@@ -116,6 +117,18 @@ async def test_the_gateways_of_a_file_and_names_that_would_command_the_terminal(
                 assert "\\u001b[31m" in shown.stdout
     finally:
         await process.stop()
+
+
+@pytest.mark.anyio
+@pytest.mark.promise("observe.top")
+async def test_records_that_can_not_be_read_are_an_error_and_not_no_gateway(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/g.db"
+    async with open_store(url, keys=[new_key()]) as store:
+        await store.commit(elsewhere(), expect=0)
+    (tmp_path / "keys").write_text(new_key())
+    for options in ((), ("--keys-file", str(tmp_path / "keys"))):
+        shown = await cli("top", "--store", url, "--json", *options)
+        assert (shown.returncode, json.loads(shown.stdout)["error"]["type"]) == (2, "ConfigError")
 
 
 @pytest.mark.promise("observe.top")
