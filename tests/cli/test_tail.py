@@ -159,6 +159,29 @@ async def test_lines_for_people_show_hostile_names_escaped(tmp_path: Path, runti
         await process.stop()
 
 
+@pytest.mark.anyio
+@pytest.mark.promise("observe.tail")
+async def test_it_ends_when_nobody_reads_it_any_more(tmp_path: Path, runtime: Path) -> None:
+    url = f"sqlite:///{tmp_path}/g.db"
+    process = Process(tmp_path, {})
+    await process.start(url)
+    ours, theirs = os.pipe()
+    try:
+        tail = await asyncio.create_subprocess_exec(
+            HOLDFAST, "tail", "--store", url, stdout=theirs, stderr=asyncio.subprocess.PIPE
+        )
+        os.close(theirs)
+        async with asyncio.timeout(patience(30)):
+            assert b"following" in await asyncio.to_thread(os.read, ours, 1000)
+            os.close(ours)
+            async with RawClient(process.url) as client:
+                await client.initialize()
+            _, errors = await tail.communicate()
+        assert (tail.returncode, errors) == (0, b"")
+    finally:
+        await process.stop()
+
+
 @pytest.mark.promise("observe.tail")
 def test_a_kind_that_does_not_exist_is_refused() -> None:
     done = holdfast_cli("tail", "--store", "sqlite:///none.db", "--kind", "Nonsense")
