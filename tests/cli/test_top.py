@@ -84,8 +84,8 @@ async def test_it_shows_every_gateway_of_a_store(tmp_path: Path, runtime: Path) 
         text = await cli("top", "--store", url, "--once")
         assert text.returncode == 0, text.stderr
         assert "\x1b" not in text.stdout
-        assert processes[0].url.removeprefix("http://") in text.stdout
-        assert processes[1].url.removeprefix("http://") not in text.stdout
+        assert processes[0].url.split("/")[2] in text.stdout
+        assert processes[1].url.split("/")[2] not in text.stdout
         assert "2 gateways" in text.stdout
         assert "from its record" in text.stdout
 
@@ -202,7 +202,8 @@ def test_a_screen_is_never_too_large(gateways: int, backends: int, sessions: int
         record = elsewhere(address=f"http://gateway-{number}:8808/mcp")
         process = process_of(record)
         assert process is not None
-        known = {f"backend-{each}": {"state": "down"} for each in range(backends)}
+        figures = {"state": "down", "era": "2025", "per_second": 1234.5, "p99": 0.9999, "replaced": 1, "unknown": 1}
+        known = {f"backend-{each}": figures for each in range(backends)}
         found.append(Gateway(process, {"backends": known, "sessions": [session] * sessions, "live_sessions": 3}, None))
     lines = [line.text if isinstance(line, Styled) else line for line in screen(found, "sqlite:///g", width, height)]
     assert len(lines) <= height
@@ -210,4 +211,5 @@ def test_a_screen_is_never_too_large(gateways: int, backends: int, sessions: int
     if height >= 24 and width >= 79:
         starts = [line.split()[0] for line in lines if line]
         assert {"gateway", "backend"} <= set(starts)
+        assert sum(line.endswith("unknown") for line in lines) == 2
         assert ("session" in starts) or not sessions
