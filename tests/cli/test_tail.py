@@ -38,6 +38,9 @@ class Tail:
             found.append(json.loads(await self.line()))
         return found
 
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
     async def end(self) -> tuple[int | None, str]:
         """Ctrl-C; the exit code, and stderr."""
         self._process.send_signal(signal.SIGINT)
@@ -105,6 +108,37 @@ async def test_a_gateway_that_is_killed_and_started_again_is_followed_again(tmp_
 
 @pytest.mark.anyio
 @pytest.mark.promise("observe.tail")
+async def test_one_that_is_stopped_for_a_while_says_what_it_lost_and_holds_up_no_call(
+    tmp_path: Path, runtime: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/g.db"
+    async with FaultServer() as http:
+        process = Process(tmp_path, {"counter": {"url": http.url}})
+        await process.start(url)
+        try:
+            async with (
+                tailing("--store", url, "--json", "--backend", "counter") as tail,
+                RawClient(process.url) as client,
+            ):
+                await tail.until(lambda line: line.get("tail") == "following")
+                await client.initialize()
+                tail.signal(signal.SIGSTOP)
+                for _ in range(40):
+                    await asyncio.gather(*(client.call("counter__count") for _ in range(50)))
+                tail.signal(signal.SIGCONT)
+                found = await tail.until(lambda line: line.get("tail") == "lost")
+                served = sum(line.get("kind") == "RequestServed" for line in found)
+                assert 0 < served < 2000
+                assert found[-1]["lost"] >= 2000 - served
+                await client.call("counter__count")
+                await tail.until(lambda line: line.get("kind") == "RequestServed")
+                await tail.end()
+        finally:
+            await process.stop()
+
+
+@pytest.mark.anyio
+@pytest.mark.promise("observe.tail")
 async def test_lines_for_people_show_hostile_names_escaped(tmp_path: Path, runtime: Path) -> None:
     url = f"sqlite:///{tmp_path}/g.db"
     process = Process(tmp_path, {"counter": {"url": "http://127.0.0.1:9/mcp"}})
@@ -121,6 +155,29 @@ async def test_lines_for_people_show_hostile_names_escaped(tmp_path: Path, runti
             assert "\\u001b[31m" in line
             assert not set("\x1b\x9b\u202e\r\x07") & set(line)
             await tail.end()
+    finally:
+        await process.stop()
+
+
+@pytest.mark.anyio
+@pytest.mark.promise("observe.tail")
+async def test_it_ends_when_nobody_reads_it_any_more(tmp_path: Path, runtime: Path) -> None:
+    url = f"sqlite:///{tmp_path}/g.db"
+    process = Process(tmp_path, {})
+    await process.start(url)
+    ours, theirs = os.pipe()
+    try:
+        tail = await asyncio.create_subprocess_exec(
+            HOLDFAST, "tail", "--store", url, stdout=theirs, stderr=asyncio.subprocess.PIPE
+        )
+        os.close(theirs)
+        async with asyncio.timeout(patience(30)):
+            assert b"following" in await asyncio.to_thread(os.read, ours, 1000)
+            os.close(ours)
+            async with RawClient(process.url) as client:
+                await client.initialize()
+            _, errors = await tail.communicate()
+        assert (tail.returncode, errors) == (0, b"")
     finally:
         await process.stop()
 

@@ -23,6 +23,7 @@ from holdfast.core.models import ANONYMOUS, Record
 from holdfast.gateway.admin.processes import ELSEWHERE, process_of
 from holdfast.gateway.backends.ownership import PROCESSES
 from holdfast.stores import open_store
+from holdfast.stores.sealing import new_key
 from holdfast.testing import FaultServer
 from tests.deadlines import patience
 from tests.gateway.clients import RawClient
@@ -83,8 +84,8 @@ async def test_it_shows_every_gateway_of_a_store(tmp_path: Path, runtime: Path) 
         text = await cli("top", "--store", url, "--once")
         assert text.returncode == 0, text.stderr
         assert "\x1b" not in text.stdout
-        assert processes[0].url.removeprefix("http://") in text.stdout
-        assert processes[1].url.removeprefix("http://") not in text.stdout
+        assert processes[0].url.split("/")[2] in text.stdout
+        assert processes[1].url.split("/")[2] not in text.stdout
         assert "2 gateways" in text.stdout
         assert "from its record" in text.stdout
 
@@ -116,6 +117,18 @@ async def test_the_gateways_of_a_file_and_names_that_would_command_the_terminal(
                 assert "\\u001b[31m" in shown.stdout
     finally:
         await process.stop()
+
+
+@pytest.mark.anyio
+@pytest.mark.promise("observe.top")
+async def test_records_that_can_not_be_read_are_an_error_and_not_no_gateway(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/g.db"
+    async with open_store(url, keys=[new_key()]) as store:
+        await store.commit(elsewhere(), expect=0)
+    (tmp_path / "keys").write_text(new_key())
+    for options in ((), ("--keys-file", str(tmp_path / "keys"))):
+        shown = await cli("top", "--store", url, "--json", *options)
+        assert (shown.returncode, json.loads(shown.stdout)["error"]["type"]) == (2, "ConfigError")
 
 
 @pytest.mark.promise("observe.top")
@@ -189,7 +202,8 @@ def test_a_screen_is_never_too_large(gateways: int, backends: int, sessions: int
         record = elsewhere(address=f"http://gateway-{number}:8808/mcp")
         process = process_of(record)
         assert process is not None
-        known = {f"backend-{each}": {"state": "down"} for each in range(backends)}
+        figures = {"state": "down", "era": "2025", "per_second": 1234.5, "p99": 0.9999, "replaced": 1, "unknown": 1}
+        known = {f"backend-{each}": figures for each in range(backends)}
         found.append(Gateway(process, {"backends": known, "sessions": [session] * sessions, "live_sessions": 3}, None))
     lines = [line.text if isinstance(line, Styled) else line for line in screen(found, "sqlite:///g", width, height)]
     assert len(lines) <= height
@@ -197,4 +211,5 @@ def test_a_screen_is_never_too_large(gateways: int, backends: int, sessions: int
     if height >= 24 and width >= 79:
         starts = [line.split()[0] for line in lines if line]
         assert {"gateway", "backend"} <= set(starts)
+        assert sum(line.endswith("unknown") for line in lines) == 2
         assert ("session" in starts) or not sessions

@@ -2,6 +2,8 @@
 
 import asyncio
 import json as json_module
+import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -55,7 +57,10 @@ def tail(
                 f"there is no event {kind!r}", remedy="docs/events.md lists them, e.g. --kind BackendChanged"
             )
     wanted = {"session": session, "backend": backend, "caller": caller, "kinds": list(kinds) or None}
-    asyncio.run(_follow_all(store_url(store, config), keys_file, wanted, json))
+    try:
+        asyncio.run(_follow_all(store_url(store, config), keys_file, wanted, json))
+    except* BrokenPipeError:  # whoever read it has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python reports it once more at its end
 
 
 async def _follow_all(url: str, keys_file: Path | None, wanted: Mapping[str, Any], json: bool) -> None:

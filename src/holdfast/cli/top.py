@@ -88,7 +88,8 @@ def top(store: str | None, config: Path | None, keys_file: Path | None, once: bo
     q or Ctrl-C quits. Gateways on other machines are shown by their records. --json prints one snapshot.
     """
     url = store_url(store, config)
-    if once or json or not (out.is_terminal and sys.stdin.isatty()):
+    is_live = out.is_terminal and sys.stdin.isatty() and sys.platform != "win32"
+    if once or json or not is_live:
         _print_once(asyncio.run(_once(url, keys_file)), url, json)
         return
     with contextlib.suppress(KeyboardInterrupt):

@@ -9,9 +9,10 @@ from holdfast.cli.terminal import BOLD, DIM, RED, YELLOW, Styled, cut, inline
 from holdfast.core.values import members
 from holdfast.gateway.admin.processes import GatewayProcess
 
-_GATEWAYS = ("gateway", "sessions", "in flight", "calls/s", "p50", "p99", "replaced", "unknown")
-_BACKENDS = ("backend", "state", "circuit", "era", "in flight", "calls/s", "p99", "replaced", "unknown")
-_SESSIONS = ("session", "principal", "client", "era", "idle", "in flight", "backends")
+_GATEWAYS = ("gateway", "sessions", "open", "calls/s", "p50", "p99", "replaced", "unknown")
+_BACKENDS = ("backend", "gateway", "state", "era", "open", "calls/s", "p99", "replaced", "unknown")
+_SESSIONS = ("session", "principal", "client", "era", "idle", "open", "backends")
+_GATEWAY_FIGURES, _BACKEND_FIGURES = 64, 67  # columns of what stands beside a name; a long name gives way to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def _tables(found: list[Gateway], width: int | None) -> Iterator[tuple[list[tupl
 
 
 def _gateways(found: list[Gateway], width: int | None) -> list[tuple[str, str]]:
-    rows = [(each.process.name, *_of_gateway(each.figures)) for each in found]
+    rows = [(_name(each.process.name, width, _GATEWAY_FIGURES), *_of_gateway(each.figures)) for each in found]
     lines = [(line, "") for line in aligned(_GATEWAYS, rows, width, _GATEWAYS)]
     notes = [
         (f"  {each.process.name}: from its record of {moment(each.process.seen)}: {each.why}", YELLOW)
@@ -112,15 +113,14 @@ def _of_gateway(figures: Mapping[str, Any]) -> tuple[str, ...]:
 def _backends(found: list[Gateway], width: int | None) -> list[tuple[str, str]]:
     rows: list[tuple[str, ...]] = []
     styles: list[str] = []
-    several = len(found) > 1
     for each in found:
         for name, known in members(each.figures.get("backends")).items():
             backend = members(known)
             rows.append(
                 (
-                    f"{name} @ {each.process.name}" if several else name,
-                    str(backend.get("state")),
-                    str(backend.get("circuit") or "?"),
+                    _name(name, width, _BACKEND_FIGURES),
+                    each.process.name,
+                    _state(backend),
                     str(backend.get("era") or "?"),
                     _number(backend.get("in_flight")),
                     _rate(backend.get("per_second")),
@@ -130,7 +130,13 @@ def _backends(found: list[Gateway], width: int | None) -> list[tuple[str, str]]:
                 )
             )
             styles.append(RED if backend.get("state") == "down" else "")
-    return list(zip(aligned(_BACKENDS, rows, width, _BACKENDS), ("", *styles), strict=True))
+    return list(
+        zip(
+            aligned(_BACKENDS, rows, width, [head for head in _BACKENDS if head != "gateway"]),
+            ("", *styles),
+            strict=True,
+        )
+    )
 
 
 def _sessions(found: list[Gateway], width: int | None) -> list[tuple[str, str]]:
@@ -148,7 +154,17 @@ def _sessions(found: list[Gateway], width: int | None) -> list[tuple[str, str]]:
         )
         for session in known
     ]
-    return [(line, "") for line in aligned(_SESSIONS, rows, width, ("era", "idle", "in flight"))]
+    return [(line, "") for line in aligned(_SESSIONS, rows, width, ("era", "idle", "open"))]
+
+
+def _name(name: str, width: int | None, figures: int) -> str:
+    return name if width is None else cut(inline(name), max(width - figures, 10))
+
+
+def _state(backend: Mapping[str, Any]) -> str:
+    """Up or down, and its circuit if that is not closed."""
+    circuit = backend.get("circuit")
+    return f"{backend.get('state')}" + (f", {circuit}" if circuit not in (None, "closed") else "")
 
 
 def _number(value: object) -> str:

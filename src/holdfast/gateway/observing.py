@@ -15,7 +15,7 @@ from holdfast.sinks.audit.entries import Entries
 from holdfast.sinks.audit.files import AuditFile
 from holdfast.sinks.audit.sink import AuditSink, AuditWriter
 from holdfast.sinks.audit.writers import StdoutWriter, StoreWriter
-from holdfast.sinks.fan_out import ClosableSink
+from holdfast.sinks.fan_out import ClosableSink, DroppingSink
 from holdfast.sinks.metrics.figures import TOOLS, Figures, Meter
 from holdfast.stores.contract import Store
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.sinks.metrics.prometheus import PrometheusMeter
     from holdfast.sinks.traces import Traces
 
+DROPPED_SECONDS = 10.0  # between two counts of what sinks dropped, for those who do not read the page
 ROOM_SECONDS = 0.02  # between two looks whether there is room for another call's audit line
 
 
@@ -37,6 +38,7 @@ class Observing:
         settings = config.settings.observe
         self.metrics: PrometheusMeter | None = None
         self._traces = _traces(settings)
+        self._figures: Figures | None = None
         self._add_metrics(settings)
         if settings.audit is not None and settings.audit.to != "store":
             self._add_audit(settings.audit, _writer(config, settings.audit))
@@ -60,10 +62,24 @@ class Observing:
             loop, process = asyncio.get_running_loop(), secrets.token_hex(8)
             writer = StoreWriter(store, loop, process, max_bytes=audit.max_bytes, keep=audit.keep)
             self._add_audit(audit, writer)
+        counting = asyncio.get_running_loop().create_task(self._keep_counting(), name="count dropped events")
         try:
             yield
         finally:
+            counting.cancel()
+            await asyncio.wait((counting,))
             await self.close()
+
+    async def _keep_counting(self) -> None:
+        while self._figures is not None:
+            await asyncio.sleep(DROPPED_SECONDS)
+            self.count_dropped()
+
+    def count_dropped(self) -> None:
+        """Let the metrics say how many events the other sinks could not take."""
+        for sink in self._sinks:
+            if self._figures is not None and isinstance(sink, DroppingSink):
+                self._figures.dropped(sink.name, sink.dropped)
 
     def _add_metrics(self, settings: Observe) -> None:
         meters: list[Meter] = []
@@ -77,7 +93,8 @@ class Observing:
 
             meters.append(OtelMeter(self._traces.meters if self._traces is not None else None))
         if meters:
-            self._sinks.append(Figures(tuple(meters), tools=settings.metrics.tools if settings.metrics else TOOLS))
+            self._figures = Figures(tuple(meters), tools=settings.metrics.tools if settings.metrics else TOOLS)
+            self._sinks.append(self._figures)
 
     def _add_audit(self, settings: Audit, writer: AuditWriter) -> None:
         entries = Entries(values=settings.values, redact=settings.redact)
@@ -96,6 +113,7 @@ class Observing:
 
     async def close(self) -> None:
         """Write what is left, in bounded time. The store must still be open."""
+        self.count_dropped()
         sinks, self._sinks = self._sinks, []
         await asyncio.gather(*(asyncio.to_thread(sink.close) for sink in sinks))
 

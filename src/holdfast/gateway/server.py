@@ -89,7 +89,8 @@ class Program:
                 gateway = self.gateway = Gateway(
                     self.config, store, address=self.url, sink=observers.sink, audit_room=observers.room
                 )
-                page = metrics_page(self.config.settings.observe.metrics, observers.metrics, gateway)
+                settings = self.config.settings.observe.metrics
+                page = metrics_page(settings, observers.metrics, gateway, observers.count_dropped)
                 self.front = HttpFront(gateway, page)
                 self._report_read(None, self.config)
                 async with gateway.running():

@@ -1,7 +1,7 @@
 """Several sinks as one: each gets every event, whatever another one does with it."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from holdfast.events import Event
 from holdfast.observers import pass_on
@@ -14,6 +14,17 @@ class ClosableSink(Protocol):
     def close(self) -> None:
         """Write what is left, in bounded time. It gets no event after that."""
         ...
+
+
+@runtime_checkable
+class DroppingSink(Protocol):
+    """A sink that counts the events that it could not take."""
+
+    name: str
+    """Its name in the metrics."""
+
+    @property
+    def dropped(self) -> int: ...
 
 
 class FanOut:

@@ -115,3 +115,13 @@ def test_every_metric_has_its_labels_and_every_kind_of_figure_is_kept() -> None:
     assert found["holdfast_replays_total"] == {(("server", "shop"), ("verdict", "not sent")): 1.0}
     assert (("failed", "false"), ("operation", "get")) in found["holdfast_store_seconds_count"]
     assert all(metric.buckets for metric in METRICS.values() if metric.kind == "histogram")
+
+
+@pytest.mark.promise("observe.dropped")
+def test_what_sinks_dropped_is_counted_once() -> None:
+    meter = PrometheusMeter()
+    figures = Figures((meter,))
+    for audit, logs in ((0, 3), (2, 3), (2, 3), (7, 4)):
+        figures.dropped("audit", audit)
+        figures.dropped("logs", logs)
+    assert read(meter)["holdfast_events_dropped_total"] == {(("sink", "audit"),): 7.0, (("sink", "logs"),): 4.0}

@@ -30,8 +30,8 @@ class GatewayProcess:
 
     @property
     def name(self) -> str:
-        """Its address, or its number where it has none: over stdio."""
-        return self.address.removeprefix("http://") or f"pid {self.pid}"
+        """Host and port, or its number where it has none: over stdio."""
+        return self.address.removeprefix("http://").partition("/")[0] or f"pid {self.pid}"
 
 
 def process_of(record: Record) -> GatewayProcess | None:

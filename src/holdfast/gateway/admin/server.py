@@ -74,10 +74,12 @@ class AdminSocket:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.set_write_buffer_limits(BUFFER_BYTES)
-        rates = self._snapshots.rates
-        rates.add_reader()
+        rates, is_measured = self._snapshots.rates, False
         try:
             while line := await reader.readline():
+                if not is_measured and b"snapshot" in line:  # calls are measured from its first snapshot on
+                    rates.add_reader()
+                    is_measured = True
                 await self._answer(line, reader, writer)
         except ValueError:  # a line that is too long
             log.info("admin socket: a request is longer than %d bytes", REQUEST_BYTES)
@@ -86,7 +88,8 @@ class AdminSocket:
         except Exception:
             log.exception("admin socket: a request failed")
         finally:
-            rates.remove_reader()
+            if is_measured:
+                rates.remove_reader()
             writer.transport.abort()
 
     async def _answer(self, line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

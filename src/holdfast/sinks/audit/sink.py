@@ -39,6 +39,8 @@ class AuditWriter(Protocol):
 class AuditSink:
     """Writes one chain of lines."""
 
+    name = "audit"
+
     def __init__(self, writer: AuditWriter, entries: Entries, *, when_full: WhenFull = "drop") -> None:
         self._writer = writer
         self._entries = entries

@@ -75,6 +75,7 @@ class Figures:
         self._tool = Names(tools)
         self._name = Names(NAMES)
         self._method = Names(NAMES)
+        self._dropped: dict[str, int] = {}
         self._kinds: Mapping[type[Any], Callable[[Any], None]] = {
             RequestServed: self._served,
             RequestSent: self._sent,
@@ -124,6 +125,14 @@ class Figures:
         kind = self._kinds.get(type(event))
         if kind is not None:
             kind(event)
+
+    def dropped(self, sink: str, count: int) -> None:
+        """So many events a sink could not take, from its beginning until now."""
+        more = count - self._dropped.get(sink, 0)
+        if more > 0:
+            self._dropped[sink] = count
+            for meter in self._meters:
+                meter.add("holdfast_events_dropped_total", (sink,), float(more))
 
     def close(self) -> None:
         for meter in self._meters:

@@ -1,5 +1,6 @@
 """The page that Prometheus reads, of a real gateway: what it counts, and who may read it."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from holdfast.errors import ConfigError
 from holdfast.gateway.auth import check_bind, new_token
 from holdfast.gateway.config.file import load_config
 from holdfast.testing import Fault, FaultServer, Refusal
-from tests.deadlines import until
+from tests.deadlines import patience, until
 from tests.gateway.clients import RawClient
 from tests.gateway.gateways import gateway
 
@@ -100,3 +101,31 @@ def test_a_page_that_everyone_could_read_or_nobody_could_find_is_refused(
     file.write_text(json.dumps({"mcpServers": {}, "observe": observe, "listen": listen}))
     with pytest.raises(ConfigError, match=names):
         check_bind(load_config(file).settings, insecure=False)
+
+
+@pytest.mark.promise("observe.dropped")
+async def test_events_that_the_audit_trail_could_not_take_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(self: object, lines: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("holdfast.sinks.audit.files.AuditFile.write", write)
+    settings: dict[str, Any] = {"observe": {"metrics": {}, "audit": {"to": str(tmp_path / "a.jsonl")}}}
+    async with (
+        FaultServer() as http,
+        gateway(tmp_path, {"counter": {"url": http.url}}, **settings) as program,
+        RawClient(program.url) as client,
+    ):
+        await client.initialize()
+        for _ in range(5):
+            await client.call("counter__count")
+
+        async def dropped() -> float:
+            _, text = await page(program.url.replace("/mcp", "/metrics"))
+            return counts(text, "holdfast_events_dropped_total", "sink").get(("audit",), 0.0)
+
+        async with asyncio.timeout(patience(10)):
+            while (before := await dropped()) < 5:
+                await asyncio.sleep(0.01)
+        assert before == await dropped() < 100  # counted once, however often the page is read

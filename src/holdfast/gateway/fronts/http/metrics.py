@@ -2,7 +2,7 @@
 
 import asyncio
 import hmac
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from holdfast.gateway.auth import hash_of, is_loopback
@@ -22,7 +22,9 @@ _TYPE = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
 class MetricsPage:
     """The page. Also an ASGI application, for a port of its own."""
 
-    def __init__(self, settings: Metrics, meter: "PrometheusMeter", gateway: Gateway) -> None:
+    def __init__(
+        self, settings: Metrics, meter: "PrometheusMeter", gateway: Gateway, count_dropped: Callable[[], None]
+    ) -> None:
         self.path = settings.path
         self.is_here = settings.port is None
         """It is on the gateway's own port."""
@@ -31,6 +33,7 @@ class MetricsPage:
         self._any_host = not is_loopback(settings.host)
         self._making: asyncio.Future[bytes] | None = None
         self._gateway = gateway
+        self._count_dropped = count_dropped
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -52,15 +55,18 @@ class MetricsPage:
         if self._token is not None and not _has(request.header(b"authorization"), self._token):
             raise Refused(401, "a valid bearer token is needed", www_authenticate='Bearer realm="metrics"')
         if self._making is None:  # readers that come meanwhile get the same page
+            self._count_dropped()
             readings = list(_readings(self._gateway))
             self._making = asyncio.ensure_future(asyncio.to_thread(self._meter.text, readings))
             self._making.add_done_callback(lambda _: setattr(self, "_making", None))
         await request.reply(200, await asyncio.shield(self._making), _TYPE)
 
 
-def metrics_page(settings: Metrics | None, meter: "PrometheusMeter | None", gateway: Gateway) -> MetricsPage | None:
-    """The page that a file asks for."""
-    return MetricsPage(settings, meter, gateway) if settings is not None and meter is not None else None
+def metrics_page(
+    settings: Metrics | None, meter: "PrometheusMeter | None", gateway: Gateway, count_dropped: Callable[[], None]
+) -> MetricsPage | None:
+    """The page that a file asks for. `count_dropped` counts what other sinks dropped until now."""
+    return MetricsPage(settings, meter, gateway, count_dropped) if settings is not None and meter is not None else None
 
 
 def _has(authorization: str | None, expected: str) -> bool:
