@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import ConnectFailed
 from holdfast.gateway.backends.lists import looks as module
-from holdfast.gateway.backends.lists.looks import FRESH_SECONDS, Looks
+from holdfast.gateway.backends.lists.looks import FRESH_SECONDS, READINGS, Looks
 from tests.deadlines import patience
 
 
@@ -53,6 +53,31 @@ async def test_a_call_outdates_what_was_read_before_and_during_it() -> None:
     await first
     assert server.read == 3
     assert server.looks.age("tools") < 5
+
+
+@pytest.mark.promise("gateway.true-lists")
+async def test_a_list_that_takes_longer_than_it_stays_fresh_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FRESH_SECONDS", 0.0)  # as if every reading took longer
+    server = Server()
+    await server.looks.freshen("tools", 5)
+    assert server.read == 1
+    await server.looks.freshen("tools", 5)
+    assert server.read == 2
+
+
+@pytest.mark.promise("gateway.true-lists")
+async def test_a_server_that_announces_a_change_whenever_it_is_listed_is_not_read_without_end() -> None:
+    server = Server()
+    reading = server._read
+
+    async def read(name: str) -> None:
+        await reading(name)
+        server.looks.mark_changed()
+
+    looks = server.looks = Looks("s", read, lambda _: 0.0)
+    async with asyncio.timeout(patience(5)):
+        await looks.freshen("tools", patience(60))
+    assert server.read == READINGS
 
 
 @pytest.mark.promise("gateway.true-lists")

@@ -14,6 +14,7 @@ from holdfast.errors import HoldfastError
 log = logging.getLogger("holdfast.gateway")
 
 FRESH_SECONDS = 0.5  # for which a list that was read is taken as true, if its server gives no time and no call came
+READINGS = 3  # for one caller: some servers announce a change whenever they are listed
 REST_SECONDS = 5.0  # after a reading that failed or came late
 METHODS = {
     "tools": "tools/list",
@@ -71,9 +72,13 @@ class Looks:
         return at >= since if since is not None else time.monotonic() - at < max(FRESH_SECONDS, self._ttl(name))
 
     async def freshen(self, name: str, seconds: float, since: float | None = None) -> None:
-        """Wait until the list is fresh, at most these seconds."""
-        until = time.monotonic() + seconds
-        while not self._closed and not self.is_fresh(name, since):
+        """Wait until the list is fresh, at most these seconds. One that was read since this call began is fresh,
+        however long that took."""
+        asked = time.monotonic()
+        until = asked + seconds
+        for _ in range(READINGS):
+            if self._closed or self.is_fresh(name, since) or self.is_fresh(name, asked):
+                return
             task = self._reading.get(name)
             if task is None:
                 if time.monotonic() < self._rests.get(name, 0.0):
