@@ -1,4 +1,4 @@
-"""Calls under random faults: metrics, audit lines and events each equal what the clients counted, by outcome.
+"""Calls under random faults: metrics, audit lines, spans and events each equal what the clients counted, by outcome.
 
 OBSERVED_CALLS makes more of them than the suite does: `OBSERVED_CALLS=5000 make test ARGS=tests/gateway/…`.
 """
@@ -8,6 +8,8 @@ import json
 import os
 import random
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,18 @@ from tests.deadlines import patience, until
 from tests.gateway.clients import Answer, RawClient
 from tests.gateway.fronts.http.test_metrics import SERVED, counts, page
 from tests.gateway.gateways import gateway
+from tests.sinks.collector import collecting
 
 CALLS = int(os.environ.get("OBSERVED_CALLS", "1000"))
 CLIENTS = 8
 SECRET = "an-argument-that-is-never-written"
 _FAMILIES = {"Unavailable": "unavailable", "OutcomeUnknown": "unknown", "Rejected": "rejected"}
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
 
 
 def outcome_for(answer: Answer) -> str:
@@ -37,6 +46,11 @@ def outcome_for(answer: Answer) -> str:
         return "ok"
     family = result.get("_meta", {}).get("dev.holdfast/error", {}).get("family")
     return _FAMILIES[family] if family is not None else "tool_error"
+
+
+def as_seen(outcome: str) -> str:
+    """A refusal of the gateway's own is an error like one of the server's, for who reads the answer."""
+    return "error" if outcome == "refused" else outcome
 
 
 def plan_fault(http: FaultServer) -> None:
@@ -56,14 +70,17 @@ def plan_fault(http: FaultServer) -> None:
 
 
 @pytest.mark.promise("observe.equal")
-async def test_what_is_written_of_calls_under_faults_is_what_their_clients_counted(tmp_path: Path) -> None:
+async def test_what_is_written_of_calls_under_faults_is_what_their_clients_counted(
+    tmp_path: Path, stack: ExitStack
+) -> None:
     random.seed(5)
     path, events = tmp_path / "audit.jsonl", list[Event]()
+    seen: Counter[str] = Counter()
+    collector, endpoint = stack.enter_context(collecting())
     settings: dict[str, Any] = {
-        "observe": {"audit": {"to": str(path)}, "metrics": {}},
+        "observe": {"audit": {"to": str(path)}, "metrics": {}, "traces": {"endpoint": endpoint}},
         "sessions": {"steer": False},
     }
-    seen: Counter[str] = Counter()
     async with (
         FaultServer() as http,
         gateway(tmp_path, {"counter": {"url": http.url, "circuit": 0}}, sink=events.append, **settings) as program,
@@ -101,15 +118,28 @@ async def test_what_is_written_of_calls_under_faults_is_what_their_clients_count
         assert status == 200
     assert sum(seen.values()) == CALLS // CLIENTS * CLIENTS
     assert {"ok", "unknown", "unavailable", "rejected"} <= seen.keys(), seen
-    reported = Counter(event.outcome for event in events if isinstance(event, RequestServed) and _is_call(event.method))
+    reported = Counter(
+        as_seen(event.outcome) for event in events if isinstance(event, RequestServed) and _is_call(event.method)
+    )
     assert reported == seen
-    measured = counts(text, SERVED, "mcp_method_name", "outcome")
-    assert {outcome: value for (method, outcome), value in measured.items() if _is_call(method)} == seen
+    measured: Counter[str] = Counter()
+    for (method, outcome), value in counts(text, SERVED, "mcp_method_name", "outcome").items():
+        if _is_call(method):
+            measured[as_seen(outcome)] += int(value)
+    assert measured == seen
     lines = path.read_bytes().splitlines()
     assert verify((str(number), line) for number, line in enumerate(lines, 1)).holds
-    written = Counter(entry["outcome"] for entry in map(json.loads, lines) if entry["type"] == "call")
+    written = Counter(as_seen(entry["outcome"]) for entry in map(json.loads, lines) if entry["type"] == "call")
     assert written == seen
+    spans = [span for span in collector.spans if (span.kind, span.scope) == ("SERVER", "holdfast")]
+    traced = Counter(
+        as_seen(str(span.attributes["holdfast.outcome"]))
+        for span in spans
+        if span.attributes["mcp.method.name"] == "tools/call"
+    )
+    assert traced == seen
     assert SECRET not in path.read_text() + text
+    assert not collector.says(SECRET)
 
 
 def _is_call(method: str) -> bool:
