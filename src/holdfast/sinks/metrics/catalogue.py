@@ -83,6 +83,8 @@ METRICS = _metrics(
     Metric("holdfast_sessions", "gauge", "Sessions of clients that this process holds live.", ("era",)),
     Metric("holdfast_sessions_begun_total", "counter", "Sessions of clients that began here.", ("era",)),
     Metric("holdfast_requests_in_flight", "gauge", "Requests that links wait for an answer to.", ("backend",)),
+    Metric("holdfast_links", "gauge", "Links of this process to the backend, of sessions and shared.", ("backend",)),
+    Metric("holdfast_circuit_open", "gauge", "1 if calls are refused because the backend failed often.", ("backend",)),
     Metric("holdfast_backend_up", "gauge", "1 if the backend is up for new sessions, 0 if it is down.", ("backend",)),
     Metric("holdfast_backend_starts_total", "counter", "Links that came up.", ("backend", "adopted")),
     Metric("holdfast_backend_failures_total", "counter", "Links and health checks that failed.", ("backend",)),

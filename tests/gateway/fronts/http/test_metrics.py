@@ -64,6 +64,8 @@ async def test_what_clients_got_is_counted(tmp_path: Path, era: str) -> None:
     assert calls == {"ok": 3.0, "unknown": 1.0, "refused": 1.0}
     assert counts(text, SERVED, "gen_ai_tool_name")["counter__count",] == 4.0
     assert counts(text, "holdfast_backend_up", "backend") == {("counter",): 1.0}
+    assert counts(text, "holdfast_circuit_open", "backend") == {("counter",): 0.0}
+    assert counts(text, "holdfast_links", "backend")["counter",] >= 1
     assert counts(text, "holdfast_sessions", "era")[era,] == (1.0 if era == "2025" else 0.0)
     assert counts(text, "holdfast_backend_starts_total", "backend")["counter",] >= 1
     assert counts(text, "holdfast_store_seconds_count", "operation")["commit",] >= 1

@@ -5,12 +5,12 @@ import hmac
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from holdfast.core.lifecycle import CircuitState
 from holdfast.gateway.auth import hash_of, is_loopback
 from holdfast.gateway.config.observe import Metrics
 from holdfast.gateway.fronts.http.request import Receive, Request, Scope, Send
 from holdfast.gateway.fronts.refusals import Refused
 from holdfast.gateway.gateway import Gateway
-from holdfast.gateway.sessions.session import GatewaySession
 from holdfast.sinks.metrics.figures import Reading
 
 if TYPE_CHECKING:
@@ -89,11 +89,8 @@ def _readings(gateway: Gateway) -> Iterable[Reading]:
         yield "holdfast_sessions", (era,), count
     for name, backend in list(gateway.backends.items()):
         yield "holdfast_backend_up", (name,), float(backend.health.state == "up")
-        in_sessions = sum(_in_flight(session, name) for session in gateway.sessions.live.values())
-        yield "holdfast_requests_in_flight", (name,), backend.links.in_flight() + in_sessions
+        links = list(backend.counts.links)
+        yield "holdfast_links", (name,), len(links)
+        yield "holdfast_requests_in_flight", (name,), sum(link.statistics().in_flight for link in links)
+        yield "holdfast_circuit_open", (name,), float(any(link.circuit is CircuitState.OPEN for link in links))
     yield "holdfast_children", (), gateway.children
-
-
-def _in_flight(session: GatewaySession, backend: str) -> int:
-    own = session.links.get(backend)
-    return 0 if own is None else own.link.statistics().in_flight
