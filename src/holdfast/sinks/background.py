@@ -14,6 +14,7 @@ log = logging.getLogger("holdfast.events")
 
 QUEUED = 10_000  # items: some megabytes, and seconds of work
 AT_ONCE = 500  # items handed over together
+GATHER_SECONDS = 0.005  # after the first item, for more to come: to wake for each would slow down who queues them
 CLOSE_SECONDS = 5.0  # to work off what is queued at the end
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ class Background(Generic[T]):
         self._drops = drops
         self._queue: deque[T] = deque()
         self._wake = threading.Event()
-        self._closing = False
+        self._closing = threading.Event()
         self._failing = False
         self.dropped = 0
         """Items that were not handed over: the queue was full, or `work` raised on them."""
@@ -66,9 +67,10 @@ class Background(Generic[T]):
         queue = self._queue
         while True:
             if not queue:
-                if self._closing:
+                if self._closing.is_set():
                     return
                 self._wake.wait()
+                self._closing.wait(GATHER_SECONDS)
                 self._wake.clear()
                 continue
             items = [queue.popleft() for _ in range(min(self._at_once, len(queue)))]
@@ -83,7 +85,7 @@ class Background(Generic[T]):
 
     def close(self) -> None:
         """Work off what is queued, in bounded time, and end the thread."""
-        self._closing = True
+        self._closing.set()
         self._wake.set()
         self._thread.join(CLOSE_SECONDS)
         if self._queue:

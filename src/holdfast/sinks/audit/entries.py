@@ -118,11 +118,14 @@ class Entries:
 
 def json_of(value: object) -> str:
     """A value as JSON on one line. A lone surrogate is escaped, a number keeps its digits as text."""
-    return json.dumps(value, ensure_ascii=True, separators=(",", ":"), default=_default)
+    return _encode(value)
 
 
 def _default(value: object) -> str:
     return value.text if isinstance(value, Number) else type(value).__name__
+
+
+_encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), default=_default).encode
 
 
 def _sent(event: RequestSent) -> Entry:
